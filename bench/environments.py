@@ -37,11 +37,11 @@ from strop.data.dataset import Dataset, Example
 from strop.data.templates import Plain
 from strop.engines.protocol import Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.environments.judge import Play
+from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
 from strop.evaluation.evaluate import evaluate
-from strop.verifiers.judge import InlineJudge
-from strop.verifiers.simple import ExactMatch
+from strop.verifiers.answer import ExactMatch
+from strop.verifiers.protocol import InlineJudge
 
 GROUP = 8
 

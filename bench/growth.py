@@ -39,7 +39,7 @@ from strop.algorithms.objective import Objective
 from strop.base.sample import Sample
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.run.smoke_checks import resident
+from strop.run.smoke import resident
 from strop.training.packing import pack
 from strop.training.settings import AdamW
 from strop.training.step import Trainer

@@ -34,7 +34,7 @@ import torch
 from bench.simulated import SimulatedLearner, Simulation
 
 from strop.base.view import SilentView
-from strop.config.parse import edit
+from strop.config.checks import edit
 from strop.data.dataset import load_data
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec, end
@@ -44,7 +44,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import MEMORY, WeightStore, WeightTransport
 from strop.recipes.resolve import resolve
 from strop.run.loop import Loop
-from strop.verifiers.judge import InlineJudge
+from strop.verifiers.protocol import InlineJudge
 
 SPEEDUP_BAR, BOUND_BAR, PUBLICATION_BAR, DEATH_BAR = 2.0, 0.8, 0.25, 0.1
 PIPELINE, SEEDS = 8, 3

@@ -23,14 +23,14 @@ from pathlib import Path
 from strop.base.view import SilentView
 from strop.verifiers.code_cases import read_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
-from strop_verify.code.compare import difference
 from strop_verify.code.outcome import Settings
+from strop_verify.code.stdio import difference
 from strop_verify.code.tests import Tests
 from strop_verify.code.verifier import run_tests
 from strop_verify.sandbox import Capabilities, Limits, Sandbox, probe
 from strop_verify.sandbox.cgroups import Hierarchies
+from strop_verify.sandbox.launchers import interpreter
 from strop_verify.sandbox.layers import attempt
-from strop_verify.sandbox.plan import interpreter
 
 PROGRAM = "n = int(input())\nprint(sum(map(int, input().split())) + n)\n"
 IMPORTS = "import collections, heapq, bisect, math, itertools, functools, string, re, random, decimal, fractions\n"

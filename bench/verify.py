@@ -31,7 +31,7 @@ import mutations
 
 from strop.base.types import Problem, Verdict
 from strop.evaluation.benchmarks import benchmark, load_problems
-from strop.verifiers.isolation import Isolation
+from strop.verifiers.base import Isolation
 from strop.verifiers.math_cases import Case, judge_cases, read_cases
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool

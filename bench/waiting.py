@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from strop.base.types import Message, Verdict
-from strop.environments.base import Environment
-from strop.environments.session import Reply, Session
+from strop.environments.base import Environment, Reply, Session
 from strop_verify.verdict import Status
 
 

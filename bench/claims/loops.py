@@ -16,8 +16,7 @@ import numpy as np
 from strop.base.files import cache_folder
 from strop.base.seeds import derive
 from strop.base.view import SilentView
-from strop.data.chain_sum import draw_question, part_of
-from strop.data.demonstrator import FallibleDemonstrator
+from strop.data.chain_sum import FallibleDemonstrator, draw_question, part_of
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import export
 from strop.model.policy import load_policy

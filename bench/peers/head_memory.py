@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from strop.model.head import logprob_entropy
-from strop.run.smoke_checks import resident
+from strop.run.smoke import resident
 
 MEBIBYTE = 2**20
 RUNS = 7  # on a GPU

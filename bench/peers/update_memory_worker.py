@@ -18,7 +18,7 @@ from strop.base.sample import Sample
 from strop.model.files import empty_model
 from strop.model.policy import Policy
 from strop.model.settings import ModelSettings
-from strop.run.smoke_checks import resident
+from strop.run.smoke import resident
 from strop.training.packing import pack
 from strop.training.settings import AdamW
 from strop.training.sharding import restore_buffers

@@ -38,10 +38,8 @@ from strop.prepare.judges import Judges
 from strop.prepare.reference_solutions import ReferenceSolutions
 from strop.prepare.sources import Source
 from strop.verifiers.answer import Answer
-from strop.verifiers.by_domain import ByDomain
-from strop.verifiers.combined import WeightedSum
-from strop.verifiers.function import PythonFunction
-from strop.verifiers.reward_function import RewardFunction
+from strop.verifiers.combined import ByDomain, WeightedSum
+from strop.verifiers.reward_function import PythonFunction, RewardFunction
 
 allow_module("operator")
 allow_module("codecs")

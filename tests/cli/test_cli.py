@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from strop import cli
-from strop.cli.run_endings import report_quickstart
+from strop.cli.run_commands import report_quickstart
 from strop.config.edits import flatten
 from strop.run import doctor
 from strop.run.folder import RunFolder
-from strop.run.runs import free_folder
+from strop.run.status import free_folder
 
 COMMANDS = (
     "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "settings", "verify", "data", "plot",

@@ -14,12 +14,11 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli.commands import app
-from strop.cli.completion import recipe_names, run_folders, setting_keys
-from strop.config.parse import edits_of_file
+from strop.cli.options import recipe_names, run_folders, setting_keys
+from strop.config.checks import edits_of_file
 from strop.recipes.resolve import resolve
-from strop.run.changes import Change, read_changes, write_change
-from strop.run.folder import RunFolder
-from strop.run.runs import runs_in
+from strop.run.folder import Change, RunFolder, read_changes, write_change
+from strop.run.status import runs_in
 
 Invoke = Callable[..., str]
 

@@ -10,7 +10,7 @@ import pytest
 
 from strop.base.types import InputError
 from strop.config import renamed
-from strop.config.parse import edit, parse
+from strop.config.checks import edit, parse
 from strop.config.renamed import CHANGES, Change, accepted, translated
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder

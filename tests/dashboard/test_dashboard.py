@@ -20,11 +20,10 @@ from tests.runs import small_config
 from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.dashboard import rollouts
+from strop.dashboard import reading
 from strop.dashboard.app import Dashboard
 from strop.dashboard.beside import following
-from strop.dashboard.reading import Runs
-from strop.dashboard.rollouts import Filters, page
+from strop.dashboard.reading import Filters, Runs, page
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
@@ -233,7 +232,7 @@ def test_a_wrong_question_says_why(tmp_path: Path, path: str, status: int) -> No
 
 def test_a_search_that_takes_long_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run")
-    monkeypatch.setattr(rollouts, "PATIENCE", -1.0)
+    monkeypatch.setattr(reading, "PATIENCE", -1.0)
     first = page(run, Filters(text="answer 4 of 1"))
     second = page(run, Filters(text="answer 4 of 1", before=first["next"]))
     assert (first["rows"], second["rows"]) == ([], [])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.dashboard.test_dashboard import HTML, make_played_run, make_run
 
-from strop.dashboard.server import background
+from strop.dashboard.app import background
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 SHOTS = os.environ.get("STROP_SCREENSHOTS")  # a folder that gets pictures, for whoever wants to look

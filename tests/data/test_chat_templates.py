@@ -12,11 +12,10 @@ from strop.base.types import InputError, Message, Problem
 from strop.data.dataset import make_example
 from strop.data.templates import BOXED, DATE, Auto, ChatTemplate, Plain
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.verifiers.answer import Answer
-from strop.verifiers.by_domain import ByDomain
+from strop.verifiers.answer import Answer, ExactMatch, MultipleChoice
 from strop.verifiers.code_verifier import CodeVerifier
+from strop.verifiers.combined import ByDomain
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.simple import ExactMatch, MultipleChoice
 
 SYSTEM = Message(role="system", content="Be brief.")
 TURNS = (

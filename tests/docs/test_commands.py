@@ -32,12 +32,11 @@ from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from strop.base import imports
 from strop.base.view import SilentView
 from strop.cli import app, main
-from strop.dashboard import server as dashboard
+from strop.dashboard import app as dashboard
 from strop.lab.scaling import Sigmoid
 from strop.model.files import export
 from strop.model.policy import load_policy
-from strop.prepare.config import parse_config
-from strop.prepare.example import EXAMPLE
+from strop.prepare.config import EXAMPLE, parse_config
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import training_charts
 from strop.run.run import train

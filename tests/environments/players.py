@@ -11,8 +11,7 @@ import time
 from transformers import PreTrainedTokenizerFast
 
 from strop.base.types import Message, Problem, Verdict
-from strop.environments.base import Environment
-from strop.environments.session import Reply, Session, Unjudged
+from strop.environments.base import Environment, Reply, Session, Unjudged
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop_verify.verdict import Status
 

@@ -9,12 +9,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from strop.base.types import InputError, Problem, Verdict
-from strop.environments.base import Environment
+from strop.environments.base import Environment, Outcome, Reply, Session
 from strop.environments.games import GridGame, GuessingGame
 from strop.environments.python_tool import PythonTool
 from strop.environments.retry import Retry
 from strop.environments.search import Bm25, Search
-from strop.environments.session import Outcome, Reply, Session
 from strop.verifiers.answer import Answer
 from strop_verify.verdict import Status
 

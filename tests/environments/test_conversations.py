@@ -11,7 +11,7 @@ from tests.environments.agents import LOOK_UP
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
 from strop.environments.agent import Agent
-from strop.environments.session import Outcome, Reply
+from strop.environments.base import Outcome, Reply
 from strop.environments.sessions import Host, Turn
 from strop_verify.verdict import Status
 

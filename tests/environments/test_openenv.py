@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from strop.base.types import Problem, Verdict
+from strop.environments.base import Outcome, Reply
 from strop.environments.openenv import OpenEnv
-from strop.environments.session import Outcome, Reply
 from strop.environments.sessions import Host, Turn
 from strop.environments.source import FromEnvironment
 from strop_verify.verdict import Status

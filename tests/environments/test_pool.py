@@ -11,9 +11,8 @@ from tests.environments.players import Chatty, Harmful, Slow
 
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
-from strop.environments.base import Environment
+from strop.environments.base import Environment, Outcome, Reply
 from strop.environments.pool import SessionPool
-from strop.environments.session import Outcome, Reply
 from strop.environments.sessions import InlineSessions, Sessions, Turn
 from strop_verify.verdict import Status
 

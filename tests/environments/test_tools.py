@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.base.types import Problem, Verdict
+from strop.environments.base import Reply, Tool
 from strop.environments.calculator import Calculator, calculate
-from strop.environments.parsing import Call, Malformed, misfit, tool_calls
-from strop.environments.session import Reply, Tool
-from strop.environments.tools import ToolFailed
+from strop.environments.tools import Call, Malformed, ToolFailed, misfit, tool_calls
 from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "3+5=", "8")

@@ -13,15 +13,15 @@ from strop.base.metrics import values
 from strop.base.types import Completion, FinishReason, Group, Observation, Problem, Rollout, Verdict, VersionSpan
 from strop.data.templates import Plain
 from strop.engines.protocol import Interruption, Sampling
-from strop.environments.judge import Play
-from strop.environments.session import Reply, Unjudged
+from strop.environments.base import Reply, Unjudged
+from strop.environments.responder import Play
 from strop.environments.sessions import with_turns
 from strop.environments.tokens import TurnTokens
 from strop.environments.turns import counted, joined, next_turn, out_of_room
 from strop.environments.worker import read_outcome, write_outcome
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.verifiers.answer import Answer
-from strop.verifiers.judge import InlineJudge
+from strop.verifiers.protocol import InlineJudge
 from strop_verify.verdict import Status
 
 

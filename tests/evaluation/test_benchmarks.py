@@ -24,10 +24,10 @@ from strop.evaluation.benchmarks import (
     load_problems,
     with_instruction,
 )
+from strop.verifiers.answer import MultipleChoice
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.gym import ReasoningGymScorer
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.simple import MultipleChoice
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:

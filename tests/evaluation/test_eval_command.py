@@ -24,8 +24,7 @@ from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.benchmark_plan import NamedModel, Plan, parse_models
-from strop.run.benchmark_terms import held_out_of, shared_template
-from strop.run.benchmarking import measure
+from strop.run.benchmarking import held_out_of, measure, shared_template
 from strop.run.run import train
 from strop.run.tasks import configure
 

@@ -25,7 +25,7 @@ from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.policy import Packed
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
-from strop.verifiers.judge import Judge, Key
+from strop.verifiers.protocol import Judge, Key
 from strop_verify.verdict import Status
 
 TOKENIZER = byte_tokenizer()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from strop.base.types import InputError
-from strop.evaluation import livecodebench
-from strop.evaluation.livecodebench import WINDOWS, parse_window
+from strop.evaluation import benchmarks
+from strop.evaluation.benchmarks import WINDOWS, parse_window
 
 STDIN = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 MORE = [{"input": "4 5\n", "output": "9\n", "testtype": "stdin"}]
@@ -62,19 +62,19 @@ def test_no_window(text: str) -> None:
 
 def test_public_and_private_tests_are_put_together() -> None:
     expected = {"inputs": ["1 2\n", "4 5\n"], "outputs": ["3\n", "9\n"]}
-    assert livecodebench.tests(row(STDIN, packed(json.dumps(MORE)))) == expected
-    assert livecodebench.tests(row(STDIN, json.dumps(MORE))) == expected
+    assert benchmarks.tests(row(STDIN, packed(json.dumps(MORE)))) == expected
+    assert benchmarks.tests(row(STDIN, json.dumps(MORE))) == expected
 
 
 def test_method_calls_have_arguments_and_values() -> None:
-    found = livecodebench.tests(row(CALLS, packed("[]"), metadata='{"func_name": "solve"}'))
+    found = benchmarks.tests(row(CALLS, packed("[]"), metadata='{"func_name": "solve"}'))
     assert found == {"fn_name": "solve", "inputs": [[[1, 2], "ab"]], "outputs": [True]}
 
 
 def test_the_question_says_what_form_the_program_has() -> None:
-    assert "standard input" in livecodebench.question(row(STDIN, "[]"))
+    assert "standard input" in benchmarks.question(row(STDIN, "[]"))
     starter = "class Solution:\n    def solve(self, a: int) -> int:\n        "
-    text = livecodebench.question(row(CALLS, "[]", starter_code=starter))
+    text = benchmarks.question(row(CALLS, "[]", starter_code=starter))
     assert starter.rstrip() in text and "standard input" not in text
 
 
@@ -88,11 +88,11 @@ class Evil:
 @pytest.mark.parametrize("private", [packed(Evil()), packed(7), "not base64!", packed("not json"), packed('["x"]')])
 def test_tests_that_cannot_be_unpacked_are_refused(private: str) -> None:
     with pytest.raises(ValueError, match="unpacked|list of inputs"):
-        livecodebench.tests(row(STDIN, private))
+        benchmarks.tests(row(STDIN, private))
 
 
 def test_mixed_and_absent_tests_are_refused() -> None:
     with pytest.raises(ValueError, match="kinds"):
-        livecodebench.tests(row(STDIN, json.dumps(CALLS)))
+        benchmarks.tests(row(STDIN, json.dumps(CALLS)))
     with pytest.raises(ValueError, match="no tests"):
-        livecodebench.tests(row([], "[]"))
+        benchmarks.tests(row([], "[]"))

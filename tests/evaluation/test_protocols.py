@@ -12,10 +12,10 @@ from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.engines.protocol import Interruption, Sampling
 from strop.evaluation.benchmarks import benchmark, benchmarks_named
 from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, in_words, parse_metric, protocol, template_named
+from strop.verifiers.answer import MultipleChoice
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import AnyOf
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.simple import MultipleChoice
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from strop.orchestration.connection import Death, WorkerHandle, WorkerSpec
 from strop.orchestration.generator import Server
 from strop.orchestration.messages import Ready
 from strop.orchestration.worker_process import LOOPBACK
-from strop.verifiers.judge import Judge, Key
+from strop.verifiers.protocol import Judge, Key
 from strop_verify.verdict import Status
 
 KILLED = "it was ended by SIGKILL"

@@ -24,7 +24,7 @@ from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import WeightStore, WeightTransport
 from strop.run.loop import Loop, StepRecord
-from strop.verifiers.judge import InlineJudge, Judge
+from strop.verifiers.protocol import InlineJudge, Judge
 
 SETS = (
     "steps=6", "orchestration.executor=embedded", "algorithm.selection.zero_variance=keep", "evaluation.every=none",

@@ -21,9 +21,9 @@ from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
 from strop.run.loop import WeightMismatch
-from strop.verifiers.function import PythonFunction
-from strop.verifiers.isolation import Isolation
+from strop.verifiers.base import Isolation
 from strop.verifiers.judges import ProcessJudge
+from strop.verifiers.reward_function import PythonFunction
 from strop_verify.verdict import Status
 
 STEPS = 6

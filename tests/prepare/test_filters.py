@@ -23,10 +23,10 @@ from strop.prepare import (
     StandardTests,
     Verifiable,
 )
-from strop.prepare.code_tests import count_tests
+from strop.prepare.reference_solutions import count_tests
 from strop.verifiers.answer import Answer
-from strop.verifiers.function import PythonFunction
-from strop_verify.code.forms import standard_tests
+from strop.verifiers.reward_function import PythonFunction
+from strop_verify.code.tests import standard_tests
 from strop_verify.verdict import Status
 
 allow_module(__name__)

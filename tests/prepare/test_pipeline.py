@@ -24,7 +24,7 @@ from strop.data.files import ParquetFile
 from strop.data.problem_table import ProblemWriter, count_rows, read_problems
 from strop.data.source import parse_source
 from strop.prepare import Dropped, FilterStep, load_config, parse_config, prepare
-from strop.prepare.example import EXAMPLE
+from strop.prepare.config import EXAMPLE
 
 MIXED = [
     {"prompt": "What is 2 + 3?", "answer": "5"},

@@ -19,15 +19,14 @@ import strop
 from strop.algorithms.losses import PpoClip
 from strop.base import session
 from strop.base.types import InputError, Problem, Verdict
-from strop.config.parse import parse
+from strop.config.checks import parse
 from strop.config.schema import RunConfig
 from strop.data.chain_sum import ChainSum
-from strop.environments.base import Environment
-from strop.environments.session import Session
+from strop.environments.base import Environment, Session
 from strop.python.train import train
 from strop.run import preflight
 from strop.run.folder import RunFolder
-from strop.run.nothing_to_learn import NothingToLearn
+from strop.run.loop import NothingToLearn
 from strop.verifiers.answer import Answer
 from strop_verify.verdict import Status
 

@@ -13,7 +13,7 @@ import pytest
 
 from strop.base.files import cache_folder
 from strop.base.view import SilentView
-from strop.data.demonstrator import FallibleDemonstrator
+from strop.data.chain_sum import FallibleDemonstrator
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
 from strop.training.embedded_base import EmbeddedBase, embedded_base, named_base
 

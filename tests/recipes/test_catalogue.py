@@ -11,8 +11,8 @@ import pytest
 import strop
 from strop.algorithms.aggregation import ConstantDenominator
 from strop.base.types import InputError
+from strop.config.checks import edit, parse
 from strop.config.edits import flatten
-from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.config.tiny import tiny
 from strop.recipes import build, catalogue

@@ -7,15 +7,14 @@ import pytest
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.config.parse import edit
+from strop.config.checks import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
+from strop.report.build import summary
 from strop.report.figures.training import time_shares
 from strop.report.page import Text
 from strop.report.runs import changes, read_runs
-from strop.report.summary import summary
-from strop.run.changes import Change, write_change
-from strop.run.folder import RunFolder
+from strop.run.folder import Change, RunFolder, write_change
 
 
 def _run(path: Path, config: Any = None) -> Path:

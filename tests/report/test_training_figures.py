@@ -9,8 +9,16 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 
 from strop.base.types import InputError
-from strop.report.figures.training import OVERVIEW, curves_chart, plot_run, smooth, training_charts
-from strop.report.figures.training_catalogue import GROUPS, Curves, Scale
+from strop.report.figures.training import (
+    GROUPS,
+    OVERVIEW,
+    Curves,
+    Scale,
+    curves_chart,
+    plot_run,
+    smooth,
+    training_charts,
+)
 from strop.report.figures.writer import PageFigures, canvas
 from strop.report.runs import RunData, read_runs
 from strop.run.folder import RunFolder

@@ -17,7 +17,7 @@ from strop.run.judgeable import caution
 from strop.run.questions import Preview, preview
 from strop.run.run import train
 from strop.verifiers.answer import Answer
-from strop.verifiers.by_domain import ByDomain
+from strop.verifiers.combined import ByDomain
 from strop.verifiers.math_verifier import MathVerifier
 
 FORMULAS = ("\\frac{1}{2}", "3x^2", "x_{1}", "1/2", "(1, 2)", "[0, 3)", "\\boxed{2\\sqrt{3}}", "some work #### 3/4")

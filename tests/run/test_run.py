@@ -28,8 +28,8 @@ from strop.base.imports import allow_module
 from strop.base.metrics import read_metrics
 from strop.base.types import InputError, IntArray, Problem, StropError, Verdict
 from strop.base.view import SilentView
-from strop.cli.run_endings import report_run
-from strop.config.parse import edit
+from strop.cli.run_commands import report_run
+from strop.config.checks import edit
 from strop.engines.torch import TorchEngine
 from strop.orchestration.evaluator import InProcessEvaluator
 from strop.orchestration.executor import Publication
@@ -38,9 +38,8 @@ from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import plot_run
 from strop.report.runs import read_runs
-from strop.run.changes import read_changes
 from strop.run.critique import criticise
-from strop.run.folder import RunFolder
+from strop.run.folder import RunFolder, read_changes
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status

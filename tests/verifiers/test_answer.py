@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from strop.base.types import Problem
 from strop.verifiers.answer import Answer
-from strop_verify.extract import Where
-from strop_verify.numbers import as_number, canonical, normalise, same_answer
+from strop_verify.extract import Where, as_number, canonical, normalise, same_answer
 from strop_verify.verdict import Status
 
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from tests.made import completion
 
 from strop.base.types import Problem, Verdict
-from strop.verifiers.answer import Answer
-from strop.verifiers.by_domain import ByDomain
+from strop.verifiers.answer import Answer, MultipleChoice
 from strop.verifiers.code_verifier import CodeVerifier
+from strop.verifiers.combined import ByDomain
 from strop.verifiers.judges import DomainJudge, judge_for
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.simple import MultipleChoice
 from strop_verify.verdict import Status
 
 MATH = Problem("m", "1/2 + 1/2 = ?", "1", domain="math")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop_verify.boxes import last_boxed
-from strop_verify.extract import after_thinking, answer_tag, extract_answer, last_number
+from strop_verify.extract import after_thinking, answer_tag, extract_answer, last_boxed, last_number
 
 
 @pytest.mark.parametrize(

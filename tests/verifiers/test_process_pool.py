@@ -16,12 +16,12 @@ import pytest
 from strop.base.imports import allow_module
 from strop.base.types import Completion, Problem, Verdict, VersionSpan
 from strop.verifiers.answer import Answer
-from strop.verifiers.function import PythonFunction
-from strop.verifiers.isolation import Isolation
-from strop.verifiers.judge import InlineJudge, Judge
+from strop.verifiers.base import Isolation
 from strop.verifiers.judges import ProcessJudge, judge_for, refusals
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.protocol import InlineJudge, Judge
+from strop.verifiers.reward_function import PythonFunction
 from strop_verify import pool as pool_module
 from strop_verify.pool import WorkersLost
 from strop_verify.verdict import Status

@@ -15,8 +15,8 @@ from strop.algorithms.rewards import DirectReward
 from strop.algorithms.selection import Selection
 from strop.base import session
 from strop.base.types import Group, InputError, Problem, Rollout, Verdict
-from strop.verifiers.judge import InlineJudge
 from strop.verifiers.judges import judge_for
+from strop.verifiers.protocol import InlineJudge
 from strop.verifiers.reward_function import RewardFunction, reward_functions, takes_lists
 from strop_verify.verdict import Status
 

@@ -19,8 +19,8 @@ from strop.base.types import Problem, Verdict
 from strop.data.reasoning_gym import ReasoningGym
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
-from strop.verifiers.function import PythonFunction
 from strop.verifiers.gym import ReasoningGymScorer
+from strop.verifiers.reward_function import PythonFunction
 from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "1+1=", "2", extra={"opening": "<think>"})
@@ -34,7 +34,7 @@ def test_pieces_are_known_without_their_machinery() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     others = {name for name in loaded if name.split(".")[1] not in ("base", "verifiers")}
-    assert others <= {"strop.data", "strop_verify.boxes", "strop.data.templates"}
+    assert others <= {"strop.data", "strop_verify.extract", "strop.data.templates"}
     assert not {name for name in loaded if "sandbox" in name or "process" in name or name.endswith(".judge")}
 
 

@@ -6,12 +6,10 @@ import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from strop.cli import ablate_options as options
-from strop.cli.ablate_options import XAxis
 from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, print_json, print_table, show, viewing
 
 if TYPE_CHECKING:
@@ -19,30 +17,70 @@ if TYPE_CHECKING:
     from strop.lab.ablation.manifest import Manifest
     from strop.lab.ablation.runners import Runner
 
+
+XAxis = Literal["compute", "steps", "tokens"]
+
+Target = Annotated[
+    str, typer.Argument(metavar="RECIPE|FILE", help="What to vary; or `show`, with the FOLDER of an ablation.")
+]
+Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Of `show` alone.", show_default=False)]
+LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
+Baseline = Annotated[
+    str | None, typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: what each setting goes back to.")
+]
+Grid = Annotated[
+    list[str],
+    typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a setting; again for the product.", show_default=False),
+]
+Named = Annotated[
+    list[str],
+    typer.Option(
+        "--variant", metavar="NAME:KEY=VALUE,…", help="A variant of your own; may be repeated.", show_default=False
+    ),
+]
+Seeds = Annotated[str, typer.Option(metavar="N,N,N", help="Every variant is run with each.")]
+Steps = Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)]
+Folder = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Where all runs go; by default runs/ablate-RECIPE.")
+]
+Jobs = Annotated[int, typer.Option(help="Runs side by side; on this machine the cores are shared out.", min=1)]
+OnRay = Annotated[bool, typer.Option("--ray", help="Make each run on a node of a Ray cluster.")]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="With --ray: of a running cluster; else RAY_ADDRESS, else one of its own."),
+]
+Cpus = Annotated[float, typer.Option(help="With --ray: what each run reserves.", min=0.01)]
+Gpus = Annotated[int, typer.Option(help="With --ray: what each run reserves.", min=0)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would run, and end.")]
+Over = Annotated[XAxis, typer.Option("--x", help="What curves and fits are over.")]
+Level = Annotated[float, typer.Option(help="Of the intervals, above 0 and below 1.")]
+Margin = Annotated[float, typer.Option(help="What a verdict must exceed, in pass rate.", min=0, max=1)]
+
+
 SHOW = "show"
 
 
 def ablate(
-    target: options.Target,
-    folder: options.Shown = None,
-    leave_one_out: options.LeaveOneOut = False,
-    baseline: options.Baseline = None,
-    grid: options.Grid = [],  # noqa: B006  (typer copies it)
-    named: options.Named = [],  # noqa: B006
-    seeds: options.Seeds = "0",
-    steps: options.Steps = None,
+    target: Target,
+    folder: Shown = None,
+    leave_one_out: LeaveOneOut = False,
+    baseline: Baseline = None,
+    grid: Grid = [],  # noqa: B006  (typer copies it)
+    named: Named = [],  # noqa: B006
+    seeds: Seeds = "0",
+    steps: Steps = None,
     sets: Sets = [],  # noqa: B006
     small: Tiny = False,
-    out: options.Folder = None,
-    jobs: options.Jobs = 1,
-    ray: options.OnRay = False,
-    address: options.Address = None,
-    cpus: options.Cpus = 1.0,
-    gpus: options.Gpus = 0,
-    dry_run: options.DryRun = False,
-    x: options.Over = "compute",
-    level: options.Level = 0.9,
-    margin: options.Margin = 0.02,
+    out: Folder = None,
+    jobs: Jobs = 1,
+    ray: OnRay = False,
+    address: Address = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0,
+    dry_run: DryRun = False,
+    x: Over = "compute",
+    level: Level = 0.9,
+    margin: Margin = 0.02,
     imports: Imports = [],  # noqa: B006
     plain: Plain = False,
     as_json: Json = False,
@@ -141,7 +179,7 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
     """Write table and figure, print the table."""
     from strop.lab.ablation import table
     from strop.lab.ablation.collect import collect
-    from strop.report.ablation_report import write_report
+    from strop.report.figures.ablation import write_report
 
     with bar("reading and fitting") as tell:
         found = collect(folder, x, level, margin, tell)

@@ -16,11 +16,8 @@ from strop.cli import (
     inspect_commands,
     model_commands,
     plan_command,
-    report_command,
     run_commands,
     runs_commands,
-    serve_command,
-    status_command,
     verify_code_commands,
     verify_commands,
 )
@@ -67,9 +64,9 @@ app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems 
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(fit_command.fit)
 app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(ablate_command.ablate)
-app.command("report", short_help="Write one HTML page on a run, or on several compared.")(report_command.report)
-app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(serve_command.serve)
-app.command("status", short_help="Say what a run is doing, from its folder.")(status_command.status)
+app.command("report", short_help="Write one HTML page on a run, or on several compared.")(runs_commands.report)
+app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
+app.command("status", short_help="Say what a run is doing, from its folder.")(runs_commands.status)
 app.command("dashboard", short_help="Follow runs in a browser.")(dashboard_command.dashboard)
 app.add_typer(runs_commands.runs_app, name="runs", short_help="List, compare, rename and delete runs.")
 app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(plan_command.plan)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.completion import run_folders
+from strop.cli.options import run_folders
 
 
 def dashboard(
@@ -29,10 +29,10 @@ def dashboard(
     strop dashboard runs
     """
     from strop.base.types import InputError
+    from strop.dashboard.app import Server, opened
     from strop.dashboard.reading import Runs
-    from strop.dashboard.server import Server, opened
     from strop.run.folder import is_run
-    from strop.run.runs import runs_in
+    from strop.run.status import runs_in
 
     runs = [run for folder in folders for run in ([folder] if is_run(folder) else runs_in(folder))]
     if not runs:

@@ -49,7 +49,7 @@ def prepare(
     from strop.base.types import InputError
 
     if example:
-        from strop.prepare.example import EXAMPLE
+        from strop.prepare.config import EXAMPLE
 
         print(EXAMPLE, end="")
         return
@@ -57,7 +57,7 @@ def prepare(
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")
     allow(imports)
     from strop import prepare as heavy
-    from strop.prepare.markdown_report import step_table, unread
+    from strop.prepare.pipeline import step_table, unread
 
     settings = heavy.load_config(config)
     if out is not None:
@@ -97,7 +97,7 @@ def show_problems(
     from itertools import islice
 
     from strop.base.types import InputError
-    from strop.prepare.show import described
+    from strop.prepare.sources import described
 
     found = islice((row for row in described(file, mapping) if identity in (None, row["id"])), skip, skip + count)
     rows: list[dict[str, Any]] = list(found)

@@ -147,7 +147,7 @@ def evaluate(
         _list(as_json)
         return
     from strop.base.types import InputError
-    from strop.run.runs import free_folder
+    from strop.run.status import free_folder
 
     allow(imports, sets)
     named = _named(models)

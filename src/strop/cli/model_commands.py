@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ from strop.cli.options import (
     allow,
     print_json,
     viewing,
-)  # fmt: skip
+)
 
 
 def sample(
@@ -110,3 +111,96 @@ def export(
     if out is not None and asks_plainly(folder.path):
         print("its prompts asked for no form of the answer; use it with data.template.instruct=false", file=sys.stderr)
     print(written)
+
+
+Served = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A run folder, a model folder, a hub name or embedded; RUN@STEP takes a checkpoint, NAME=MODEL names it.",
+        show_default=False,
+    ),
+]
+Host = Annotated[str, typer.Option(help="The address to listen on; others than this machine's own want a key.")]
+Port = Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)]
+KeyEnv = Annotated[
+    str | None,
+    typer.Option("--api-key-env", metavar="NAME", help="The environment variable with the key that clients must send."),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let others reach it without a key.")]
+Requests = Annotated[int, typer.Option(help="Requests open at once; further ones get 429.", min=1)]
+Samples = Annotated[int, typer.Option(help="Completions of one request, prompts times n.", min=1)]
+Tokens = Annotated[
+    int | None,
+    typer.Option("--max-new-tokens", help="Of a completion; by default what the context has room for.", min=1),
+]
+Body = Annotated[int, typer.Option("--max-body", metavar="BYTES", help="Of a request's body.", min=1024)]
+Seconds = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Of a whole request.", min=0.1)]
+Grace = Annotated[float, typer.Option(help="Seconds that open requests may still take at the end.", min=0)]
+Log = Annotated[bool, typer.Option("--access-log", help="A line on standard error for every request.")]
+
+
+def serve(
+    model: Served,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key_env: KeyEnv = None,
+    insecure: Insecure = False,
+    max_requests: Requests = 256,
+    max_samples: Samples = 128,
+    max_new_tokens: Tokens = None,
+    max_body: Body = 8 * 2**20,
+    timeout: Seconds = 600.0,
+    grace: Grace = 30.0,
+    access_log: Log = False,
+    recipe: Recipe = None,
+    sets: Sets = [],  # noqa: B006
+    imports: Imports = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions.
+
+    It listens on this machine alone unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
+    not. --json prints the address and limits as one line of JSON once it listens. Clients call a folder by its last
+    part (runs/first is `first` to them), a model of the hub by its whole name; NAME=MODEL gives it another.
+
+    \b
+    strop serve runs/quickstart
+    strop serve Qwen/Qwen3-0.6B --set model.dtype=bfloat16 --set engine.slots=128
+    STROP_KEY=... strop serve ours=runs/first@40 --host 0.0.0.0 --api-key-env STROP_KEY
+    strop serve embedded --port 0 --json
+    """
+    from strop.serving import ServeLimits
+
+    limits = ServeLimits(
+        body_bytes=max_body,
+        requests=max_requests,
+        samples=max_samples,
+        new_tokens=max_new_tokens,
+        seconds=timeout,
+        grace=grace,
+    )
+    key = None if api_key_env is None else _key(api_key_env)
+    from strop.run import preflight
+
+    allow(imports, sets)
+    preflight.using(model, recipe, sets)  # says what is wrong before torch takes its seconds to load
+    from strop.run import serve_model
+
+    plan = serve_model.Plan(model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None)
+    with viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view:
+        answered = serve_model.serve(plan, view, lambda facts: print(facts.line(as_json), flush=True))
+    print(f"stopped; {answered} requests were answered", file=sys.stderr)
+
+
+def _key(name: str) -> str:
+    from strop.base.types import InputError
+
+    key = os.environ.get(name, "")
+    if not key or not key.isascii() or not key.isprintable():
+        raise InputError(f"--api-key-env {name}: this variable is not set to a key of printable ASCII; export it first")
+    return key
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

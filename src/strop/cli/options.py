@@ -12,10 +12,39 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from strop.cli.completion import run_folders, setting_keys
-
 if TYPE_CHECKING:
     from strop.base.view import View
+
+
+FILES = (".toml", ".json", ".py")
+
+
+def recipe_names(incomplete: str) -> list[str]:
+    """Recipes, and the files of the current folder that may be one."""
+    from strop.recipes import catalogue
+
+    names = [recipe.name for recipe in catalogue()]
+    names += [path.name for path in Path().iterdir() if path.suffix in FILES]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """The runs below `runs/`, and below the folder that was begun to be typed."""
+    from strop.run.status import runs_in
+
+    roots = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
+    found = {str(run) for root in roots if root.is_dir() and root != Path() for run in runs_in(root)}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def setting_keys(incomplete: str) -> list[str]:
+    """The dotted keys of a run's configuration, each with `=` behind it."""
+    from strop.config.edits import flatten
+    from strop.recipes import build
+
+    keys = [f"{key}=" for key, _ in flatten(build("grpo").model_dump(mode="json"))]
+    return [key for key in keys if key.startswith(incomplete)]
+
 
 INTERRUPTED = 130
 
@@ -25,7 +54,7 @@ def _from_files(sets: list[str]) -> list[str]:
     """What `--set` was given, the settings of a file (`@changes.toml`) in its place."""
     if not any(text.startswith("@") for text in sets):
         return sets
-    from strop.config.parse import edits_of_file
+    from strop.config.checks import edits_of_file
 
     return [edit for text in sets for edit in (edits_of_file(Path(text[1:])) if text.startswith("@") else [text])]
 

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strop.cli.completion import recipe_names, run_folders
-from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, set_option, viewing
+from strop.base.imports import command
+from strop.base.view import amount, duration, percent
+from strop.cli.options import (
+    Dashboard,
+    Imports,
+    Out,
+    Plain,
+    Sets,
+    Tiny,
+    allow,
+    followed,
+    print_table,
+    recipe_names,
+    run_folders,
+    set_option,
+    viewing,
+)
+from strop.report.figures.training import plot_run
+from strop.report.runs import interval_suffix, read_runs
+from strop.run.folder import SUMMARY, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +74,6 @@ def quickstart(
     strop quickstart --seed 1 --out runs/again
     strop quickstart --environment
     """
-    from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
     out = out or Path(f"runs/quickstart{'-environment' * environment}")
@@ -130,7 +150,7 @@ def train(
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
     from strop.run import preflight
-    from strop.run.runs import free_folder
+    from strop.run.status import free_folder
 
     config = resolve(target, sets, small)
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
@@ -140,7 +160,6 @@ def train(
 
         _show(lambda view: preview(config, view).warnings, config, as_json)
         return
-    from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
     title = f"strop · {config.recipe} · {folder}"
@@ -182,7 +201,6 @@ def _resume(
 
         _show(lambda view: preview(run, step, sets, view), config, as_json)
         return
-    from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
     title = f"strop · {folder}"
@@ -231,8 +249,8 @@ def sft(
     from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder
-    from strop.run.runs import free_folder
     from strop.run.sft_config import stored_config
+    from strop.run.status import free_folder
 
     allow(imports, sets)
     _refuse_lone_json(as_json, dry_run)
@@ -250,7 +268,6 @@ def sft(
 
         _show(lambda view: preview(config, view) if resume is None else preview_resume(resume, view), config, as_json)
         return
-    from strop.cli.run_endings import report_run
     from strop.run import fine_tuning
 
     title = f"strop · sft · {folder}"
@@ -260,3 +277,90 @@ def sft(
         else:
             fine_tuning.train(config, folder, view)
     report_run(folder)
+
+
+PARTS = {
+    "sft": "imitation", "evaluation": "evaluations", "rl": "RL", "other": "all else", "total": "together",
+}  # fmt: skip
+
+
+def report_quickstart(folder: Path) -> None:
+    """The table of pass rates, the picture, and three commands to go on with."""
+    run = RunFolder.open(folder)
+    summary = run.read_json(SUMMARY)
+    plays = run.read_json("config.json").get("environment") is not None
+    problem = "237+682+967+921=" if plays else "7+5-3+8+2="
+    low, high = summary["gain_interval"]
+    seconds: Mapping[str, float] = summary["seconds"]
+    rows = [
+        ("pass rate before RL", percent(summary["pass_rate_before"])),
+        ("pass@8 before RL", percent(summary["pass_at_8_before"])),
+        ("pass rate after RL", percent(summary["pass_rate_after"])),
+        ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
+        ("parameters", amount(summary["parameters"])),
+        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in whole_seconds(seconds).items())),
+    ]
+    print_table(("", "held-out problems"), rows)
+    print(f"curves   {plot_run(run.path)}")
+    print(f"model    {run.path / summary['model']}")
+    print_next(
+        (command("sample", folder, f" --prompt '{problem}'"), "let the model work on a sum of yours"),
+        (command("eval", folder, " --samples 16"), "measure it again, with more samples"),
+        ("strop recipes", "what else can be trained"),
+    )
+
+
+def whole_seconds(seconds: Mapping[str, float]) -> dict[str, int]:
+    """Parts and their total, the last of them, in whole seconds that add up to it."""
+    ends = [0, *(round(end) for end in accumulate(list(seconds.values())[:-1]))]
+    parts = [end - begin for begin, end in pairwise(ends)]
+    return dict(zip(seconds, [*parts, ends[-1]], strict=True))
+
+
+def report_run(folder: Path) -> None:
+    """Where model and curves are, and what the last evaluation said."""
+    run = RunFolder.open(folder)
+    rows = _last_values(run.path)
+    if rows:
+        print_table(("", "at the end"), rows)
+        print(f"curves   {plot_run(run.path)}")
+    print(f"model    {run.model}")
+    if run.fine_tunes:
+        print_next(
+            (f"strop train grpo --set {quote(f'model.path={run.model}')}", "go on with reinforcement learning"),
+            (command("sample", folder, " --prompt '...'"), "try it"),
+        )
+        return
+    print_next(
+        (command("eval", folder), "measure it on held-out problems"),
+        (command("sample", folder, " --prompt '...'"), "try it"),
+        (command("export", folder, " --out my-model"), "copy the model out of the run"),
+    )
+
+
+def _last_values(folder: Path) -> list[tuple[str, str]]:
+    """Held-out pass rate before and after, the gain with its interval, and the last pass rate or loss of training."""
+    run = read_runs([folder])[0]
+    steps, rates = run.series("evaluation/pass_rate")
+    rows = [
+        (f"held-out pass rate, step {step}", f"{percent(rate)}{interval_suffix(run.interval(step))}")
+        for step, rate in list(zip(steps, rates, strict=True))[:: max(1, len(rates) - 1)]
+    ]
+    if len(rates) > 1:
+        gained = run.gain(steps[-1])
+        known = "" if gained is None else f"{gained[0]} points{interval_suffix(gained[1])}"
+        rows.append(("gain", known or "not known: evaluations were changed since the first"))
+    trained, loss = run.last("pass_rate"), run.last("loss")
+    if trained is not None:
+        rows.append(("pass rate in training", percent(trained)))
+    elif loss is not None:  # that of a policy gradient says nothing by itself
+        rows.append(("loss", f"{loss:.4g}"))
+    return rows
+
+
+def print_next(*commands: tuple[str, str]) -> None:
+    """Commands to try, each with what it does."""
+    width = max(len(words) for words, _ in commands)
+    print("\nnext")
+    for words, purpose in commands:
+        print(f"  {words:<{width}}   {purpose}")

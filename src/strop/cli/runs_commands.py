@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strop.cli.completion import run_folders
-from strop.cli.options import Json, Run, print_differences, print_table, show
+from strop.cli.options import (
+    Imports,
+    Json,
+    Run,
+    allow,
+    bar,
+    print_differences,
+    print_json,
+    print_table,
+    run_folders,
+    show,
+)
 
 if TYPE_CHECKING:
-    from strop.run.runs import ListedRun
-    from strop.run.status import RunStatus
+    from strop.run.status import ListedRun, ProcessStatus, RunStatus
+
 
 runs_app = typer.Typer(
     rich_markup_mode=None,
@@ -43,7 +53,7 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List the runs below a folder, the newest first: state, steps, pass rates, when they began, how large they are."""
-    from strop.run.runs import listed, runs_in
+    from strop.run.status import listed, runs_in
 
     found = [listed(run) for run in runs_in(root)]
     columns = ("run", "state", "recipe", "step", "train", "held out", "began", "size")
@@ -68,9 +78,8 @@ def compare_runs(
     """Show what runs came to side by side, every setting in which they differ, and those that a resume changed."""
     from strop.base.files import distinct_names
     from strop.base.types import InputError
-    from strop.run.changes import read_changes
-    from strop.run.folder import RunFolder
-    from strop.run.runs import differences, listed
+    from strop.run.folder import RunFolder, read_changes
+    from strop.run.status import differences, listed
 
     if len(folders) < 2:
         raise InputError("name two runs or more: strop runs compare runs/first runs/second")
@@ -103,7 +112,7 @@ def rename_run(
     run: Run, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name, or a path to move it to.")]
 ) -> None:
     """Give a run another name. One that is going on is refused."""
-    from strop.run.runs import rename
+    from strop.run.status import rename
 
     print(rename(run, name))
 
@@ -118,7 +127,7 @@ def delete_runs(
     """Delete runs with all that is in their folders, after asking. One that is going on is refused."""
     from strop.base.types import InputError
     from strop.run.folder import RunFolder
-    from strop.run.runs import delete, listed
+    from strop.run.status import delete, listed
 
     for folder in folders:
         RunFolder.open(folder)
@@ -171,3 +180,172 @@ def _note_sampling(found: Sequence[ListedRun]) -> None:
     marks = {run.status.held_out_sampling for run in found if run.status and run.status.held_out_pass_rate is not None}
     if len(marks) > 1:
         print("held out: the runs sample differently; compare only rates of one sampling (strop eval measures anew)")
+
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are laid over one another.")]
+Target = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FOLDER|FILE.html",
+        help="Where to write; by default RUN/report, or report in the present folder for several runs.",
+    ),
+]  # fmt: skip
+Samples = Annotated[
+    int, typer.Option("--samples", metavar="N", help="Completions to show token by token, 0 for none.", min=0, max=200)
+]
+
+
+def report(
+    runs: Runs,
+    out: Target = None,
+    samples: Samples = 8,
+    imports: Imports = [],  # noqa: B006  (typer copies it)
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page on a run, or on several compared, with its pictures as PNG files too.
+
+    The page needs nothing but itself: no network, no server. It has the curves, the evaluations, what differs from the
+    recipe, the tokens the model was sure and unsure of, and what it wrote at the beginning and at the end. All of it is
+    read from what the run recorded; what is not there is left out, and the page says so. PNG files lie in the folder of
+    the report; those of a page that --out names (compared.html) in compared-pictures.
+
+    \b
+    strop report runs/first
+    strop report runs/grpo runs/dapo --out compared.html
+    strop report runs/first --samples 4
+    """
+    from strop.run.folder import RunFolder
+
+    allow(imports)
+    for run in runs:
+        RunFolder.open(run)  # says what is wrong before torch takes its seconds to load
+    from strop.report.build import write_report
+
+    with bar("reading") as tell:
+        written = write_report(runs, out, samples, lambda what: tell(what=what))
+    value = {
+        "report": str(written.page),
+        "pictures": [str(picture) for picture in written.pictures],
+        "left_out": list(written.left_out),
+    }
+
+    def lines() -> None:
+        for line in written.left_out:
+            print(f"left out   {line}")
+        if written.pictures:
+            print(f"pictures   {len(written.pictures)} PNG files in {written.pictures[0].parent}")
+        print(f"report     {written.page}")
+
+    show(as_json, value, lines)
+
+
+REFRESH_SECONDS = 2.0
+
+
+def status(
+    run: Run,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say whether a run is alive, how far it is, how quick, and what its processes do.
+
+    It only reads the folder (and /proc, for processes of this machine), so that it can be asked at any time. With
+    --watch --json each line is one JSON object. The exit code is 1 where a run has died, failed or was ended by the
+    watchdog, 0 otherwise.
+
+    \b
+    strop status runs/grpo
+    strop status runs/grpo --watch
+    strop status runs/grpo --json
+    """
+    import time
+
+    from strop.run.folder import RunFolder
+    from strop.run.status import read_status
+
+    folder = RunFolder.open(run)
+    found = read_status(folder)
+    while True:
+        _show(found, as_json, watch)
+        if not watch or not found.going_on:
+            break
+        try:
+            time.sleep(REFRESH_SECONDS)
+        except KeyboardInterrupt:
+            break
+        found = read_status(folder)
+    if found.state in ("dead", "failed", "stuck"):
+        raise typer.Exit(1)
+
+
+def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
+    import json
+    import sys
+
+    if as_json:
+        if watch:
+            print(json.dumps(found.as_json(), ensure_ascii=False), flush=True)
+        else:
+            print_json(found.as_json())
+        return
+    if watch and sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().clear()
+    for line in lines(found):
+        print(line)
+    if found.processes:
+        rows = [_status_row(each) for each in found.processes]
+        columns = ("process", "pid", "", "cpu", "memory", "heartbeat", "GPUs")
+        kept = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+        print_table(columns[:kept], [row[:kept] for row in rows])
+
+
+def lines(found: RunStatus) -> list[str]:
+    """The state in a few lines; what the folder does not say is left out."""
+    from strop.base.view import duration, number, percent
+
+    said = f": {found.explanation}" if found.explanation else ""
+    result = [f"{found.run}  {found.state}{said}"]
+    if found.error is not None:
+        result.append(f"error      {found.error}")
+    steps = "" if found.steps is None else f" of {found.steps}"
+    left = "" if found.eta is None else f", about {duration(found.eta)} left"
+    stage = f"  ({found.stage})" if found.stage not in (None, "rl") else ""
+    result.append(f"step       {found.step}{steps}{left}{stage}")
+    if found.doing is not None:
+        result.append("now        {} {} of {}".format(*found.doing))
+    known = [] if found.pass_rate is None else [percent(found.pass_rate)]
+    measured = dict(found.benchmarks)
+    if found.held_out_pass_rate is not None and found.held_out_step is not None:
+        measured = {"held-out": (found.held_out_pass_rate, found.held_out_step), **measured}
+    # Of an earlier step than the present one it is said which.
+    known += [
+        f"{name} {percent(rate)}" + (f" (step {step})" if step != found.step else "")
+        for name, (rate, step) in measured.items()
+    ]
+    if known:
+        result.append(f"pass rate  {', '.join(known)}")
+    if found.step_seconds is not None:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items() if share >= 0.005)
+        shares = f" ({shares})" if shares else ""
+        speed = "" if found.tokens_per_second is None else f"; {number(found.tokens_per_second)} tokens/s"
+        result.append(f"seconds    {number(found.step_seconds)} a step{shares}{speed}")
+    if found.lag_mean is not None and found.lag_max:
+        result.append(f"lag        {found.lag_mean:.2f} mean, {found.lag_max:g} at most")
+    if found.progress is not None and found.going_on:
+        result.append(f"last       {found.progress[0]}, {duration(found.progress[1])} ago")
+    return result + [f"note       {note}" for note in found.notes[-5:]]
+
+
+def _status_row(process: ProcessStatus) -> list[str]:
+    state = {None: f"on {process.host}", True: process.state or "", False: "ended"}[process.alive]
+    return [
+        process.role,
+        str(process.pid),
+        state,
+        "-" if process.cpu is None else f"{process.cpu:.0%}",
+        "-" if process.memory is None else f"{process.memory / 2**20:,.0f} MiB",
+        "-" if process.heartbeat_age is None else f"{process.heartbeat_age:.0f} s",
+        ", ".join(map(str, process.gpus)),
+    ]

@@ -48,7 +48,7 @@ def math(
     each side is, how it was read, and the proof or the separating point; it is printed too.
     """
     from strop.base.files import replacing
-    from strop.verifiers.isolation import Isolation
+    from strop.verifiers.base import Isolation
     from strop.verifiers.math_cases import Judged, judge_cases, read_cases
     from strop.verifiers.math_verifier import MathVerifier
     from strop.verifiers.process_pool import ProcessPool

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from strop.base.types import InputError, StropError
 from strop.base.view import View
+from strop.dashboard.app import PORT, Server, opened
 from strop.dashboard.reading import Runs
-from strop.dashboard.server import PORT, Server, opened
 from strop_verify.child_process import ChildProcess, connect_to_parent, start_module, thread_environment
 from strop_verify.framing import Channel
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.data.columns import NoColumn, pick
-from strop_verify.boxes import boxed_answer
+from strop_verify.extract import boxed_answer
 
 # In the sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
 PROMPTS = (

@@ -23,9 +23,8 @@ from pydantic import field_validator
 
 from strop.base.imports import function_named
 from strop.base.types import Message, Problem, Verdict
-from strop.environments.base import Environment
-from strop.environments.parsing import OPEN, Call, tool_calls
-from strop.environments.session import Outcome, Reply, Session
+from strop.environments.base import Environment, Outcome, Reply, Session
+from strop.environments.tools import OPEN, Call, tool_calls
 from strop.verifiers.base import scored
 from strop_verify.verdict import Status
 

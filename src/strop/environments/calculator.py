@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from strop.base.types import Problem
-from strop.environments.session import Tool
+from strop.environments.base import Tool
 from strop.environments.tools import ToolEnvironment, ToolFailed, Tools
 
 LONGEST = 200  # characters of an expression

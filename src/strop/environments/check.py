@@ -17,9 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from strop.base.imports import allow_module, found_by_name
 from strop.base.pieces import complaint
 from strop.base.types import InputError, Problem, Verdict, first_line
-from strop.environments.base import Environment
+from strop.environments.base import Environment, Outcome, Reply, Tool, Unjudged
 from strop.environments.outside import OutsideClass
-from strop.environments.session import Outcome, Reply, Tool, Unjudged
 from strop.environments.sessions import Host, Turn
 from strop_verify.verdict import Status
 

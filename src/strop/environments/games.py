@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 
 from strop.base.types import Message, Problem, Verdict
-from strop.environments.base import Environment
-from strop.environments.session import Reply, Session
+from strop.environments.base import Environment, Reply, Session
 from strop_verify.verdict import Status
 
 MOVES: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}

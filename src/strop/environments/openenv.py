@@ -12,9 +12,8 @@ from typing import Any
 
 from strop.base.imports import require
 from strop.base.types import Message, Problem, Verdict
-from strop.environments.base import Environment
-from strop.environments.parsing import END_OF_THINKING
-from strop.environments.session import Reply, Session
+from strop.environments.base import Environment, Reply, Session
+from strop.environments.tools import END_OF_THINKING
 from strop.verifiers.base import scored
 from strop_verify.verdict import Status
 

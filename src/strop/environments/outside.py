@@ -19,7 +19,7 @@ from pydantic import field_validator
 
 from strop.base.imports import found_by_name
 from strop.base.types import Problem, Verdict
-from strop.environments.session import Tool
+from strop.environments.base import Tool
 from strop.environments.tools import ToolEnvironment, Tools, ToolSession
 from strop.verifiers.base import scored
 

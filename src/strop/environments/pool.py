@@ -19,12 +19,11 @@ from typing import Any
 
 from strop.base.session import carried
 from strop.base.types import StropError
-from strop.environments.base import Environment
-from strop.environments.session import Outcome, Reply
+from strop.environments.base import Environment, Outcome, Reply
 from strop.environments.sessions import Turn, failed
 from strop.environments.worker import READY, read_outcome
-from strop.verifiers.judge import Key
 from strop.verifiers.process_pool import problem_fields
+from strop.verifiers.protocol import Key
 from strop_verify.child_process import ChildProcess, start_module, thread_environment
 from strop_verify.framing import Channel
 from strop_verify.pool import default_workers, numbered, split_number

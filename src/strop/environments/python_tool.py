@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from strop.base.types import Problem
-from strop.environments.session import Tool
+from strop.environments.base import Tool
 from strop.environments.tools import ToolEnvironment, ToolFailed, Tools
 from strop_verify.sandbox.limits import MIB, Kind, Limits
 from strop_verify.sandbox.pool import shared

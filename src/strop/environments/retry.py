@@ -5,10 +5,28 @@ from __future__ import annotations
 from pydantic import SerializeAsAny
 
 from strop.base.types import Message, Problem, Verdict
-from strop.environments.base import Environment
-from strop.environments.session import Reply, Session
+from strop.environments.base import Environment, Reply, Session
 from strop.verifiers.base import Verifier
 from strop_verify.verdict import Status
+
+
+class OneTurn(Environment):
+    """Ends after the first turn; a run with it comes to what the run without an environment comes to."""
+
+    @property
+    def inline(self) -> bool:
+        """There is nothing to run."""
+        return True
+
+    def open(self) -> Session:
+        """A session of one turn."""
+        return _OneTurn()
+
+
+class _OneTurn(Session):
+    def step(self, reply: str) -> None:
+        """The verifier judges the turn."""
+        return None
 
 
 class Retry(Environment):

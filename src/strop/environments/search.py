@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from strop.base.types import InputError, Problem
-from strop.environments.session import Tool
+from strop.environments.base import Tool
 from strop.environments.tools import ToolEnvironment, Tools
 
 # Robertson and Zaragoza, "The Probabilistic Relevance Framework", Section 3.5: usual values.

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from strop.base.types import Problem, Verdict
-from strop.environments.base import Environment
-from strop.environments.session import Outcome, Reply, Session, Unjudged
-from strop.verifiers.judge import Key
+from strop.environments.base import Environment, Outcome, Reply, Session, Unjudged
+from strop.verifiers.protocol import Key
 from strop_verify.verdict import Status
 
 Call: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]

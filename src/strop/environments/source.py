@@ -12,8 +12,7 @@ from pydantic import Field, SerializeAsAny
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
 from strop.data.source import ProblemSource
-from strop.environments.base import Environment
-from strop.environments.session import SEED
+from strop.environments.base import SEED, Environment
 
 AT_ONCE = 64  # sessions that are open while problems are made
 

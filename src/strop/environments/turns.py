@@ -19,7 +19,7 @@ import numpy as np
 from strop.base.seeds import derive
 from strop.base.types import Completion, FloatArray, IntArray, Observation, Restart, VersionSpan
 from strop.engines.protocol import Request, Sampling
-from strop.verifiers.judge import Key
+from strop.verifiers.protocol import Key
 
 
 def unspoken(request_id: str, index: int, prompt_ids: IntArray) -> Completion:

@@ -20,8 +20,7 @@ from pydantic import TypeAdapter
 
 from strop.base.session import accept
 from strop.base.types import Message, Verdict
-from strop.environments.base import Environment
-from strop.environments.session import Outcome, Reply, Unjudged
+from strop.environments.base import Environment, Outcome, Reply, Unjudged
 from strop.environments.sessions import Host, Turn, failed
 from strop.verifiers.process_pool import read_problem
 from strop_verify.child_process import connect_to_parent

@@ -15,7 +15,7 @@ from strop.base.types import Message, Prompt
 from strop.data.columns import NoColumn, pick
 from strop.data.rows import question_asked
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen, stated
-from strop_verify.boxes import boxed_answer
+from strop_verify.extract import boxed_answer
 
 Columns = Mapping[str, Any]
 

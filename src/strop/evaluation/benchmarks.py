@@ -6,19 +6,28 @@ load_problems(benchmark("livecodebench:2024-08-01..2025-02-01"))      # from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import base64
+import binascii
+import io
+import json
+import pickle
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+from pydantic import AfterValidator, ValidationError, model_validator
 
 from strop.base.near import nearest
-from strop.base.pieces import Settings
+from strop.base.pieces import Settings, complaint
 from strop.base.types import InputError, Problem
 from strop.data.columns import NoColumn
 from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import HubDataset, Row
 from strop.data.source import check_problem
 from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate
-from strop.evaluation import livecodebench
 from strop.evaluation.benchmark_files import SUFFIXES, hub_rows, local_rows, plain_name
 from strop.evaluation.benchmark_rows import (
     choice_question,
@@ -28,12 +37,138 @@ from strop.evaluation.benchmark_rows import (
     math_answer,
     math_question,
 )
-from strop.evaluation.livecodebench import Window, parse_window
+from strop.verifiers.answer import MultipleChoice
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.gym import ReasoningGymScorer
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.simple import MultipleChoice
+
+_WINDOW = re.compile(r"(\d{4}-\d{2}(?:-\d{2})?)\.\.(\d{4}-\d{2}(?:-\d{2})?)")
+_MOST_BYTES = 512 * 1024 * 1024  # of one problem's unpacked tests
+
+
+def _day(text: str) -> str:
+    full = f"{text}-01" if len(text) == 7 else text
+    datetime.strptime(full, "%Y-%m-%d")
+    return full
+
+
+class Window(Settings):
+    """Contests from `start` to `end`, days as `2024-08-01` (`2024-08` is its first day).
+
+    Both midnights are inside, as in LiveCodeBench's own runner: a contest dated 2025-02-01T00:00 belongs to a window
+    that ends on 2025-02-01, one later on that day does not.
+    """
+
+    start: Annotated[str, AfterValidator(_day)]
+    end: Annotated[str, AfterValidator(_day)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError(f"a window ends after it starts, not {self.start}..{self.end}")
+        return self
+
+    def holds(self, contest_date: str) -> bool:
+        """Whether a contest of that date (ISO 8601) lies inside.
+
+        Raises:
+            ValueError: it is not a date.
+        """
+        date = datetime.fromisoformat(contest_date).replace(tzinfo=None)
+        return datetime.fromisoformat(self.start) <= date <= datetime.fromisoformat(self.end)
+
+
+# What papers call v5 (Archer, Skywork-OR1) and v6 (Archer).
+WINDOWS = {
+    "v5": Window(start="2024-08-01", end="2025-02-01"),
+    "v6": Window(start="2025-02-01", end="2025-05-01"),
+}
+
+
+def parse_window(text: str) -> Window:
+    """`v5`, `v6` or `2024-08-01..2025-02-01`.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    if text in WINDOWS:
+        return WINDOWS[text]
+    match = _WINDOW.fullmatch(text)
+    if match is not None:
+        try:
+            return Window(start=match[1], end=match[2])
+        except ValidationError as error:
+            raise InputError(f"livecodebench:{text}: {complaint(error.errors()[0])}") from error
+    raise InputError(f"livecodebench:{text}: write v5, v6 or a window of dates such as 2024-08-01..2025-02-01")
+
+
+def question(row: Mapping[str, Any]) -> str:
+    """The task with its starter code, and in which form the program is expected.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    text = str(column(row, "question_content")).strip()
+    starter = str(row.get("starter_code") or "").rstrip()
+    if starter:
+        return f"{text}\n\nComplete this class; its method is called with the arguments:\n```python\n{starter}\n```"
+    return f"{text}\n\nThe program reads from standard input and writes its answer to standard output."
+
+
+def tests(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The public tests followed by the private ones, as the code verifier takes them.
+
+    `{"inputs": [text], "outputs": [text]}` of standard input and output, or for methods `{"fn_name": name, "inputs":
+    [[argument]], "outputs": [value]}`.
+
+    Raises:
+        ValueError: they cannot be unpacked, or are of mixed kinds.
+    """
+    cases = [*_decode(column(row, "public_test_cases")), *_decode(column(row, "private_test_cases"))]
+    if not cases:
+        raise ValueError("no tests")
+    kinds = {case.get("testtype", "stdin") for case in cases}
+    if kinds == {"stdin"}:
+        inputs, outputs = [case["input"] for case in cases], [case["output"] for case in cases]
+        return {"inputs": inputs, "outputs": outputs}
+    if kinds != {"functional"}:
+        raise ValueError(f"tests of the kinds {sorted(kinds)}; expected stdin or functional")
+    metadata = json.loads(column(row, "metadata"))
+    arguments = [[json.loads(line) for line in case["input"].split("\n")] for case in cases]
+    values = [json.loads(case["output"]) for case in cases]
+    return {"fn_name": metadata["func_name"], "inputs": arguments, "outputs": values}
+
+
+def _decode(packed: Any) -> list[dict[str, Any]]:
+    """Tests as a JSON text; or that text pickled, compressed and in base64."""
+    try:
+        text = packed if str(packed).lstrip().startswith("[") else _unpack(str(packed))
+        cases = json.loads(text)
+    except (ValueError, zlib.error, binascii.Error, pickle.UnpicklingError, EOFError) as error:
+        raise ValueError(f"tests that cannot be unpacked ({type(error).__name__})") from error
+    if not isinstance(cases, list) or not all(isinstance(case, dict) and "input" in case for case in cases):
+        raise ValueError("tests must be a list of inputs and outputs")
+    return cases
+
+
+def _unpack(packed: str) -> str:
+    inflate = zlib.decompressobj()
+    content = inflate.decompress(base64.b64decode(packed), _MOST_BYTES)
+    if inflate.unconsumed_tail:
+        raise ValueError(f"more than {_MOST_BYTES >> 20} MiB")
+    text = _TextOnly(io.BytesIO(content)).load()
+    if not isinstance(text, str):
+        raise ValueError(f"a pickled {type(text).__name__}, not a text")
+    return text
+
+
+class _TextOnly(pickle.Unpickler):
+    """Reads a pickled text; a pickle that asks for anything to be imported could run it, so it is refused."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
 
 Kind = Literal["math", "choice", "code", "gym"]
 Extract = Literal["boxed", "answer_tag", "any"]
@@ -145,7 +280,7 @@ def benchmark(name: str) -> Benchmark:
     family, colon, rest = plain.partition(":")
     if colon and family in ("reasoning-gym", "reasoning_gym"):
         return Benchmark(name=f"reasoning-gym:{rest}", family="reasoning-gym", title=rest, kind="gym", task=rest)
-    for window in livecodebench.WINDOWS:
+    for window in WINDOWS:
         if plain == f"livecodebench_{window}":
             family, colon, rest = "livecodebench", ":", window
     if colon and family == "livecodebench":
@@ -289,7 +424,7 @@ def _problem(found: Benchmark, row: Row) -> Problem | None:
         if found.window is not None and not found.window.holds(str(column(columns, "contest_date"))):
             return None
         identity = f"livecodebench-{column(columns, 'question_id')}"
-        prompt, reference = livecodebench.question(columns), livecodebench.tests(columns)
+        prompt, reference = question(columns), tests(columns)
         return Problem(identity, prompt, reference, domain="code", source=found.family)
     if found.kind == "code":
         prompt, reference = human_eval_problem(columns)

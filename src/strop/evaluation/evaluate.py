@@ -17,7 +17,7 @@ from strop.engines.protocol import Engine, Request, Sampling
 from strop.environments.turns import counted, joined, next_turn, out_of_room, unspoken, within
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
-from strop.verifiers.judge import InlineJudge, Key, Responder
+from strop.verifiers.protocol import InlineJudge, Key, Responder
 from strop_verify.verdict import Status
 
 Progress = Callable[[int, int, Rollout], None]  # see `evaluate`

@@ -20,7 +20,7 @@ from strop.base.view import counted
 from strop.data.dataset import Dataset, Example, make_example
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Sampling
-from strop.environments.judge import Play
+from strop.environments.responder import Play
 from strop.evaluation.benchmarks import (
     HELD_OUT,
     benchmark,

@@ -2,7 +2,7 @@
 
 from strop.prepare.config import PrepareConfig, load_config, parse_config
 from strop.prepare.decontaminate import Decontaminate
-from strop.prepare.deduplicate import Deduplicate
+from strop.prepare.deduplicate import Deduplicate, Split
 from strop.prepare.difficulty import Difficulty
 from strop.prepare.embedding import DeduplicateByEmbedding
 from strop.prepare.filters import (
@@ -19,7 +19,6 @@ from strop.prepare.judges import Judges
 from strop.prepare.pipeline import prepare
 from strop.prepare.reference_solutions import ReferenceSolutions
 from strop.prepare.sources import Source, Take
-from strop.prepare.split import Split
 from strop.prepare.stage import Dropped, FilterStep, Stage, Step
 
 __all__ = [

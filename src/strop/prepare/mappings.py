@@ -15,8 +15,8 @@ from strop.data.columns import pick
 from strop.data.rows import as_prompt, question_asked
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen
 from strop.evaluation.benchmarks import CATALOGUE
-from strop_verify.boxes import boxed_answer
-from strop_verify.code.forms import standard_tests
+from strop_verify.code.tests import standard_tests
+from strop_verify.extract import boxed_answer
 
 Row = Mapping[str, Any]
 

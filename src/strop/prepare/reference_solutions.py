@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny
 
 from strop.base.types import Problem, StropError, Verdict
-from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
 from strop.verifiers.base import Verifier
+from strop_verify.code.tests import StandardTests
+
+
+def count_tests(reference: Any) -> int:
+    """How many tests a reference has; 0 where it has none."""
+    if not isinstance(reference, Mapping):
+        return 0
+    return len(reference.get("asserts") or reference.get("inputs") or ())
+
+
+def select_tests(reference: StandardTests, places: Sequence[int]) -> StandardTests:
+    """The same reference with the tests at `places` only."""
+    lists = ("asserts",) if "asserts" in reference else ("inputs", "outputs")
+    return {**reference, **{name: [reference[name][place] for place in places] for name in lists}}
+
+
+def is_code(reference: Any) -> bool:
+    """Whether a reference is tests."""
+    return isinstance(reference, Mapping) and ("asserts" in reference or "inputs" in reference)
 
 
 class ReferenceSolutions(FilterStep):

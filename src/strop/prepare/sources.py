@@ -20,11 +20,12 @@ from strop.base.pieces import Settings, choices
 from strop.base.types import InputError, Problem
 from strop.data.columns import Where, condition, pick
 from strop.data.files import ParquetFile, files_in, matching
-from strop.data.problem_table import from_columns
+from strop.data.problem_table import from_columns, read_rows
 from strop.data.rows import BrokenRow, Columns, HubDataset, Row, RowSource
 from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
 from strop.data.usual import stated
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
+from strop.prepare.stage import DROPPED_COLUMNS
 
 
 class Take(Settings):
@@ -218,3 +219,28 @@ def _named(text: str) -> dict[str, Any]:
     if issubclass(choices(ProblemSource)[source["piece"]], RowSource):
         return {"mapping": text}
     return {"source": source}
+
+
+def described(file: str, mapping: str | None = None) -> Iterator[dict[str, Any]]:
+    """One dictionary a row: id, prompt, reference, domain, source, extra, and why it was dropped where it was.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if mapping is None and file.endswith(".parquet") and (table := ParquetFile(path=file)).prepared:
+        for path in table.files:
+            yield from map(_described, read_rows(Path(path).expanduser()))
+        return
+    for made in Source.model_validate({"path": file, "mapping": mapping}).problems():
+        if isinstance(made, BrokenRow):
+            yield {"id": made.where, "broken": made.reason}
+        else:
+            yield {**vars(made), "extra": dict(made.extra)}
+
+
+def _described(row: dict[str, Any]) -> dict[str, Any]:
+    more = {name: row[name] for name in DROPPED_COLUMNS if name in row}
+    if row["reference"] == "" and more:
+        return {"id": row["id"], **more}
+    problem = from_columns(row)
+    return {**vars(problem), "extra": dict(problem.extra), **more}

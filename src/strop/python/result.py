@@ -6,20 +6,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from strop.base.types import InputError
+import strop
+from strop.base.types import InputError, StropError
 from strop.base.view import SilentView, counted, percent
 from strop.data.rows import Columns
-from strop.python.endings import end_in_one_line
 from strop.python.problems import Problems, source_of
 from strop.run.folder import RunFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_STROP = str(Path(strop.__file__).parent) + os.sep
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+class _InOneLine:
+    """An exception hook that writes a `StropError` as a line and leaves every other exception to the hook before."""
+
+    def __init__(self, before: Hook) -> None:
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, StropError):
+            print(f"strop: {_place(trace)}{error}", file=sys.stderr)
+        else:
+            self._before(kind, error, trace)
+
+
+def end_in_one_line() -> None:
+    """Let a `StropError` that nobody catches end this process so."""
+    if not isinstance(sys.excepthook, _InOneLine):
+        sys.excepthook = _InOneLine(sys.excepthook)
+
+
+def _place(trace: TracebackType | None) -> str:
+    """`script.py, line 4: `, the line of the user's that called strop; empty where it is in no file."""
+    frames = traceback.extract_tb(trace)
+    calls = [one for one, inner in zip(frames, frames[1:], strict=False) if inner.filename.startswith(_STROP)]
+    caller = next((one for one in calls if not one.filename.startswith(_STROP)), None)
+    if caller is None or caller.filename.startswith("<"):
+        return ""
+    return f"{os.path.relpath(caller.filename)}, line {caller.lineno}: "
+
 
 EVALUATIONS = "evaluations"
 SAMPLES = 4

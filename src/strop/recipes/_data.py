@@ -5,6 +5,10 @@ from __future__ import annotations
 from strop.data.mixture import Mixture
 from strop.data.rows import Columns, HubDataset
 from strop.data.templates import ChatTemplate
+from strop.verifiers.base import Verifier
+from strop.verifiers.code_verifier import CodeVerifier
+from strop.verifiers.combined import AnyOf, ByDomain
+from strop.verifiers.math_verifier import MathVerifier
 
 # The instruction that the sets of the DeepSeek-R1 family end a question with.
 BOXED = ChatTemplate(instruction="Please reason step by step, and put your final answer within \\boxed{}.")
@@ -97,3 +101,28 @@ def archer_code() -> HubDataset:
     """The programming problems that Archer published."""
     columns = Columns(prompt="prompt", answer="reward_model.ground_truth")
     return HubDataset(dataset="Fate-Zero/ArcherCodeR-Dataset", columns=columns, domain="code")
+
+
+def math_verifier() -> Verifier:
+    """Mathematics, the answer in the last box after the thinking."""
+    return MathVerifier(extract="boxed")
+
+
+def deepscaler_or_math_verifier() -> Verifier:
+    """Equal as a simple number or text, or else as mathematics (Archer: DeepScaleR's rules, then math-verify)."""
+    return AnyOf()
+
+
+def tagged_math_verifier() -> Verifier:
+    """Mathematics, the answer between answer tags; a truncated response is worth 0 (Open-Reasoner-Zero)."""
+    return MathVerifier(extract="answer_tag", require_stop=True)
+
+
+def code_verifier() -> Verifier:
+    """Programs, judged by their tests in the sandbox."""
+    return CodeVerifier()
+
+
+def math_and_code_verifier() -> Verifier:
+    """Whichever of the two the problem is of."""
+    return ByDomain(members={"math": math_verifier(), "code": code_verifier()})

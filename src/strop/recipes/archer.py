@@ -17,14 +17,13 @@ from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.algorithms.token_types import EntropyQuantile
-from strop.config.parse import edit
+from strop.config.checks import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math
-from strop.recipes._verifiers import code_verifier, deepscaler_or_math_verifier
+from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math, code_verifier, deepscaler_or_math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 PASSES, MINI_BATCHES, WARMUP = 3, 2, 10  # the warm-up in rollout steps

@@ -15,15 +15,14 @@ from strop.algorithms.opefo import Opefo
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
-from strop.config.parse import edit
+from strop.config.checks import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.recipes._data import AS_WRITTEN, dapo_17k
+from strop.recipes._data import AS_WRITTEN, dapo_17k, math_verifier
 from strop.recipes._names import named
-from strop.recipes._verifiers import math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 UPDATES = 8  # of the methods that are not strictly on-policy

@@ -23,9 +23,8 @@ from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.recipes._data import orz_13k_hard, orz_57k
+from strop.recipes._data import orz_13k_hard, orz_57k, tagged_math_verifier
 from strop.recipes._names import named
-from strop.recipes._verifiers import tagged_math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, Constant, CriticSettings, LinearDecay
 
 

@@ -16,16 +16,22 @@ from strop.algorithms.losses import Cispo
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
-from strop.config.parse import edit
+from strop.config.checks import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Interruption, Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
-from strop.recipes._data import AS_WRITTEN, BOXED, polaris_53k, polaris_and_deepcoder
+from strop.recipes._data import (
+    AS_WRITTEN,
+    BOXED,
+    math_and_code_verifier,
+    math_verifier,
+    polaris_53k,
+    polaris_and_deepcoder,
+)
 from strop.recipes._names import named
-from strop.recipes._verifiers import math_and_code_verifier, math_verifier
 from strop.training.settings import AdamW, BatchSettings, Constant
 
 THINKING, SOLUTION, PROMPT = 12_288, 2_048, 2_048

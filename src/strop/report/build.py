@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +10,201 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.files import write_text
 from strop.base.types import InputError
+from strop.base.view import duration, number, percent
+from strop.config.edits import flatten
 from strop.report.figures.tokens import TokenBatch, entropy_chart, spread_chart, token_batch, token_lists
-from strop.report.figures.training import not_drawn, training_charts
+from strop.report.figures.training import not_drawn, time_shares, training_charts
 from strop.report.figures.writer import PageFigures
-from strop.report.page import Block, Figures, Kinds, Page, Samples, Table, Text
-from strop.report.runs import RunData, read_runs
+from strop.report.page import Block, Figures, Folded, Kinds, Numbers, Page, Samples, Table, Text
+from strop.report.runs import ABSENT, RunData, changes, interval_suffix, read_runs
 from strop.report.samples import recorded_answers, tokenizer_of
-from strop.report.summary import evaluations, summary
+from strop.run.folder import read_changes
 from strop_verify.verdict import UNDECIDED
+
+RATE = "evaluation/pass_rate"
+
+
+def summary(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
+    """The facts of the runs side by side, and their settings; what cannot be said is added to `left_out`."""
+    blocks: list[Block] = [Numbers(_headline(runs[0]))] if len(runs) == 1 else []
+    facts = _facts(runs, _fits(runs, left_out))
+    if facts:
+        blocks.append(Table(("", *(run.name for run in runs)) if len(runs) > 1 else ("",), facts))
+    for run in runs:
+        blocks += _settings(run, left_out, f"{run.name}: " if len(runs) > 1 else "")
+        if run.unread and run.recipe != "fine-tuning":
+            left_out.append(f"{run.name}: {run.unread}")
+    return blocks
+
+
+def _headline(run: RunData) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    steps, rates = run.series(RATE)
+    if rates:
+        spread = interval_suffix(run.interval(steps[-1]))
+        found.append((percent(rates[-1]), f"held-out pass rate after step {steps[-1]}{spread}"))
+    gained = run.gain(steps[-1]) if len(rates) > 1 else None
+    if gained is not None:
+        points, interval = gained
+        found.append((f"{points} points", f"since step {steps[0]} ({percent(rates[0])}){interval_suffix(interval)}"))
+    trained, loss = run.last("pass_rate"), run.last("loss")
+    if trained is not None:
+        found.append((percent(trained), "pass rate in training, last step"))
+    elif loss is not None:
+        found.append((number(loss), "loss, last step"))
+    found.append((str(run.last_step), "steps"))
+    if run.seconds is not None:
+        found.append((run.took(), "of steps and evaluations"))
+    return found
+
+
+def _fits(runs: Sequence[RunData], left_out: list[str]) -> dict[str, str]:
+    """The compute-performance fit of each run that has a curve, or why the curve does not support one."""
+    from strop.lab.scaling import FitSettings, fit, read_curve
+
+    found: dict[str, str] = {}
+    for run in runs:
+        if not run.series(RATE)[0]:
+            continue
+        try:
+            fitted = fit(read_curve(run.path), FitSettings(bootstrap=100))
+        except InputError as error:
+            left_out.append(f"{run.name}: the compute-performance fit: {error}")
+            continue
+        if fitted.sigmoid is None:
+            found[run.name] = f"refused: {fitted.refused}"
+        else:
+            low, high = fitted.interval("A")
+            sigmoid, unit = fitted.sigmoid, fitted.curve.unit
+            found[run.name] = (
+                f"A {sigmoid.A:.3f} ({low:.3f} to {high:.3f}), B {sigmoid.B:.2f}, C_mid {number(sigmoid.C_mid)} {unit}"
+            )
+    return found
+
+
+def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Rows of facts, one column a run; those that no run has are left out."""
+    facts: dict[str, Callable[[RunData], str]] = {
+        "recipe": lambda run: run.recipe,
+        "seed": lambda run: str(run.raw.get("seed", ABSENT)),
+        "outcome": lambda run: run.outcome(),
+        "held-out pass rate, first (95 %)": lambda run: _rate(run, 0),
+        "held-out pass rate, last (95 %)": lambda run: _rate(run, -1),
+        "points gained (95 %)": _gain,
+        "best step": lambda run: str(run.summary.get("best_step") or ABSENT),
+        "pass rate in training, last": lambda run: _percent(run.last("pass_rate")),
+        "entropy, first to last": lambda run: _from_to(run, "entropy"),
+        "mean length, first to last": lambda run: _from_to(run, "length/mean"),
+        "compute-performance fit": lambda run: fits.get(run.name, ABSENT),
+        "truncated, last": lambda run: _percent(run.last("truncation_rate")),
+        "mismatch k3, last": lambda run: _number(run.last("mismatch/k3")),
+        "time": lambda run: run.took(),
+        "t_R, t_T, t_O": _times,
+        "device-seconds": lambda run: _number(run.last("compute/device_seconds")),
+        "device-seconds of evaluations, apart": lambda run: _number(run.last("compute/evaluator_seconds")),
+        "estimated FLOPs": lambda run: _number(run.last("compute/flops")),
+        "generated tokens": lambda run: _number(sum(run.series("tokens/generated")[1]) or None),
+    }
+    rows = [(name, *(value(run) for run in runs)) for name, value in facts.items()]
+    return [row for row in rows if any(cell != ABSENT for cell in row[1:])]
+
+
+def _rate(run: RunData, place: int) -> str:
+    steps, rates = run.series(RATE)
+    if not rates:
+        return ABSENT
+    return f"{_with_interval(run, steps[place], 'evaluation')}, step {steps[place]}"
+
+
+def _gain(run: RunData) -> str:
+    steps = run.series(RATE)[0]
+    points, interval = (run.gain(steps[-1]) if len(steps) > 1 else None) or (ABSENT, "")
+    return f"{points} ({interval})" if interval else points
+
+
+def _with_interval(run: RunData, step: int, prefix: str) -> str:
+    rate, interval = run.by_step(f"{prefix}/pass_rate").get(step), run.interval(step, prefix)
+    return ABSENT if rate is None else f"{percent(rate)} ({interval})" if interval else percent(rate)
+
+
+def _percent(value: float | None) -> str:
+    return ABSENT if value is None else percent(value)
+
+
+def _number(value: float | None) -> str:
+    return ABSENT if value is None else number(value)
+
+
+def _from_to(run: RunData, metric: str) -> str:
+    values = run.series(metric)[1]
+    return f"{number(values[0])} to {number(values[-1])}" if values else ABSENT
+
+
+def _times(run: RunData) -> str:
+    if run.seconds is None:
+        return ABSENT
+    seconds = {name: share * run.seconds for name, share in time_shares(run).items()}
+    parts = (seconds["rollout"], seconds["update"], seconds["verify"] + seconds["other"])
+    return ", ".join(duration(part) for part in parts)
+
+
+def _settings(run: RunData, left_out: list[str], prefix: str) -> Iterator[Block]:
+    """The settings that are not the recipe's, those that a resume changed, and folded all of them."""
+    if run.config is not None:
+        try:
+            base, rows = changes(run)
+            differ = "1 setting that differs" if len(rows) == 1 else f"{len(rows)} settings that differ"
+            table = Table(("setting", "recipe", "run"), rows, mono=True)
+            same = Text(f"{prefix}every setting is that of {base}")
+            yield Folded(f"{prefix}{differ} from {base}", table, is_open=len(rows) <= 12) if rows else same
+        except InputError as error:
+            left_out.append(f"{run.name}: its settings are not compared with a recipe: {error}")
+    for change in read_changes(run.folder):
+        yield Text(f"{prefix}went on with other settings {change.said()}")
+    every = list(flatten(dict(run.raw)))
+    if every:
+        yield Folded(f"{prefix}every setting", Table(("setting", ""), every, mono=True), is_long=True)
+
+
+def evaluations(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
+    """A table of each run's evaluations on held-out problems, and one of its benchmarks."""
+    blocks: list[Block] = []
+    for run in runs:
+        tables = [table for table in (_held_out(run), _benchmarks(run)) if table is not None]
+        if not run.series(RATE)[0]:
+            left_out.append(f"{run.name}: it was not evaluated on held-out problems (evaluation.every)")
+        if tables:
+            blocks += [Text(run.name, "heading")] if len(runs) > 1 else []
+            blocks += tables
+    return blocks
+
+
+def _held_out(run: RunData) -> Table | None:
+    """A row an evaluation: pass rate and points gained with their intervals, and the rate of each domain."""
+    rates = run.by_step(RATE)
+    if not rates:
+        return None
+    domains = sorted({name for row in run.rows for name in row if name.startswith(f"{RATE}/")})
+    by_domain = [run.by_step(name) for name in domains]
+    rows = [
+        (
+            str(step), percent(rate), run.interval(step) or ABSENT,
+            *(part or ABSENT for part in run.gain(step) or ("", "")),
+            *(_percent(values.get(step)) for values in by_domain),
+        )
+        for step, rate in rates.items()
+    ]  # fmt: skip
+    labels = [name.removeprefix(f"{RATE}/") for name in domains]
+    return Table(("step", "pass rate", "95 % interval", "points gained", "95 % interval", *labels), rows)
+
+
+def _benchmarks(run: RunData) -> Table | None:
+    """A row a step with benchmarks, a column a benchmark; None where none was measured in training."""
+    measured = {name: f"evaluation/{name}" for name in run.benchmarks}
+    steps = sorted({step for prefix in measured.values() for step in run.by_step(f"{prefix}/pass_rate")})
+    rows = [(str(step), *(_with_interval(run, step, prefix) for prefix in measured.values())) for step in steps]
+    return Table(("step", *(f"{name} (95 %)" for name in run.benchmarks)), rows) if rows else None
+
 
 PAGE = "report.html"
 SAMPLES = 8

@@ -16,7 +16,7 @@ from strop.engines.build import build_engine, embedded_settings, evaluating_engi
 from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
-from strop.environments.judge import Play
+from strop.environments.responder import Play
 from strop.evaluation.validation import ValidationSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
@@ -40,8 +40,8 @@ from strop.run.questions import fitted_into, read_problems
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
-from strop.verifiers.judge import Responder
 from strop.verifiers.judges import Judges, judge_for
+from strop.verifiers.protocol import Responder
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import strop
 from strop.base import imports
@@ -47,6 +47,7 @@ from strop.base.imports import MARKER
 from strop.base.metrics import MetricsFile, read_metrics
 from strop.base.sample import Sample
 from strop.base.types import Group, InputError
+from strop.config.edits import differing
 from strop.data.history import PASS_RATES
 from strop.data.record import PROBLEMS, ProblemRecord
 
@@ -353,3 +354,40 @@ def is_run(path: Path) -> bool:
 def near_run(path: Path) -> str:
     """The end of an error about a run that is not there: the one that was probably meant, else how runs are listed."""
     return beside(path) or beside(Path("runs") / path.name) or "; strop runs lists those that there are"
+
+
+SHOWN = 4  # settings of a change in its line
+
+
+class Change(NamedTuple):
+    """What another configuration said from the step after `step` on: (setting, its value before, from then on) each."""
+
+    step: int
+    settings: list[tuple[str, str, str]]
+
+    @classmethod
+    def between(cls, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> Change:
+        """What differs between two configurations; no settings where nothing does."""
+        return cls(step, differing(dict(before), dict(now)))
+
+    def said(self) -> str:
+        """`after step 4: optim.lr 1e-06 → 2e-06`, and how many more there are."""
+        shown = [f"{key} {before} → {now}" for key, before, now in self.settings[:SHOWN]]
+        more = len(self.settings) - SHOWN
+        return f"after step {self.step}: {', '.join([*shown, f'and {more} more'] if more > 0 else shown)}"
+
+
+def read_changes(folder: RunFolder) -> list[Change]:
+    """Every change of the run's settings, in order; of an older strop's runs none are known."""
+    if not (folder.path / CHANGES).exists():
+        return []
+    rows = folder.read_json(CHANGES)["changes"]
+    return [Change(row["step"], [(key, before, now) for key, before, now in row["settings"]]) for row in rows]
+
+
+def write_change(folder: RunFolder, change: Change) -> None:
+    """Write down a change, where it is one; those of the steps that are made again are forgotten."""
+    known = read_changes(folder)
+    found = [before for before in known if before.step < change.step] + [change] * bool(change.settings)
+    if found != known:
+        folder.write_json(CHANGES, {"changes": [change._asdict() for change in found]})

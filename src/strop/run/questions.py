@@ -24,7 +24,7 @@ from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, PromptTemplate
-from strop.environments.judge import Play
+from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmark_files import SUFFIXES
 from strop.evaluation.benchmarks import HELD_OUT

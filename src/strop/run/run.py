@@ -28,23 +28,91 @@ from strop.data.record import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
+from strop.orchestration.learning import Learning
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
 from strop.run import preflight
 from strop.run.assembly import Parts, assemble
-from strop.run.changes import Change, write_change
 from strop.run.devices import devices_apart
-from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, RunFolder
-from strop.run.loop import Loop, StepRecord
-from strop.run.nothing_to_learn import NothingToLearn
+from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, Change, RunFolder, write_change
+from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
-from strop.run.saving import Saver
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.trained_on import questions_of, write_questions
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
 from strop.training.compute import ComputeMeter
+
+DISK_FULL_RETRIES = 3
+
+
+@dataclass(frozen=True)
+class _Save:
+    """A checkpoint that is being written, and the pass rates that go with it."""
+
+    step: int
+    pass_rates: list[str]
+
+
+class Saver:
+    """Writes the checkpoints of one process's share of a run. A full disk is met by trying again at later steps.
+
+    Attributes:
+        saved: the last step that is on disk; None before the first.
+        failed: how many saves in a row met a full disk.
+    """
+
+    def __init__(self, folder: RunFolder, learner: Learning, view: View) -> None:
+        self.saved: int | None = None
+        self.failed = 0
+        self._folder = folder
+        self._learner = learner
+        self._view = view
+        self._under_way: _Save | None = None
+
+    def begin(self, entry: checkpoint.Entry, pass_rates: list[str]) -> None:
+        """Begin to write the learner as it is.
+
+        Args:
+            entry: the checkpoint but for its tensors.
+            pass_rates: lines of the run's history, written once the checkpoint is.
+
+        Raises:
+            StropError: a parameter is not finite.
+        """
+        broken = self._learner.broken()
+        if broken is not None:
+            raise StropError(
+                f"step {entry.step}: parameter {broken} is not finite, so the step is not saved; go back with "
+                f"{command('train --resume', self._folder.path)}, and lower optim.lr in a new run"
+            )
+        extra: dict[str, Any] = {"rng": {"torch": torch.get_rng_state()}}
+        self._learner.save(entry, extra)
+        self._under_way = _Save(entry.step, pass_rates)
+
+    def settle(self, wait: bool, last: bool = False) -> None:
+        """See the save that was begun through, if `wait`; take over its outcome once it is known.
+
+        Raises:
+            DiskFull: it has been so several times in a row, or this is the `last` chance.
+        """
+        if self._under_way is None:
+            return
+        try:
+            if not self._learner.settle(wait):
+                return
+        except checkpoint.DiskFull as error:
+            self._under_way = None
+            self.failed += 1
+            if last or self.failed >= DISK_FULL_RETRIES:
+                raise
+            self._view.note(f"{error}; trying again after the next step")
+            return
+        self.saved, self.failed = self._under_way.step, 0
+        self._folder.write_pass_rates(self._under_way.pass_rates)
+        self._under_way = None
+
 
 QUARANTINE = "quarantine.json"
 PATIENCE = 0.2  # seconds to wait for an evaluation before it is seen whether to go on waiting

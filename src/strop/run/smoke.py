@@ -11,18 +11,352 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from strop.base.types import InputError
+import numpy as np
+import torch
+
+from strop.base.machine import GIB, memory
+from strop.base.metrics import values
+from strop.base.sample import Sample
+from strop.base.types import Completion, InputError, IntArray, StropError, first_line
 from strop.base.view import markdown_table
-from strop.engines.vllm.settings import PYTHON_VARIABLE
+from strop.config.schema import RunConfig
+from strop.engines.build import build_engine
+from strop.engines.protocol import Engine, Request, Sampling, Streaming
+from strop.engines.settings import EngineSettings
+from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
+from strop.model.device import pick_device
+from strop.model.files import cast_parameters
+from strop.model.policy import Packed, Policy, load_policy
+from strop.recipes.resolve import resolve
 from strop.run.accelerators import Finding
-from strop_verify.child_process import ChildProcess, import_path
+from strop.run.learner_parts import Modules, make_learner
+from strop.run.rank_worker import join
+from strop.training.learner import Learner
+from strop.training.packing import pack
+from strop.training.step import score_samples
+from strop_verify.child_process import ChildProcess, die_with_parent, import_path
 
-if TYPE_CHECKING:
-    from strop.run.smoke_checks import Plan
+
+def resident(peak: bool = False) -> int:
+    """Bytes of memory that this process has taken, now or at its peak.
+
+    Not the peak that getrusage knows, which a process inherits from the one that started it.
+    """
+    field = "VmHWM" if peak else "VmRSS"
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+# Weights are large enough that a distribution is far from uniform, so that a wrong one shows in log-probs.
+SHAPE = (
+    "{hidden_size=256, layers=4, heads=4, kv_heads=2, head_dim=64, intermediate_size=768, max_positions=1024, "
+    "initializer_range=0.1}"
+)
+SEQUENCES, LENGTH, PROMPT = 8, 256, 32  # of the update: whole sequences and the prompts in them, in tokens
+PROMPTS, SAMPLES, NEW_TOKENS = 4, 4, 64
+LONGEST = 4096  # new tokens of sequences that are to be in flight while weights change, and are cancelled then
+GAP = 0.05  # nats, between log-probs of the same tokens by two ways of computing in bfloat16, on average
+RANKS_GAP = 0.03  # relative, between the gradient norms of one rank and of two, in bfloat16
+EXCHANGE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process checks: a group of checks, where, and the line file that its outcomes are appended to."""
+
+    group: str
+    device: str
+    model: str | None
+    vllm: str | None
+    folder: str
+    parent: int
+    rank: int = 0
+
+    @property
+    def outcomes(self) -> Path:
+        """One JSON object a line: check, passed, found, seconds."""
+        return Path(self.folder) / f"{self.group}-{self.rank}.jsonl"
+
+    @property
+    def config(self) -> RunConfig:
+        """Of a run with the model, in bfloat16."""
+        model = f"model.fresh={SHAPE}" if self.model is None else f"model.path={json.dumps(self.model)}"
+        return resolve("grpo", [model, "model.dtype=bfloat16", f"device={self.device}", "optim.lr=1e-3"])
+
+
+class Checks:
+    """Runs checks one after another and writes down the outcome of each."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        plan.outcomes.touch()
+
+    def __call__(self, name: str, check: Callable[[], str]) -> bool:
+        """Run a check; whether it passed."""
+        begin = time.perf_counter()
+        try:
+            passed, found = True, check()
+        except Exception as error:  # whatever it is, it is the finding
+            passed, found = False, first_line(error) if isinstance(error, StropError) else _named(error)
+        outcome = {"check": name, "passed": passed, "found": found, "seconds": time.perf_counter() - begin}
+        with self.plan.outcomes.open("a") as file:
+            file.write(json.dumps(outcome) + "\n")
+        return passed
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def samples(vocabulary: int) -> list[Sample]:
+    """Sequences of random tokens, half of them better than the others."""
+    rng = np.random.default_rng(0)
+    trained = np.arange(LENGTH) >= PROMPT
+    return [
+        Sample(
+            token_ids=rng.integers(0, min(vocabulary, 250), LENGTH).astype(np.int32),
+            trained=trained,
+            logprobs=np.zeros(LENGTH, np.float32),
+            advantages=np.where(trained, 1.0 if number % 2 else -1.0, 0.0).astype(np.float32),
+            versions=np.where(trained, 0, -1).astype(np.int32),
+            group=number // 2,
+            id=number,
+        )
+        for number in range(SEQUENCES)
+    ]
+
+
+def train_once(learner: Learner) -> dict[str, float]:
+    """One optimizer step; its metrics."""
+    config = learner.settings
+    chosen = samples(learner.policy.vocabulary)
+    ranks, budget = learner.trainer.ranks, 2 * LENGTH
+    logprobs, _ = score_samples(learner.policy, chosen, config.temperature, budget, ranks)
+    for sample, own in zip(chosen, logprobs, strict=True):
+        sample.logprobs[:] = own
+    update = pack(chosen, config.algorithm.aggregation, budget, ranks.teams)
+    found = values(learner.trainer.update(update))
+    return {name: float(found[name] or 0.0) for name in ("loss", "grad_norm", "entropy")}
+
+
+# ---------------------------------------------------------------------- groups
+
+
+def update_group(plan: Plan, check: Checks) -> None:
+    """A bfloat16 update on one device, and its peak memory."""
+    device = pick_device(plan.config.device)
+    before = _peak(device)
+    policy = load_policy(plan.config.model)[0].to(device)
+    learner = make_learner(plan.config, Modules(policy))
+
+    def same_as_float32() -> str:
+        gap = float(np.abs(_logprobs(policy) - _logprobs(_in_float32(policy))).mean())
+        if not gap < GAP:
+            raise StropError(f"log-probs differ from float32's by {gap:.3g} nats on average")
+        return f"log-probs within {gap:.1g} nats of float32's on average"
+
+    def updated() -> str:
+        first = next(policy.parameters())
+        kept = first.detach().clone()
+        begin = time.perf_counter()
+        found = train_once(learner)
+        if torch.equal(first, kept):
+            raise StropError("the update changed no parameter")
+        (Path(plan.folder) / "update.json").write_text(json.dumps(found))
+        rate = SEQUENCES * LENGTH / (time.perf_counter() - begin)
+        return f"gradient norm {found['grad_norm']:.4g}, {rate:.0f} tokens a second, the first one's start-up included"
+
+    check("bf16 forward", same_as_float32)
+    check("bf16 update", updated)
+    check("peak memory", lambda: f"{(_peak(device) - before) / GIB:.2f} of {_room(device) / GIB:.0f} GiB")
+
+
+def engine_group(plan: Plan, check: Checks) -> None:
+    """The embedded engine: sampling, weights swapped in the middle, the probe."""
+    policy, tokenizer = load_policy(plan.config.model)
+    policy.to(pick_device(plan.config.device)).requires_grad_(False)
+    settings = EngineSettings(slots=16, share_parameters=False)
+    engine = build_engine(settings, plan.config.model, tokenizer, policy)
+    _generating(engine, policy, "engine", check)
+
+
+def vllm_group(plan: Plan, check: Checks) -> None:
+    """The same of vLLM's own server, which is started for it."""
+    policy, tokenizer = load_policy(plan.config.model)
+    policy.to(pick_device(plan.config.device)).requires_grad_(False)
+    engines: list[Engine] = []
+
+    def start() -> str:
+        settings = Vllm(python=plan.vllm, slots=16, memory_fraction=0.3, kv_cache_gib=0.5, eager=True)
+        engines.append(build_engine(settings, plan.config.model, tokenizer, policy))
+        return f"ready, weights of version {engines[0].weight_version}"
+
+    if check("vLLM server start", start):
+        try:
+            _generating(engines[0], policy, "vLLM", check)
+        finally:
+            engines[0].close()
+
+
+def ranks_group(plan: Plan, check: Checks) -> None:
+    """One of two ranks that hold the model between them (FSDP2): the update of `update_group` again."""
+    learners: list[Learner] = []
+
+    def meet() -> str:
+        learners.append(join(plan.config, plan.rank, 2, f"file://{plan.folder}/meet", EXCHANGE_SECONDS))
+        return "NCCL" if learners[0].trainer.device.type == "cuda" else "gloo, on the CPU"
+
+    def same_as_one() -> str:
+        found = train_once(learners[0])
+        alone = Path(plan.folder) / "update.json"
+        if not alone.is_file():
+            return f"gradient norm {found['grad_norm']:.4g}; none of one rank to compare it with"
+        norm = json.loads(alone.read_text())["grad_norm"]
+        if not abs(found["grad_norm"] - norm) <= RANKS_GAP * norm:
+            raise StropError(f"the gradient norm is {found['grad_norm']:.4g}, one rank's {norm:.4g}")
+        return f"gradient norm {found['grad_norm']:.4g}, one rank's {norm:.4g}"
+
+    if check("two ranks meet", meet):
+        check("two ranks update", same_as_one)
+
+
+# By the name of a group: what it does, and its checks in order.
+GROUPS: dict[str, tuple[Callable[[Plan, Checks], None], tuple[str, ...]]] = {
+    "update": (update_group, ("bf16 forward", "bf16 update", "peak memory")),
+    "engine": (engine_group, ("engine sample", "engine weight swap", "engine probe")),
+    "ranks": (ranks_group, ("two ranks meet", "two ranks update")),
+    "vllm": (vllm_group, ("vLLM server start", "vLLM sample", "vLLM weight swap", "vLLM probe")),
+}
+
+
+# ---------------------------------------------------------------------- parts of them
+
+
+def _generating(engine: Engine, policy: Policy, name: str, check: Checks) -> None:
+    """Sampling, a swap and the probe on an engine that has the weights of `policy` as version 0."""
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, min(policy.vocabulary, 250), PROMPT).astype(np.int32) for _ in range(PROMPTS)]
+    before = engine.verify_weights(prompts[0])
+
+    def sample() -> str:
+        begin = time.perf_counter()
+        _submit(engine, prompts, "first")
+        found = _finished(engine)
+        seconds = time.perf_counter() - begin
+        gaps = [np.abs(_logprobs(policy, c.prompt_ids, c.token_ids) - c.logprobs) for c in found]
+        gap = float(np.concatenate(gaps).mean())
+        if not gap < GAP:
+            raise StropError(f"log-probs differ from the trainer's by {gap:.3g} nats on average")
+        tokens = sum(len(completion.token_ids) for completion in found)
+        return f"{tokens / seconds:.0f} tokens a second, log-probs within {gap:.1g} nats of the trainer's on average"
+
+    def swap() -> str:
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.mul_(0.9)
+        _submit(engine, prompts, "second", min(engine.capabilities.max_tokens - PROMPT, LONGEST), watched=True)
+        ended = _each_goes_on(engine, "second")
+        begin = time.perf_counter()
+        engine.update_weights(policy.weights(), 1)
+        seconds = time.perf_counter() - begin
+        ended += _each_goes_on(engine, "second")
+        engine.pause("abort")
+        ended += engine.step()
+        engine.resume()
+        both = sum(len(completion.versions) > 1 for completion in ended)
+        if not both:
+            raise StropError("no completion in flight went on with the new weights")
+        _submit(engine, prompts, "third")
+        versions = {span.version for completion in _finished(engine) for span in completion.versions}
+        if versions != {1}:
+            raise StropError(f"completions are of versions {sorted(versions)}, not of 1")
+        return f"{seconds:.2f} s, {both} of {len(ended)} completions in flight went on with it"
+
+    def probe() -> str:
+        now, trainer = engine.verify_weights(prompts[0]), _logprobs(policy, prompts[0][:1], prompts[0][1:])
+        gap, moved = float(np.abs(now - trainer).mean()), float(np.abs(now - before).mean())
+        if not gap < GAP:
+            raise StropError(f"log-probs differ from the trainer's by {gap:.3g} nats: old weights were left behind")
+        if not moved > gap:
+            raise StropError(f"log-probs moved by {moved:.2g} nats alone with new weights")
+        return f"log-probs within {gap:.1g} nats of the trainer's, {moved:.2g} from those of the old weights"
+
+    check(f"{name} sample", sample)
+    check(f"{name} weight swap", swap)
+    check(f"{name} probe", probe)
+
+
+def _submit(
+    engine: Engine, prompts: list[IntArray], name: str, tokens: int = NEW_TOKENS, watched: bool = False
+) -> None:
+    sampling = Sampling(max_new_tokens=tokens)
+    for number, prompt in enumerate(prompts):
+        engine.submit(Request(f"{name}-{number}", prompt, sampling, seed=number, n=SAMPLES, watched=watched))
+
+
+def _each_goes_on(engine: Engine, name: str) -> list[Completion]:
+    """Step until every sequence in flight has drawn a token more; what has finished meanwhile."""
+    assert isinstance(engine, Streaming)
+    since = {(f"{name}-{number}", index): 0 for number in range(PROMPTS) for index in range(SAMPLES)}
+    since |= {(one.request_id, one.index): len(one.token_ids) for one in engine.drawn(since)}
+    found: list[Completion] = []
+    while len(engine.drawn(since)) < engine.unfinished:
+        found += engine.step()
+    return found
+
+
+def _finished(engine: Engine) -> list[Completion]:
+    """Every completion that is still to come."""
+    found: list[Completion] = []
+    while engine.unfinished:
+        found += engine.step()
+    return found
+
+
+@torch.no_grad()
+def _logprobs(policy: Policy, prompt: IntArray | None = None, completion: IntArray | None = None) -> np.ndarray:
+    """The policy's log-probs of a completion after a prompt, at temperature 1; by default of a sample of the update."""
+    if prompt is None or completion is None:
+        ids = samples(policy.vocabulary)[0].token_ids
+        prompt, completion = ids[:PROMPT], ids[PROMPT:]
+    packed = Packed.whole([np.concatenate((prompt, completion)).tolist()]).to(policy.device)
+    found: np.ndarray = policy(packed, 1.0)[0][len(prompt) - 1 :].float().cpu().numpy()
+    return found
+
+
+def _in_float32(policy: Policy) -> Policy:
+    copied = policy.frozen_copy()
+    cast_parameters(copied, torch.float32)
+    return copied
+
+
+def _peak(device: torch.device) -> int:
+    """Bytes that this process has taken at most, of the GPU or of the machine's memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resident(peak=True)
+
+
+def _room(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else memory()[0]
+
+
+def main() -> None:
+    """Run the group of the plan that is the only argument."""
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    plan = Plan(**given)
+    die_with_parent(plan.parent)
+    GROUPS[plan.group][0](plan, Checks(plan))
+
+
+def as_argument(plan: Plan) -> str:
+    """The argument that hands a plan to `main`."""
+    return json.dumps(asdict(plan))
+
 
 Result = Literal["pass", "FAIL", "not run"]
 WORSE: tuple[Result, ...] = ("pass", "not run", "FAIL")
@@ -54,7 +388,7 @@ def smoke(
     Raises:
         InputError: `only` names a group that there is not.
     """
-    from strop.run.smoke_checks import GROUPS, Plan
+    
 
     for unknown in sorted(set(only) - GROUPS.keys()):
         raise InputError(f"--only {unknown}: the groups are {', '.join(GROUPS)}")
@@ -83,13 +417,13 @@ def device_of_ranks(device: str) -> str:
 
 def _run(plans: Sequence[Plan], names: Sequence[str], end: float) -> Iterator[Outcome]:
     """Run the processes of a group side by side; an outcome for each of its checks."""
-    from strop.run.smoke_checks import as_argument
+    
 
     folder = Path(plans[0].folder)
     environment = {**os.environ, "PYTHONPATH": import_path(), "TOKENIZERS_PARALLELISM": "false"}
     children = []
     for plan in plans:
-        command = [sys.executable, "-m", "strop.run.smoke_checks", as_argument(plan)]
+        command = [sys.executable, "-m", "strop.run.smoke", as_argument(plan)]
         log = (folder / f"{plan.group}-{plan.rank}.log").open("w+b")
         children.append(ChildProcess(command, environment, log))
     found = []
@@ -134,3 +468,7 @@ def as_markdown(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> str
     rows = [(one.topic, marks[one.level], one.found, "") for one in findings]
     rows += [(one.check, one.result, one.found, f"{one.seconds:.1f}" if one.seconds else "") for one in outcomes]
     return markdown_table(("check", "result", "found", "s"), rows, numbers=("s",))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,5 @@
 """An engine behind an OpenAI-compatible endpoint: `strop serve MODEL`."""
 
-from strop.serving.limits import ServeLimits
+from strop.serving.refusal import ServeLimits
 
 __all__ = ["ServeLimits"]

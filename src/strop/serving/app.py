@@ -20,14 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
 
-from strop.serving.driver import EngineFailure
-from strop.serving.endpoint import Endpoint
-from strop.serving.limits import ServeLimits
+from strop.serving.driver import Endpoint, EngineFailure
 from strop.serving.listening import host_of, is_loopback
-from strop.serving.parsing import Ask, Asking
-from strop.serving.refusal import Refusal
-from strop.serving.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
-from strop.serving.tokens import Tokens
+from strop.serving.parsing import Ask, Asking, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
+from strop.serving.refusal import Refusal, ServeLimits
+from strop.serving.responses import Tokens
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import Scores
-from strop.serving.parsing import Ask
+from strop.serving.parsing import Ask, DetokenizeBody, TokenizeBody
+from strop.serving.refusal import Refusal
 from strop.serving.text import Offsets, Pieces, TextStream, decode, first_stop
 
 LOWEST = -9999.0  # JSON has no infinity
@@ -240,3 +241,44 @@ def usage(ask: Ask, completions: Iterable[Completion]) -> dict[str, int]:
     prompt = sum(len(ids) for ids in ask.prompts)
     completion = sum(len(found.token_ids) for found in completions)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+class Tokens:
+    """Answers for one tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
+        self._tokenizer, self._context = tokenizer, context
+        self._pieces = Pieces(tokenizer)
+
+    def info(self) -> dict[str, Any]:
+        """What the tokenizer is."""
+        tokenizer = self._tokenizer
+        return {
+            "tokenizer_class": type(tokenizer).__name__,
+            "bos_token": tokenizer.bos_token,
+            "eos_token": tokenizer.eos_token,
+            "pad_token": tokenizer.pad_token,
+            "chat_template": tokenizer.chat_template,
+            "vocab_size": len(tokenizer),
+            "max_model_len": self._context,
+        }
+
+    def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
+        """The tokens of a text; the special ones that the tokenizer adds by itself unless asked not to."""
+        special = body.add_special_tokens is not False
+        ids = [int(one) for one in self._tokenizer.encode(body.prompt, add_special_tokens=special)]
+        value: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": self._context}
+        if body.return_token_strs:
+            value["token_strs"] = [self._pieces(one) for one in ids]
+        return value
+
+    def detokenize(self, body: DetokenizeBody) -> dict[str, Any]:
+        """The text of tokens, special ones written out.
+
+        Raises:
+            Refusal: a token that there is not.
+        """
+        strange = [one for one in body.tokens if one >= len(self._tokenizer)]
+        if strange:
+            raise Refusal(400, f"tokens: there are {len(self._tokenizer)}, {strange[0]} is none of them", "tokens")
+        return {"prompt": decode(self._tokenizer, body.tokens, special=True)}

@@ -18,13 +18,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from strop.base.interrupt import on_interrupt
 from strop.engines.protocol import Engine
 from strop.serving.app import App, Log
-from strop.serving.driver import Driver, EngineFailure
-from strop.serving.endpoint import Endpoint
-from strop.serving.limits import ServeLimits
+from strop.serving.driver import Driver, Endpoint, EngineFailure
 from strop.serving.listening import QuietServer
 from strop.serving.parsing import Asking
-from strop.serving.responses import Answers
-from strop.serving.tokens import Tokens
+from strop.serving.refusal import ServeLimits
+from strop.serving.responses import Answers, Tokens
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
 HEAD_SECONDS = 30.0  # for the head of a request to arrive

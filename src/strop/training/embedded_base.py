@@ -24,8 +24,7 @@ from strop.base.pieces import Settings
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
-from strop.data.chain_sum import draw_question, part_of
-from strop.data.demonstrator import CALL, CALL_END, CallingDemonstrator, FallibleDemonstrator
+from strop.data.chain_sum import CALL, CALL_END, CallingDemonstrator, FallibleDemonstrator, draw_question, part_of
 from strop.model.byte_tokenizer import EOS, byte_tokenizer
 from strop.model.files import export, load_tokenizer
 from strop.model.location import locate

@@ -13,12 +13,29 @@ from abc import abstractmethod
 from decimal import Decimal
 from typing import ClassVar
 
-from strop.base.pieces import Piece
+from pydantic import PositiveFloat, PositiveInt
+
+from strop.base.pieces import Piece, Settings
 from strop.base.types import Problem, Verdict
 from strop.data.templates import BOXED, TAGGED, Instruction
-from strop.verifiers.isolation import Isolation
 from strop_verify.extract import Where
 from strop_verify.verdict import Status
+
+
+class Isolation(Settings):
+    """Worker processes for a verifier that may hang, crash or eat memory.
+
+    Fields:
+        workers: how many; None: one less than the cores this process may use, at least 1 and at most 8.
+        seconds: wall time of one verdict before the worker is killed.
+        retry_seconds: wall time of the one further try, in a fresh worker; then the verdict is `timeout`.
+        memory_mib: address space that a worker may take beyond what the supervisor has.
+    """
+
+    workers: PositiveInt | None = None
+    seconds: PositiveFloat = 2.0
+    retry_seconds: PositiveFloat = 0.6
+    memory_mib: PositiveInt = 1024
 
 
 class Verifier(Piece):
@@ -30,12 +47,9 @@ class Verifier(Piece):
 
     modules: ClassVar[tuple[str, ...]] = (
         "strop.verifiers.answer",
-        "strop.verifiers.simple",
         "strop.verifiers.math_verifier",
         "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
-        "strop.verifiers.by_domain",
-        "strop.verifiers.function",
         "strop.verifiers.reward_function",
         "strop.verifiers.gym",
     )

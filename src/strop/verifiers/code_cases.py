@@ -16,10 +16,9 @@ from strop.base.types import InputError
 from strop.base.view import View
 from strop.data.files import JsonLines
 from strop.verifiers.code_verifier import CodeVerifier
-from strop_verify.code.extract import FENCE
 from strop_verify.code.outcome import CodeResult, Outcome
 from strop_verify.code.tests import Tests, read_tests
-from strop_verify.code.verifier import run_tests
+from strop_verify.code.verifier import FENCE, run_tests
 
 KINDS = ("stdio", "call", "assert")
 IN_A_FENCE = "a Markdown fence (```) is no Python: give only the program that stands inside it"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, instruction_for, response, scored
-from strop_verify.extract import Where, extract_answer
-from strop_verify.numbers import canonical
+from strop_verify.extract import Where, canonical, extract_answer
 from strop_verify.verdict import Status, shortened
 
 

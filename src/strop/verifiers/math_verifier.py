@@ -11,8 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from strop.base.pieces import Settings
 from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
-from strop.verifiers.base import Verifier, instruction_for, reference_text, response
-from strop.verifiers.isolation import Isolation
+from strop.verifiers.base import Isolation, Verifier, instruction_for, reference_text, response
 from strop_verify.math import Bounds, MathSettings
 from strop_verify.math.verifier import GoldForm, MatchType, answer_key, unreadable, verify_here, warm
 from strop_verify.pool import in_worker

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter
 
 from strop.base.session import accept, carried
 from strop.base.types import Problem, Verdict
-from strop.verifiers.base import Verifier
-from strop.verifiers.isolation import Isolation
+from strop.verifiers.base import Isolation, Verifier
 from strop_verify.pool import Pool, Reply, WorkerLimits, ask
 from strop_verify.verdict import Status
 

@@ -13,8 +13,7 @@ from strop.cli import app
 from strop.lab.ablation.collect import Ablation, collect
 from strop.lab.ablation.manifest import write_manifest
 from strop.lab.ablation.table import COLUMNS, cells, notes
-from strop.report.ablation_report import write_report
-from strop.report.figures.ablation import averaged, plot_ablation
+from strop.report.figures.ablation import averaged, plot_ablation, write_report
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from strop.cli import app
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_cases import read_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
-from strop.verifiers.sandbox_judge import SandboxJudge
-from strop_verify.code.extract import last_python_block
+from strop.verifiers.judges import SandboxJudge
 from strop_verify.code.outcome import Outcome
+from strop_verify.code.verifier import last_python_block
 from strop_verify.sandbox import probe
 from strop_verify.sandbox.pool import Sandbox
 from strop_verify.verdict import Status

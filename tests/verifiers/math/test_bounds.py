@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
-from strop.verifiers.isolation import Isolation
+from strop.verifiers.base import Isolation
 from strop.verifiers.math_verifier import MathVerifier
-from strop_verify.boxes import boxes
+from strop_verify.extract import boxes
 from strop_verify.math.bounds import Bounds
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.base.types import InputError, Problem, Verdict
-from strop.verifiers.isolation import Isolation
+from strop.verifiers.base import Isolation
 from strop.verifiers.math_cases import Case, judge_cases, read_cases
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool

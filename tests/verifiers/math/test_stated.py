@@ -7,7 +7,7 @@ import time
 import pytest
 
 from strop.base.types import Problem
-from strop.verifiers.isolation import Isolation
+from strop.verifiers.base import Isolation
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.math.bounds import Bounds
 from strop_verify.math.compare import Rules, judge

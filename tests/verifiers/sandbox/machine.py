@@ -10,7 +10,7 @@ from pathlib import Path
 from strop_verify.sandbox import Run, Sandbox
 from strop_verify.sandbox.cgroups import NAME
 from strop_verify.sandbox.layers import probe
-from strop_verify.sandbox.tree import descendants
+from strop_verify.sandbox.process import descendants
 
 
 def processes_below() -> set[int]:

@@ -17,9 +17,8 @@ from strop.run.doctor import examine
 from strop_verify.child_process import start_ticks
 from strop_verify.sandbox import Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
 from strop_verify.sandbox.cgroups import Hierarchies
-from strop_verify.sandbox.launchers import ForkServer
+from strop_verify.sandbox.launchers import ForkServer, outermost, plan_for
 from strop_verify.sandbox.layers import Capabilities, attempt, require
-from strop_verify.sandbox.plan import outermost, plan_for
 
 SMALL = Limits(memory=256 << 20, output=1 << 20, processes=16)
 ECHO = "print(input())"
@@ -82,7 +81,7 @@ def test_a_killed_trainer_leaves_nothing(sandbox: Sandbox) -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     assert driver.stdout.readline() == "running\n"
-    from strop_verify.sandbox.tree import descendants
+    from strop_verify.sandbox.process import descendants
 
     below = set(descendants(driver.pid)) - {driver.pid}
     assert len(below) >= 6

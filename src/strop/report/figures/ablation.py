@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.base.files import write_text
 from strop.base.types import InputError
+from strop.lab.ablation import table
 from strop.lab.ablation.collect import Ablation, VariantResult
 from strop.lab.ablation.table import difference
 from strop.report.figures.writer import (
@@ -27,6 +30,7 @@ from strop.report.figures.writer import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 Array = NDArray[np.float64]
 MARGIN_FILL = "#eef0f3"
@@ -169,3 +173,36 @@ def _differences(axes: Axes, found: Ablation) -> None:
 
 def _nothing(variant: VariantResult) -> str:
     return "failed" if all(run.entry.state == "failed" for run in variant.runs) else "not finished"
+
+
+MARKDOWN, CSV, JSON, FIGURE = "table.md", "table.csv", "results.json", "figure.png"
+
+
+def write_report(found: Ablation) -> list[Path]:
+    """Write table.md, table.csv, results.json, figure.png and figure.svg once something was evaluated, and the
+    linearised figure beside it once fits of two variants can be compared.
+
+    Returns:
+        What was written.
+    """
+    folder = found.folder
+    written: list[Path] = []
+    if any(run.curve is not None for variant in found.variants for run in variant.runs):
+          # matplotlib takes its time to load
+
+        written += plot_ablation(found, folder / FIGURE)
+    linearised = None
+    if found.asymptote is not None:
+        from strop.report.figures.scaling import linearised_beside, plot_linearised
+
+        target = linearised_beside(folder / FIGURE)
+        written += plot_linearised({variant.name: variant.refits for variant in found.variants}, target)
+        linearised = target.name
+    texts = {
+        MARKDOWN: table.as_markdown(found, FIGURE if written else None, linearised),
+        CSV: table.as_csv(found),
+        JSON: json.dumps(table.as_json(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts] + written

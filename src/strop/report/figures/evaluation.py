@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strop.base.types import InputError
-from strop.evaluation.curves import budgets_up_to, gains_by_difficulty, paired_rates, rate_by_budget
 from strop.evaluation.grid import Column, Grid
+from strop.evaluation.result import budgets_up_to, gains_by_difficulty, paired_rates, rate_by_budget
 from strop.report.figures.writer import (
     BLUE,
     DASHES,

@@ -13,13 +13,43 @@ from dataclasses import replace
 
 from strop_verify.code.asserts import run_asserts
 from strop_verify.code.calls import run_calls
-from strop_verify.code.extract import last_python_block
 from strop_verify.code.outcome import CodeResult, Outcome, Settings, Tally
 from strop_verify.code.stdio import run_stdio
 from strop_verify.code.tests import Tests, read_tests
+from strop_verify.extract import after_thinking
 from strop_verify.sandbox.limits import SandboxFailure
 from strop_verify.sandbox.pool import Sandbox, Slot, shared
 from strop_verify.verdict import Status, Verdict, shortened
+
+FENCE = "```"
+LANGUAGES = ("python", "py", "python3")
+
+
+def last_python_block(text: str) -> str | None:
+    """The content of the last closed block that is marked as Python; None without one, or in an open think block.
+
+    A block ends at a line of backticks alone, so that a program may hold fences in its texts.
+    """
+    final = after_thinking(text)
+    if final is None:
+        return None
+    found: str | None = None
+    begun: list[str] | None = None
+    for line in final.split("\n"):
+        bare = line.strip()
+        if begun is None or not bare.startswith(FENCE):
+            if begun is not None:
+                begun.append(line)
+            elif FENCE in bare and bare.rpartition(FENCE)[2].strip().lower() in LANGUAGES:
+                begun = []
+        elif bare == FENCE:
+            found, begun = "\n".join(begun), None
+        elif bare[len(FENCE) :].strip().lower() in LANGUAGES:
+            begun = []  # the block before was never closed
+        else:
+            begun.append(line)
+    return found
+
 
 RUNNERS = {"stdio": run_stdio, "call": run_calls, "assert": run_asserts}
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strop_verify.boxes import Box, boxes, last_boxed
-from strop_verify.extract import after_thinking, answer_tag
+from strop_verify.extract import Box, after_thinking, answer_tag, boxes, last_boxed
 from strop_verify.math.bounds import Bounds
 from strop_verify.math.expressions import Node, TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.cursor import Cursor
 from strop_verify.math.expressions import Node, Token, Unreadable
-from strop_verify.math.parser import Parser
-from strop_verify.math.token_lists import is_symbol, text_of
+from strop_verify.math.parser import Cursor, Parser
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counts, read_unit
-from strop_verify.math.wordings import HEDGES, words
+from strop_verify.math.wordings import HEDGES, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _ANY = ("real", "reals", "number", "numbers", "integer", "integers", "value", "values", "of", "positive", "natural")

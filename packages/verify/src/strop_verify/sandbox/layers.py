@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from strop_verify.sandbox import cgroups
 from strop_verify.sandbox.cgroups import Hierarchies
 from strop_verify.sandbox.guest.isolate import NOBODY, OPTIONAL
-from strop_verify.sandbox.launchers import Bubblewrap, ForkServer, Launcher
+from strop_verify.sandbox.launchers import Bubblewrap, ForkServer, Launcher, Mode, Plan, plan_for
 from strop_verify.sandbox.limits import Kind, Limits, Run, SandboxFailure
-from strop_verify.sandbox.plan import Mode, Plan, plan_for
 from strop_verify.sandbox.process import SandboxProcess, finish
 from strop_verify.verdict import VerifyError
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Verdict
-from strop.environments.base import Environment
+from strop.environments.base import SEED, Environment, Reply, Unjudged
 from strop.environments.pool import SessionPool
-from strop.environments.session import SEED, Reply, Unjudged
 from strop.environments.sessions import InlineSessions, Sessions, Turn, failed, with_turns
 from strop.environments.tokens import Chat, TurnTokens
-from strop.verifiers.judge import Judge, Key, Responder
+from strop.verifiers.protocol import Judge, Key, Responder
 
 
 @dataclass(frozen=True, eq=False)
