@@ -8,7 +8,6 @@ import typer
 
 from strop.cli import (
     ablate_command,
-    dashboard_command,
     data_commands,
     env_commands,
     eval_commands,
@@ -67,7 +66,7 @@ app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(
 app.command("report", short_help="Write one HTML page on a run, or on several compared.")(runs_commands.report)
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
 app.command("status", short_help="Say what a run is doing, from its folder.")(runs_commands.status)
-app.command("dashboard", short_help="Follow runs in a browser.")(dashboard_command.dashboard)
+app.command("dashboard", short_help="Follow runs in a browser.")(runs_commands.dashboard)
 app.add_typer(runs_commands.runs_app, name="runs", short_help="List, compare, rename and delete runs.")
 app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(plan_command.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
