@@ -18,7 +18,7 @@ from common import SHAPES, begin, emit, endless_tokenizer, model_of, parser_of, 
 
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.model.policy import Packed, Policy
+from strop.model.policy import PackedInputs, Policy
 
 
 def mismatch(policy: Policy, given: argparse.Namespace) -> dict[str, float]:
@@ -35,7 +35,7 @@ def mismatch(policy: Policy, given: argparse.Namespace) -> dict[str, float]:
     gaps, entropies = [], []
     for completion in done:
         first = len(completion.prompt_ids) - 1
-        packed = Packed.whole([[*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]])
+        packed = PackedInputs.whole([[*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]])
         with torch.inference_mode():
             logprob, entropy = policy(packed.to(policy.device), 1.0)
         gaps.append(logprob[first:].double().cpu().numpy() - completion.logprobs)

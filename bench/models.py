@@ -30,9 +30,9 @@ from strop.base.types import StropError
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.attention import PackedContext
-from strop.model.attention_kinds import PLAIN, Kind
+from strop.model.attention_kinds import PLAIN, AttentionKind
 from strop.model.files import export
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.training.settings import SftSettings
 from strop.training.sft import Demonstration, FineTuning
@@ -77,7 +77,9 @@ def attempt(family: str, folder: Path) -> Tried:
     again, _ = load_policy(ModelSettings(path=str(folder / "export")))
     same = all(torch.equal(again.weights()[name], weight) for name, weight in policy.weights().items())
     with torch.no_grad():
-        same = same and torch.equal(again(Packed.whole(rows), 1.0)[0], policy.eval()(Packed.whole(rows), 1.0)[0])
+        same = same and torch.equal(
+            again(PackedInputs.whole(rows), 1.0)[0], policy.eval()(PackedInputs.whole(rows), 1.0)[0]
+        )
     model_type = policy.model.config.model_type
     return Tried(family, model_type, attention_of(policy), logits, gradients, loss, sampled, same)
 
@@ -88,7 +90,7 @@ def compared(policy: Policy, plain: PreTrainedModel, rows: list[list[int]]) -> t
     for ids in rows:
         tokens = torch.tensor(ids)
         wanted.append(plain(tokens[None]).logits[0, :-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0])
-    ours, theirs = policy.train()(Packed.whole(rows), 1.0)[0], torch.cat(wanted)
+    ours, theirs = policy.train()(PackedInputs.whole(rows), 1.0)[0], torch.cat(wanted)
     weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1))
     (ours * weights).sum().backward()
     (theirs * weights).sum().backward()
@@ -127,7 +129,7 @@ def sampled_gap(policy: Policy, words: Any) -> float:
     while engine.unfinished:
         for found in engine.step():
             ids = [*found.prompt_ids.tolist(), *found.token_ids.tolist()]
-            scored = policy(Packed.whole([ids]), 1.0)[0][len(found.prompt_ids) - 1 :]
+            scored = policy(PackedInputs.whole([ids]), 1.0)[0][len(found.prompt_ids) - 1 :]
             gap = max(gap, float(np.abs(found.logprobs - scored.numpy()).max()))
     return gap
 
@@ -135,11 +137,13 @@ def sampled_gap(policy: Policy, words: Any) -> float:
 class Noted(PackedContext):
     """A packed context that notes the kind of every layer's attention."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: PackedInputs) -> None:
         super().__init__(packed.lengths, packed.token_ids.device)
-        self.kinds: dict[int, Kind] = {}
+        self.kinds: dict[int, AttentionKind] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         self.kinds[layer] = kind
         return super().attend(layer, query, key, value, scale, kind)
 
@@ -147,7 +151,7 @@ class Noted(PackedContext):
 @torch.no_grad()
 def attention_of(policy: Policy) -> str:
     """What a family's layers and its head compute beside the usual, in words."""
-    packed = Packed.whole([[1, 2, 3]])
+    packed = PackedInputs.whole([[1, 2, 3]])
     context = Noted(packed)
     policy.hidden(packed.token_ids, packed.positions, context)
     kinds = list(context.kinds.values())

@@ -125,7 +125,7 @@ def fleet() -> None:
     from bench.pipeline import train as run
     from bench.simulated import Simulation as Engines
 
-    from strop.lab.planning import Constant, Costs, Setup, Straggling, simulate
+    from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, simulate
 
     engines = Engines(slots=16, token_seconds=0.03, tokens=5, straggler_share=0.05, straggler_factor=30)
     for lag, steps in ((0, 5), (1, 7), (8, 18)):
@@ -133,7 +133,7 @@ def fleet() -> None:
         measured, means = run(shape, steps, "wait")
         setup = Setup(8, 4, max_lag=lag, generators=2, slots=16)
         costs = Costs(decode_step=0.03, train_token=0.03 / 32, publish=means["seconds/publish"])
-        lengths = Straggling(Constant(5), 0.05, 30)
+        lengths = Straggling(ConstantLength(5), 0.05, 30)
         planned = statistics.mean(simulate(setup, costs, lengths, steps, seed).total for seed in range(20))
         show(bench="fleet", lag=lag, steps=steps, planned=planned, measured=measured, error=planned / measured - 1)
 

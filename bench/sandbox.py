@@ -23,7 +23,7 @@ from pathlib import Path
 from strop.base.view import SilentView
 from strop.verifiers.code_cases import read_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
-from strop_verify.code.outcome import Settings
+from strop_verify.code.outcome import ProgramSettings
 from strop_verify.code.stdio import difference
 from strop_verify.code.tests import Tests
 from strop_verify.code.verifier import run_tests
@@ -46,7 +46,7 @@ def test(number: int) -> tuple[str, str]:
 
 def sandboxed(sandbox: Sandbox) -> Callable[[int], bool]:
     """A runner through the whole path of the code verifier."""
-    settings = Settings(sandbox.limits)
+    settings = ProgramSettings(sandbox.limits)
 
     def run(number: int) -> bool:
         given, expected = test(number)

@@ -32,7 +32,7 @@ import mutations
 from strop.base.types import Problem, Verdict
 from strop.evaluation.benchmarks import benchmark, load_problems
 from strop.verifiers.base import Isolation
-from strop.verifiers.math_cases import Case, judge_cases, read_cases
+from strop.verifiers.math_cases import MathCase, judge_cases, read_cases
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
 
@@ -70,7 +70,7 @@ def show(part: str, ours: dict[str, Any], plain: dict[str, Any] | None = None) -
     print(json.dumps(line if plain is None else {**line, "math_verify": plain}), flush=True)
 
 
-def plain_verdict(case: Case) -> bool:
+def plain_verdict(case: MathCase) -> bool:
     """What math-verify says, its gold in a box."""
     from math_verify import parse, verify
 
@@ -79,7 +79,7 @@ def plain_verdict(case: Case) -> bool:
     return bool(verify(parse(boxed), parse(case.response)))
 
 
-def agreement(cases: list[Case]) -> None:
+def agreement(cases: list[MathCase]) -> None:
     """How many labels each side agrees with."""
     labelled = [case for case in cases if case.expected is not None and not case.contested]
     pool = ProcessPool(MathVerifier())
@@ -95,7 +95,7 @@ def agreement(cases: list[Case]) -> None:
     )
 
 
-def throughput(cases: list[Case], repeats: int, remember: bool) -> None:
+def throughput(cases: list[MathCase], repeats: int, remember: bool) -> None:
     """Verdicts a second on one core, the pool's single worker and everything else on it; quantiles in the worker."""
     order = cases * repeats
     random.Random(0).shuffle(order)
@@ -109,7 +109,7 @@ def throughput(cases: list[Case], repeats: int, remember: bool) -> None:
     show(f"throughput, {'as set by default' if remember else 'remember=false'}", quantiles(rate, times))
 
 
-def plain_throughput(cases: list[Case], repeats: int) -> None:
+def plain_throughput(cases: list[MathCase], repeats: int) -> None:
     """The same for plain math-verify, in this process."""
     order = cases * repeats
     random.Random(0).shuffle(order)
@@ -153,7 +153,7 @@ def hangs() -> None:
 def judged(pairs: Iterable[tuple[str, str]], extract: str) -> list[Verdict]:
     """The verdicts on pairs of a reference and a response."""
     verifier = MathVerifier.model_validate({"extract": extract})
-    cases = [Case(verifier, Problem(str(number), "", gold), text) for number, (gold, text) in enumerate(pairs)]
+    cases = [MathCase(verifier, Problem(str(number), "", gold), text) for number, (gold, text) in enumerate(pairs)]
     pool = ProcessPool(verifier)
     verdicts = {place: each.verdict for place, each in judge_cases(cases, pool)}
     pool.close()

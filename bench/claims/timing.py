@@ -8,7 +8,7 @@ from functools import cache
 from bench.claims.execute import Curve
 from bench.claims.measures import PASS, Curves, Effect, mean
 
-from strop.lab.planning import Constant, Costs, Setup, Straggling, simulate
+from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, simulate
 
 # Generators and costs of bench/pipeline.py: a decode step takes the same time however many sequences run, an update as
 # long as the generators need for its tokens with all slots busy; one completion of twenty is thirty times as long.
@@ -26,7 +26,7 @@ def update_seconds(length: int, seed: int) -> tuple[float, float]:
     """
     work = Setup(16, 8, generators=GENERATORS, slots=SLOTS)
     costs = Costs(decode_step=DECODE, train_token=DECODE / (GENERATORS * SLOTS))
-    lengths = Straggling(Constant(length), *STRAGGLERS)
+    lengths = Straggling(ConstantLength(length), *STRAGGLERS)
     off = simulate(work.alternating(OFF_POLICY), costs, lengths, PLANNED_UPDATES // OFF_POLICY, seed)
     return off.update_seconds, simulate(work.pipeline(OFF_POLICY), costs, lengths, PLANNED_UPDATES, seed).update_seconds
 

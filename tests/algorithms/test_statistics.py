@@ -22,7 +22,7 @@ from strop.algorithms.opefo import Opefo
 from strop.algorithms.regularizers import KlPenalty
 from strop.algorithms.statistics import entropy_flow, exact_entropy_flow
 from strop.base.metrics import Covariance, Deviation, Metrics, Ratio, merge, values
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 from strop.training.packing import pack
 from strop.training.settings import AdamW
 from strop.training.step import Trainer
@@ -116,7 +116,7 @@ def test_exact_opefo_on_a_real_policy() -> None:
 
 def test_the_policy_gives_the_collision_of_its_own_logits() -> None:
     policy = tiny_qwen3()
-    packed = Packed.whole([[1, 5, 2, 9], [3, 4, 8]])
+    packed = PackedInputs.whole([[1, 5, 2, 9], [3, 4, 8]])
     with torch.no_grad():
         plain = policy(packed, 0.7)
         logprob, entropy, found = policy(packed, 0.7, with_collision=True)
@@ -127,7 +127,7 @@ def test_the_policy_gives_the_collision_of_its_own_logits() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def _context(packed: Packed):
+def _context(packed: PackedInputs):
     from strop.model.attention import PackedContext
 
     return PackedContext(packed.lengths, torch.device("cpu"))

@@ -17,7 +17,7 @@ from strop.cli.commands import app
 from strop.cli.options import recipe_names, run_folders, setting_keys
 from strop.config.checks import edits_of_file
 from strop.recipes.resolve import resolve
-from strop.run.folder import Change, RunFolder, read_changes, write_change
+from strop.run.folder import RunFolder, SettingChange, read_changes, write_change
 from strop.run.status import runs_in
 
 Invoke = Callable[..., str]
@@ -109,15 +109,15 @@ def test_settings_that_a_resume_changed_are_said(invoke: Invoke) -> None:
     run, other = RunFolder.open("runs/first"), RunFolder.open("runs/sweep/second")
     now = run.read_json("config.json")
     before = now | {"optim": now["optim"] | {"lr": 5e-6}}
-    write_change(run, Change.between(2, before, now))
+    write_change(run, SettingChange.between(2, before, now))
     said = "first went on with other settings after step 2: optim.lr 5e-06 → 1e-06"
     assert said in " ".join(invoke("compare", "runs/first", "runs/sweep/second").split())
     first, second = json.loads(invoke("compare", "runs/first", "runs/sweep/second", "--json"))["runs"]
     assert first["changes"] == [{"step": 2, "settings": [["optim.lr", "5e-06", "1e-06"]]}] and second["changes"] == []
-    write_change(run, Change.between(4, now, now | {f"other{number}": 1 for number in range(6)}))
+    write_change(run, SettingChange.between(4, now, now | {f"other{number}": 1 for number in range(6)}))
     [_, later] = read_changes(run)
     assert later.said() == "after step 4: " + "".join(f"other{n} - → 1, " for n in range(4)) + "and 2 more"
-    write_change(run, Change.between(2, now, now))  # step 3 is made again, as the steps before
+    write_change(run, SettingChange.between(2, now, now))  # step 3 is made again, as the steps before
     assert read_changes(run) == read_changes(other) == []
 
 

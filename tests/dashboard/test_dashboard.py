@@ -23,7 +23,7 @@ from strop.base.view import SilentView
 from strop.dashboard import reading
 from strop.dashboard.app import Dashboard
 from strop.dashboard.beside import following
-from strop.dashboard.reading import Filters, Runs, page
+from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
@@ -110,7 +110,7 @@ def test_a_list_shows_where_a_text_begins(tmp_path: Path) -> None:
 
 def test_metrics_grow_and_begin_anew_after_a_resume(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    runs = Runs([run.path])
+    runs = FollowedRuns([run.path])
     first = runs.metrics("run")
     assert [each["step"] for each in first["rows"]] == [1, 2, 3] and not first["reset"]
     assert runs.metrics("run", first["offset"])["rows"] == []
@@ -125,13 +125,13 @@ def test_metrics_grow_and_begin_anew_after_a_resume(tmp_path: Path) -> None:
 
 def test_a_completion_comes_with_its_tokens(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", completion=HTML)
-    found = Runs([run.path]).completion("run", 3, 5)
+    found = FollowedRuns([run.path]).completion("run", 3, 5)
     assert found["completion"] == HTML and found["length"] == 6
     assert [token["version"] for token in found["tokens"]] == [2] * 6
     assert {(token["logprob"], token["entropy"]) for token in found["tokens"]} == {(-0.5, 0.25)}
     assert "".join(token["text"] for token in found["tokens"]) == "bcdefg"
     with pytest.raises(InputError, match="no completion 10 of step 3"):
-        Runs([run.path]).completion("run", 3, 10)
+        FollowedRuns([run.path]).completion("run", 3, 10)
 
 
 SAID = ("Let me see. <tool_call>", '{"name": "calculator"}</tool_call>', "42", "It is 42.")
@@ -155,10 +155,10 @@ def make_played_run(path: Path) -> RunFolder:
 
 
 def test_what_training_made_of_a_token(tmp_path: Path) -> None:
-    found = Runs([make_played_run(tmp_path / "run").path]).completion("run", 1, 0)["tokens"]
+    found = FollowedRuns([make_played_run(tmp_path / "run").path]).completion("run", 1, 0)["tokens"]
     assert [token["advantage"] for token in found if not token["injected"]] == [1.5] * (len(found) - len(SAID[2]))
     assert {(token["turn"], token["ratio"]) for token in found} == {(0, 1.0), (0, None), (1, math.exp(-0.5))}
-    older = Runs([make_run(tmp_path / "older").path]).completion("older", 1, 0)["tokens"]
+    older = FollowedRuns([make_run(tmp_path / "older").path]).completion("older", 1, 0)["tokens"]
     assert "advantage" not in older[0] and "ratio" not in older[0]
 
 
@@ -182,7 +182,7 @@ def asked(
 
 
 def test_it_answers_this_machine_and_only_reads(tmp_path: Path) -> None:
-    app = Dashboard(Runs([make_run(tmp_path / "run").path]))
+    app = Dashboard(FollowedRuns([make_run(tmp_path / "run").path]))
     status, headers, body = asked(app, "/")
     assert status == 200 and b"<title>strop</title>" in body
     assert b"default-src 'none'" in headers[b"content-security-policy"] and b"//" not in body
@@ -199,7 +199,7 @@ def test_it_answers_this_machine_and_only_reads(tmp_path: Path) -> None:
 def test_the_questions_of_the_page(tmp_path: Path) -> None:
     first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second", steps=4)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    app = Dashboard(Runs([first.path, second.path]))
+    app = Dashboard(FollowedRuns([first.path, second.path]))
 
     def got(path: str) -> Any:
         status, _, body = asked(app, path)
@@ -226,7 +226,7 @@ def test_the_questions_of_the_page(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_question_says_why(tmp_path: Path, path: str, status: int) -> None:
-    found, _, body = asked(Dashboard(Runs([make_run(tmp_path / "run").path])), path)
+    found, _, body = asked(Dashboard(FollowedRuns([make_run(tmp_path / "run").path])), path)
     assert found == status and json.loads(body)["error"]
 
 
@@ -300,5 +300,5 @@ def test_the_embedded_model_writes_in_its_own_words(tmp_path: Path) -> None:
     recorded = row(1, 0, token_ids=ids, logprobs=[0.0] * len(ids), entropies=None, versions=[])
     pq.write_table(pa.Table.from_pylist([recorded], schema=SCHEMA), run.rollouts_path(1))
     run.close()
-    tokens = Runs([run.path]).completion("run", 1, 0)["tokens"]
+    tokens = FollowedRuns([run.path]).completion("run", 1, 0)["tokens"]
     assert "".join(token["text"] for token in tokens) == "1+1=2 \\boxed{2}"

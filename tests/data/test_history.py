@@ -16,7 +16,7 @@ from strop.base.view import SilentView
 from strop.cli.commands import app
 from strop.data.dataset import load_data
 from strop.data.history import DropSolved, HardOnly, History, PassRateBetween, Visit
-from strop.data.pass_rates import Asked, add_up, deciles, read_pass_rates, recalled, together
+from strop.data.pass_rates import AskedQuestion, add_up, deciles, read_pass_rates, recalled, together
 from strop.data.source import question_digest
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.run import resume, train
@@ -40,7 +40,7 @@ def test_a_history_survives_json_and_a_file(tmp_path: Path) -> None:
     assert (row["id"], row["attempts"], row["pass_rate"], row["last_pass_rate"]) == ("c", 8, 7 / 8, 1.0)
     (tmp_path / "pass_rates.jsonl").write_text("\n".join(lines))
     (asked,) = read_pass_rates(tmp_path).items()
-    assert asked == (Asked("c", question_digest(problem("c"))), [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)])
+    assert asked == (AskedQuestion("c", question_digest(problem("c"))), [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)])
 
 
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:

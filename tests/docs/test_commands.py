@@ -301,7 +301,7 @@ def there(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setattr(imports, "_allowed", {})
     # An endpoint serves until it is told to end; here it has listened, and that is enough.
     monkeypatch.setattr(Server, "run", lambda self: None)
-    monkeypatch.setattr(dashboard.Server, "run", lambda self: None)
+    monkeypatch.setattr(dashboard.DashboardServer, "run", lambda self: None)
     # Of a report's two dozen figures, each of which takes a quarter of a second, one is drawn.
     few = "strop.report.build.training_charts"
     monkeypatch.setattr(few, lambda runs: [(name, charts[:1]) for name, charts in training_charts(runs)[:1]])

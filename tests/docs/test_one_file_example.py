@@ -23,7 +23,7 @@ from strop.base.types import Completion, Group, Problem, Rollout, Verdict, Versi
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.attention import NAME
-from strop.model.policy import Packed, Policy
+from strop.model.policy import PackedInputs, Policy
 from strop.model.settings import FreshModel, ModelSettings
 from strop.training.packing import pack
 from strop.training.samples import make_candidates, make_samples
@@ -101,7 +101,7 @@ def test_logits_and_logprobs_agree(example: ModuleType) -> None:
             ids = c.prompt + c.tokens
             expected = example.token_logprobs(theirs, torch.tensor([ids]))[0, 1:]
             with torch.no_grad():
-                found, _ = policy(Packed.whole([ids]), 1.0)
+                found, _ = policy(PackedInputs.whole([ids]), 1.0)
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
             start = len(c.prompt)
             torch.testing.assert_close(found[start - 1 :], c.logprobs, atol=1e-4, rtol=0)

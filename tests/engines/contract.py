@@ -26,7 +26,7 @@ from torch import Tensor
 
 from strop.base.types import Completion, FloatArray, InputError, StropError
 from strop.engines.protocol import Engine, Interruption, KvMode, PauseMode, Request, Sampling, Scoring, Streaming
-from strop.model.policy import Packed, Policy
+from strop.model.policy import PackedInputs, Policy
 from strop.model.settings import FreshModel
 
 EOS = 256
@@ -73,7 +73,7 @@ def distribution(policy: Policy, ids: np.ndarray, temperature: float = 1.0) -> F
 
 def expected(policy: Policy, probe: np.ndarray) -> FloatArray:
     """The policy's log-probs of a probe's tokens after the first."""
-    found: FloatArray = policy(Packed.whole([probe.tolist()]), 1.0)[0].detach().numpy()
+    found: FloatArray = policy(PackedInputs.whole([probe.tolist()]), 1.0)[0].detach().numpy()
     return found
 
 

@@ -10,7 +10,7 @@ from tests.tiny import byte_tokenizer
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.model.policy import Packed, Policy
+from strop.model.policy import PackedInputs, Policy
 
 
 def engine_of(policy: Policy, **settings: object) -> TorchEngine:
@@ -57,5 +57,5 @@ def policy_scores(policy: Policy, completion: Completion, temperature: float = 1
     """The policy's log-probs and entropies [T] of a completion's tokens."""
     ids = [*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]
     start = len(completion.prompt_ids) - 1
-    logprob, entropy = (column.detach().numpy()[start:] for column in policy(Packed.whole([ids]), temperature))
+    logprob, entropy = (column.detach().numpy()[start:] for column in policy(PackedInputs.whole([ids]), temperature))
     return logprob, entropy

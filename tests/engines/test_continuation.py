@@ -9,7 +9,7 @@ from tests.engines.runs import drain, engine_of, policy_logprobs
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import FinishReason
-from strop.engines.continuation import Chain, Continuation, Ending, Phase, Plan, StopStrings, Watch
+from strop.engines.continuation import Chain, Continuation, ContinuationPlan, Ending, Phase, StopStrings, StopWatch
 from strop.engines.protocol import Request, Sampling
 
 PROMPT = np.array([5, 17, 80], np.int32)
@@ -32,7 +32,7 @@ class Turns:
         return Phase(self.budget, REPLY) if self.turns else ("stop" if ending == "stop" else "length")
 
 
-class TurnsPlan(Plan):
+class TurnsPlan(ContinuationPlan):
     def continuation(self, key: int) -> Continuation:
         return Turns(3, 6)
 
@@ -62,7 +62,7 @@ def test_an_engine_injects_as_often_as_it_is_told() -> None:
 
 def test_texts_are_looked_for_since_the_last_injection_only() -> None:
     tokenizer = byte_tokenizer()
-    chain = Chain(Turns(3, 50), Watch(frozenset({EOS}), ("abc",), StopStrings(tokenizer)))
+    chain = Chain(Turns(3, 50), StopWatch(frozenset({EOS}), ("abc",), StopStrings(tokenizer)))
     ids = list(tokenizer("xxab").input_ids)
     assert chain.ending(ids) is None
     assert chain.follow(ids, "budget") is None and chain.phase.inject == REPLY

@@ -18,7 +18,7 @@ from tests.tiny import tiny_qwen3
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.base.types import Completion, Group, InputError, Rollout
-from strop.engines.continuation import Plan
+from strop.engines.continuation import ContinuationPlan
 from strop.engines.protocol import PHRASE, Capabilities, Interruption, KvMode, Request, Sampling
 from strop.engines.sampling import stream_key, uniforms
 from strop.training.packing import pack
@@ -273,7 +273,7 @@ def test_an_engine_that_cannot_says_so():
 
 def test_where_a_sample_is_interrupted_says_nothing_about_its_tokens():
     """Position and first token come from streams apart; a shared one would force some first tokens early."""
-    plan = Plan.of(sampling(0, 30), TOKENIZER, ())
+    plan = ContinuationPlan.of(sampling(0, 30), TOKENIZER, ())
     keys = [stream_key(seed, index) for seed in range(200) for index in range(10)]
     positions = np.array([plan.position(key) for key in keys])
     for token in (0, 1, 30):

@@ -17,7 +17,7 @@ from tests.tiny import tiny_qwen3, tiny_settings
 from strop.base.types import Completion
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import TorchEngine
-from strop.engines.torch.engine import Runner
+from strop.engines.torch.engine import ModelRunner
 from strop.engines.torch.kv import KeptKeys, PrefillJob, SlotCache
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
@@ -45,13 +45,13 @@ def next_turns(turns: Sequence[Completion], name: str) -> list[Request]:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[PrefillJob]:
     """The prompts that engines compute from now on."""
     found: list[PrefillJob] = []
-    step = Runner.step
+    step = ModelRunner.step
 
-    def noted(runner: Runner, width: int, jobs: Sequence[PrefillJob]) -> object:
+    def noted(runner: ModelRunner, width: int, jobs: Sequence[PrefillJob]) -> object:
         found.extend(jobs)
         return step(runner, width, jobs)
 
-    monkeypatch.setattr(Runner, "step", noted)
+    monkeypatch.setattr(ModelRunner, "step", noted)
     return found
 
 

@@ -7,7 +7,7 @@ from tests.engines.runs import engine_of, prompts
 from tests.tiny import tiny_qwen3
 
 from strop.engines.protocol import Request, Sampling, Scoring
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 
 
 def test_scores_are_the_policys_whatever_the_packing() -> None:
@@ -21,7 +21,7 @@ def test_scores_are_the_policys_whatever_the_packing() -> None:
             assert score.logprobs.shape == (len(ids) - 1,) and score.top_ids.shape == (len(ids) - 1, 4)
             if len(ids) == 1:
                 continue
-            wanted, _ = policy(Packed.whole([ids.tolist()]), 0.7)
+            wanted, _ = policy(PackedInputs.whole([ids.tolist()]), 0.7)
             np.testing.assert_allclose(score.logprobs, wanted.detach().numpy(), atol=1e-4)
             assert (np.diff(score.top_logprobs, axis=1) <= 0).all()
             for place, token in enumerate(ids[1:]):  # a token among the best has the best's own value

@@ -22,12 +22,12 @@ from strop.base.view import SilentView
 from strop.engines.build import build_engine
 from strop.engines.continuation import StopStrings
 from strop.engines.protocol import EngineLost, Request, Sampling
-from strop.engines.requests import Limits, checked
+from strop.engines.requests import RequestLimits, checked
 from strop.engines.vllm.client import Chunk
-from strop.engines.vllm.engine import Sample, VllmEngine
+from strop.engines.vllm.engine import VllmEngine, VllmSample
 from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.folder import ModelFolder
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel
 from strop.run import preflight
 from strop.run.run import train
@@ -53,7 +53,7 @@ def chosen_by(policy: Policy, ids: list[int]) -> ExpertArray:
     assert policy.routing is not None
     policy.routing.replayed = None
     with torch.no_grad():
-        policy(Packed.whole([ids]), 1.0)
+        policy(PackedInputs.whole([ids]), 1.0)
     found: ExpertArray = torch.stack(policy.routing.chosen, 1).numpy().astype(np.int16)
     return np.sort(found[: len(ids) - 1], -1)
 
@@ -94,17 +94,19 @@ def test_the_record_is_of_every_computed_token(served: tuple[VllmEngine, Policy]
     check(*served, sampling)
 
 
-def sample_of(layers: list[int]) -> Sample:
+def sample_of(layers: list[int]) -> VllmSample:
     """One that is interrupted after four tokens, of a prompt of three."""
     sampling = Sampling.model_validate(
         {"max_new_tokens": 20, "interruption": {"after": (4, 4), "phrase": "ab"}, "answer_tokens": 5}
     )
     tokenizer = byte_tokenizer()
-    entry = checked(Request("x", PROMPT, sampling, seed=1), Limits(64, 258, (256,)), tokenizer, StopStrings(tokenizer))
-    return Sample(entry, 0, layers)
+    entry = checked(
+        Request("x", PROMPT, sampling, seed=1), RequestLimits(64, 258, (256,)), tokenizer, StopStrings(tokenizer)
+    )
+    return VllmSample(entry, 0, layers)
 
 
-def answer(sample: Sample, ids: list[int], experts: int | ExpertArray | None) -> None:
+def answer(sample: VllmSample, ids: list[int], experts: int | ExpertArray | None) -> None:
     """The server's answer to what it is asked next: tokens, and the experts of all layers and tokens."""
     sample.ask("x", "salt")
     rows = np.full((3 + len(sample.token_ids) + len(ids) - 1, 4, 2), experts) if isinstance(experts, int) else experts

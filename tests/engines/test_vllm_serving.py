@@ -18,7 +18,7 @@ from tests.engines.contract import model
 from tests.tiny import byte_tokenizer
 
 from strop.model.files import export
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -67,7 +67,7 @@ def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
 def of_the_policy(choice: dict[str, Any]) -> np.ndarray:
     """What the policy itself says of a choice's tokens."""
     prompt, sampled = choice["prompt_token_ids"], choice["token_ids"]
-    logprobs, _ = model(0, tie=True)(Packed.whole([[*prompt, *sampled]]), 1.0)
+    logprobs, _ = model(0, tie=True)(PackedInputs.whole([[*prompt, *sampled]]), 1.0)
     found: np.ndarray = logprobs.detach().numpy()[len(prompt) - 1 :]
     return found
 
@@ -104,7 +104,7 @@ def test_a_chat_is_a_completion_of_what_its_template_makes(served: httpx.Client)
 def test_a_prompt_is_scored(served: httpx.Client) -> None:
     echoed = complete(served, prompt="1+1=2", echo=True, max_tokens=0)["logprobs"]["token_logprobs"]
     ids = byte_tokenizer().encode("1+1=2")
-    logprobs, _ = model(0, tie=True)(Packed.whole([ids]), 1.0)
+    logprobs, _ = model(0, tie=True)(PackedInputs.whole([ids]), 1.0)
     assert echoed[0] is None
     np.testing.assert_allclose(echoed[1:], logprobs.detach().numpy(), atol=1e-4)
 

@@ -24,7 +24,7 @@ from tests.tiny import byte_tokenizer
 
 from strop.engines.build import build_engine
 from strop.engines.protocol import Request, Sampling
-from strop.engines.requests import Limits
+from strop.engines.requests import RequestLimits
 from strop.engines.vllm.client import GENERATE
 from strop.engines.vllm.engine import VllmEngine
 from strop.engines.vllm.server import ENVIRONMENT, arguments_of
@@ -170,7 +170,7 @@ def names(source: Source) -> list[Name]:
     look(f"field of {GENERATE}'s answers", ANSWERED, source.fields(TOKENS) | source.fields("vllm/logprobs"))
     look("field of weight_versions", ("version", "start", "end"), source.fields("vllm/outputs", "WeightVersionSpan"))
     look("field of a scored token", ("logprob", "rank"), source.fields("vllm/logprobs", "Logprob"))
-    limits = Limits(512, 258, (0,))
+    limits = RequestLimits(512, 258, (0,))
     policy = model(0, tie=True).settings
     flags = {*arguments_of(Vllm(kv_cache_gib=1.0), policy, "float32", limits), "uds", "logprobs_mode"}
     known = source.fields("vllm/engine/arg_utils") | source.fields("vllm/entrypoints/")

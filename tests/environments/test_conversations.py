@@ -12,7 +12,7 @@ from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
 from strop.environments.agent import Agent
 from strop.environments.base import Outcome, Reply
-from strop.environments.sessions import Host, Turn
+from strop.environments.sessions import SessionHost, Turn
 from strop_verify.verdict import Status
 
 openai = pytest.importorskip("openai", reason="needs the package openai (extra dev)")
@@ -63,7 +63,7 @@ def played(function: str, replies: list[str]) -> list[Outcome]:
     heard.clear()
 
     async def play() -> list[Outcome]:
-        host = Host(Agent(function=f"{HERE}:{function}"))
+        host = SessionHost(Agent(function=f"{HERE}:{function}"))
         problem = Problem("p", "3+4=", "7")
         found = [await host.turn(Turn(("g", 0), problem, 1, None, False))]
         for reply in replies:

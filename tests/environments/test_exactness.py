@@ -24,7 +24,7 @@ from strop.base.sample import Sample, sample_id
 from strop.base.types import Completion, Group, Observation, Problem, Rollout, Verdict, VersionSpan
 from strop.base.view import SilentView
 from strop.environments.turns import joined
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted, resume, train
@@ -87,7 +87,7 @@ def reference(policy: Policy, samples: list[Sample], aggregation: Aggregation) -
     groups = {sample.group for sample in samples}
     for sample in samples:
         ids = torch.from_numpy(sample.token_ids.astype(np.int64))
-        logprob, _ = policy(Packed.whole([ids.tolist()]), 1.0)
+        logprob, _ = policy(PackedInputs.whole([ids.tolist()]), 1.0)
         if isinstance(aggregation, TokenMean):
             weight = 1 / total
         elif isinstance(aggregation, SampleMean):
@@ -128,7 +128,7 @@ def test_finite_differences_of_sampled_tokens_are_the_gradient(separate: bool) -
         value = 0.0
         for sample in samples:
             with torch.no_grad():
-                logprob, _ = policy(Packed.whole([sample.token_ids.tolist()]), 1.0)
+                logprob, _ = policy(PackedInputs.whole([sample.token_ids.tolist()]), 1.0)
             said = np.arange(len(sample)) >= int(np.argmax(sample.trained)) if every else sample.trained
             advantage = float(sample.advantages[sample.trained][0])
             value -= advantage * float(logprob.double().numpy()[said[1:]].sum()) / total
@@ -228,7 +228,7 @@ def test_recorded_log_probs_are_those_of_the_policy_that_read_the_whole(
         found = np.zeros(len(kept), np.float32)
         for prompt, start, end in zip(prompts, edges, edges[1:], strict=False):
             with torch.no_grad():
-                logprob, _ = policy(Packed.whole([[*prompt, *row["token_ids"][start:end]]]), 1.0)
+                logprob, _ = policy(PackedInputs.whole([[*prompt, *row["token_ids"][start:end]]]), 1.0)
             found[start:end] = logprob[len(prompt) - 1 :].numpy()
         assert np.abs(found[kept] - np.array(row["logprobs"], np.float32)[kept]).max() < 1e-3
 

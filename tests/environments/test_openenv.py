@@ -14,7 +14,7 @@ import pytest
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Outcome, Reply
 from strop.environments.openenv import OpenEnv
-from strop.environments.sessions import Host, Turn
+from strop.environments.sessions import SessionHost, Turn
 from strop.environments.source import FromEnvironment
 from strop_verify.verdict import Status
 
@@ -67,7 +67,7 @@ def url() -> Iterator[str]:
 
 
 def played(environment: OpenEnv, seeds: list[int], replies: list[str]) -> list[list[Outcome]]:
-    async def one(host: Host, seed: int) -> list[Outcome]:
+    async def one(host: SessionHost, seed: int) -> list[Outcome]:
         found: list[Outcome] = []
         for reply in replies:
             found.append(await host.turn(Turn(("g", seed), Problem("p", "", None), seed, reply, False)))
@@ -76,7 +76,7 @@ def played(environment: OpenEnv, seeds: list[int], replies: list[str]) -> list[l
         return found
 
     async def all_of_them() -> list[list[Outcome]]:
-        host = Host(environment)
+        host = SessionHost(environment)
         found = await asyncio.gather(*(one(host, seed) for seed in seeds))
         host.close()
         await asyncio.sleep(0.1)

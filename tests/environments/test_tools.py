@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Reply, Tool
 from strop.environments.calculator import Calculator, calculate
-from strop.environments.tools import Call, Malformed, ToolFailed, misfit, tool_calls
+from strop.environments.tools import Malformed, ToolCall, ToolFailed, misfit, tool_calls
 from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "3+5=", "8")
@@ -23,9 +23,12 @@ def call(expression: object, name: str = "calculator") -> str:
 
 def test_calls_of_each_format_are_read() -> None:
     two = f"<think>{call('0')}</think>\nLet me see. {call('3+5')} and {call('1')}"
-    assert tool_calls(two) == [Call("calculator", {"expression": "3+5"}), Call("calculator", {"expression": "1"})]
+    assert tool_calls(two) == [
+        ToolCall("calculator", {"expression": "3+5"}),
+        ToolCall("calculator", {"expression": "1"}),
+    ]
     llama = '{"name": "calculator", "parameters": {"expression": "3+5"}}'
-    assert tool_calls(llama) == [Call("calculator", {"expression": "3+5"})]
+    assert tool_calls(llama) == [ToolCall("calculator", {"expression": "3+5"})]
     assert tool_calls("It is \\boxed{8}") == [] and tool_calls('The set {"a"}') == []
 
 
@@ -51,17 +54,17 @@ def test_what_is_not_exactly_a_call_is_none(text: str, reason: str) -> None:
 
 @given(st.text(alphabet='<tool_call></>{}":, name\\arguments'))
 def test_no_text_breaks_the_parser(text: str) -> None:
-    assert all(isinstance(found, Call | Malformed) for found in tool_calls(text + "<tool_call>" + text))
+    assert all(isinstance(found, ToolCall | Malformed) for found in tool_calls(text + "<tool_call>" + text))
 
 
 def test_arguments_must_fit_the_schema() -> None:
     properties = {"n": {"type": "integer"}, "s": {"type": "string"}, "any": {}}
     tool = Tool("t", "", {"type": "object", "properties": properties, "required": ["n"]})
-    assert misfit(Call("t", {"n": 1, "any": None}), tool) is None
-    assert misfit(Call("t", {}), tool) == "t: n is missing"
-    assert misfit(Call("t", {"n": True}), tool) == "t: n is to be of type integer"
-    assert misfit(Call("t", {"n": 1, "s": 2}), tool) == "t: s is to be of type string"
-    assert misfit(Call("t", {"n": 1, "m": 2}), tool) == "t: there is no argument m"
+    assert misfit(ToolCall("t", {"n": 1, "any": None}), tool) is None
+    assert misfit(ToolCall("t", {}), tool) == "t: n is missing"
+    assert misfit(ToolCall("t", {"n": True}), tool) == "t: n is to be of type integer"
+    assert misfit(ToolCall("t", {"n": 1, "s": 2}), tool) == "t: s is to be of type string"
+    assert misfit(ToolCall("t", {"n": 1, "m": 2}), tool) == "t: there is no argument m"
 
 
 def test_a_session_answers_counts_and_gives_up() -> None:

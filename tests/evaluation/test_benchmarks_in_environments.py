@@ -15,7 +15,7 @@ from strop.data.chain_sum import ChainSum
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.recipes.resolve import resolve
-from strop.run.benchmark_plan import Plan, Remote, parse_models
+from strop.run.benchmark_plan import BenchmarkPlan, RemoteEndpoint, parse_models
 from strop.run.benchmarking import measure
 from strop.run.run import train
 
@@ -50,8 +50,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan(place: Path, out: Path) -> Plan:
-    return Plan(
+def plan(place: Path, out: Path) -> BenchmarkPlan:
+    return BenchmarkPlan(
         models=parse_models([f"run={place / 'run'}"]), benchmarks=(benchmark(str(place / "sums.jsonl")),),
         protocol=changed(PLAIN, samples="8", budget=100), out=out,
     )  # fmt: skip
@@ -88,6 +88,8 @@ def test_what_cannot_be_asked_alike_is_refused(place: Path, tmp_path: Path) -> N
     game = replace(plan(place, tmp_path / "out"), sets=("environment=GuessingGame",))
     with pytest.raises(InputError, match="GuessingGame is made for problems of its own; benchmarks are asked without"):
         measure(game, SilentView())
-    there = replace(plan(place, tmp_path), remote=Remote("http://127.0.0.1:9/v1"), sets=("environment=Calculator",))
+    there = replace(
+        plan(place, tmp_path), remote=RemoteEndpoint("http://127.0.0.1:9/v1"), sets=("environment=Calculator",)
+    )
     with pytest.raises(InputError, match="--endpoint: models are asked there in one turn"):
         measure(there, SilentView())

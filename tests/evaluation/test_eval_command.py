@@ -23,7 +23,7 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run.benchmark_plan import NamedModel, Plan, parse_models
+from strop.run.benchmark_plan import BenchmarkPlan, NamedModel, parse_models
 from strop.run.benchmarking import held_out_of, measure, shared_template
 from strop.run.run import train
 from strop.run.tasks import configure
@@ -49,8 +49,8 @@ def invoke(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-def plan(place: Path, out: Path, **changes: Any) -> Plan:
-    return Plan(
+def plan(place: Path, out: Path, **changes: Any) -> BenchmarkPlan:
+    return BenchmarkPlan(
         models=parse_models([f"run={place / 'run'}"]),
         benchmarks=(benchmark("math500"), benchmark("aime24")),
         protocol=changed(PLAIN, samples="2", budget=6),
@@ -133,7 +133,7 @@ def test_samples_of_another_seed_budget_or_model_are_not_mixed(place: Path, tmp_
     measure(plan(place, tmp_path, limit=2), SilentView())
     with pytest.raises(InputError, match="seed is 0, not 3"):
         measure(plan(place, tmp_path, limit=2, seed=3), SilentView())
-    other = Plan(
+    other = BenchmarkPlan(
         models=parse_models([f"run={place / 'run'}@1"]), benchmarks=(benchmark("aime24"),),
         protocol=changed(PLAIN, samples="2", budget=6), out=tmp_path, data=place, limit=2,
     )  # fmt: skip
@@ -152,7 +152,7 @@ def test_what_prompts_and_judges(place: Path, tmp_path: Path) -> None:
 
     def measured(name: str, **changes: Any) -> dict[str, Any]:
         wanted = {"models": parse_models([f"run={place / 'run'}"]), "benchmarks": one, "data": place, "limit": 1}
-        measure(Plan(out=tmp_path / name, **{**wanted, **changes}), SilentView())
+        measure(BenchmarkPlan(out=tmp_path / name, **{**wanted, **changes}), SilentView())
         return settings(tmp_path / name)
 
     quick = changed(PLAIN, samples="1", budget=4)
@@ -197,7 +197,7 @@ def test_the_first_prompt_of_each_benchmark_is_shown_once_for_models_that_are_as
 def test_a_base_of_strops_own_is_asked_without_the_form_of_the_answer_unless_beside_others(tmp_path: Path) -> None:
     def asked(*models: str, sets: tuple[str, ...] = ()) -> bool | None:
         named = parse_models(list(models))
-        wanted = Plan(named, (benchmark("aime24"),), PLAIN, tmp_path, sets=sets)
+        wanted = BenchmarkPlan(named, (benchmark("aime24"),), PLAIN, tmp_path, sets=sets)
         template = shared_template(wanted, {one.label: configure(one.place, sets=sets).config for one in named})
         assert isinstance(template, Auto)
         return template.instruct
@@ -209,7 +209,7 @@ def test_a_base_of_strops_own_is_asked_without_the_form_of_the_answer_unless_bes
 
 def test_all_models_are_measured_on_what_a_run_held_out(place: Path, tmp_path: Path) -> None:
     run = place / "run"
-    wanted = Plan(
+    wanted = BenchmarkPlan(
         models=parse_models([f"first={run}@1", f"end={run}"]), benchmarks=(benchmark("held_out"),),
         protocol=changed(PLAIN, samples="2"), out=tmp_path,
     )  # fmt: skip
@@ -226,7 +226,7 @@ def test_all_models_are_measured_on_what_a_run_held_out(place: Path, tmp_path: P
     assert facts["prompts"] == held_out.fingerprint
     asked = replace(wanted, sets=("sampling.answer_tokens=5", "evaluation.temperature=0.5"))
     assert held_out_of(asked).sampling == own.model_copy(update={"answer_tokens": 5, "temperature": 0.5})
-    foreign = Plan(
+    foreign = BenchmarkPlan(
         models=parse_models([str(run / "model")]), benchmarks=wanted.benchmarks, protocol=PLAIN, out=tmp_path / "other"
     )  # fmt: skip
     with pytest.raises(InputError, match="none of the models is one"):

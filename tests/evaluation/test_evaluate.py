@@ -22,7 +22,7 @@ from strop.engines.torch import EngineSettings, TorchEngine
 from strop.evaluation.evaluate import evaluate, reporting_to
 from strop.evaluation.result import EvaluationResult, paired_test
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
 from strop.verifiers.protocol import Judge, Key
@@ -220,7 +220,7 @@ def test_sampled_entropy_is_that_of_the_whole_vocabulary() -> None:
     sampling = Sampling(max_new_tokens=1, temperature=temperature)
     result = evaluate(engine, problems, 2000, sampling, Answer(extract="any"))
     with torch.no_grad():
-        _, entropy = policy(Packed.whole([[*problems[0].prompt_ids.tolist(), 0]]), temperature)
+        _, entropy = policy(PackedInputs.whole([[*problems[0].prompt_ids.tolist(), 0]]), temperature)
     exact = float(entropy[-1])  # of the distribution that the token after the prompt is drawn from
     assert result.surprise is not None and result.entropy is not None
     error = float(result.surprise.std() / np.sqrt(result.surprise.size))

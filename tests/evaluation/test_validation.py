@@ -18,7 +18,7 @@ from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
 from strop.evaluation.validation import ValidationSet, by_problem, gain
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmark_plan import BenchmarkPlan, parse_models
 from strop.run.benchmarking import measure
 from strop.run.questions import validation_sets
 from strop.run.run import train
@@ -78,7 +78,7 @@ def test_a_run_that_was_trained_on_plain_prompts_is_asked_a_benchmark_so(tmp_pat
     config = small_config("data.template=Plain", "steps=1", "evaluation.every=none")
     train(config, tmp_path / "run", SilentView())
     models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples="1", budget=4)
-    measure(Plan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
     kept = json.loads((tmp_path / "out" / "run" / "exam" / "settings.json").read_text())
     assert kept["prompts"] == first.dataset.fingerprint
 

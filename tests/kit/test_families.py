@@ -20,7 +20,7 @@ from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.attention_kinds import longest_sequence
 from strop.model.folder import ModelFolder
-from strop.model.policy import Packed, load_policy
+from strop.model.policy import PackedInputs, load_policy
 from strop.model.settings import ModelSettings
 
 PROBLEM = Problem("a", "What is 7*6?", "42")
@@ -58,7 +58,7 @@ def test_a_family(family: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(completion.logprobs, expected, atol=WITHIN, rtol=0)
     # As they are trained, packed with others.
     other = words.encode("A sequence of another length beside them, which none of them may see." * 2)
-    scored = policy.train()(Packed.whole([*rows, other]), 1.0)[0].split([len(row) - 1 for row in [*rows, other]])
+    scored = policy.train()(PackedInputs.whole([*rows, other]), 1.0)[0].split([len(row) - 1 for row in [*rows, other]])
     for ours, expected in zip(scored, wanted, strict=False):
         np.testing.assert_allclose(ours[begin - 1 :].numpy(), expected, atol=WITHIN, rtol=0)
 

@@ -18,10 +18,10 @@ from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model import attention
 from strop.model.attention import PackedContext
-from strop.model.attention_kinds import KNOWN, Kind, Reach
+from strop.model.attention_kinds import KNOWN, AttentionKind, Reach
 from strop.model.critic import Critic
 from strop.model.files import export
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import ModelSettings
 
 ALTERED = (*WINDOWED, "cohere with scaled logits", "granite with scaled logits")
@@ -66,7 +66,7 @@ def test_log_probs_and_gradients_are_transformers(
     monkeypatch.setattr(attention, "_ROWS", rows)
     policy, plain = both(bring(family, "qwen3", tmp_path / "model"), gradient_checkpointing=checkpointing)
     ids = sequences()
-    found, wanted = policy.train()(Packed.whole(ids), 0.8)[0], eager(plain, ids, 0.8)
+    found, wanted = policy.train()(PackedInputs.whole(ids), 0.8)[0], eager(plain, ids, 0.8)
     torch.testing.assert_close(found, wanted, atol=LOGITS, rtol=0)
     weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
     (found * weights).sum().backward()
@@ -82,9 +82,9 @@ def test_the_limit_matters_and_packing_does_not(family: str, tmp_path: Path) -> 
     """A token beyond every window still reaches later ones through the layers between, but changes them otherwise."""
     policy, _ = both(bring(family, "qwen3", tmp_path / "model"))
     rows = sequences()
-    whole = policy(Packed.whole(rows), 1.0)[0].split([length - 1 for length in LENGTHS])
+    whole = policy(PackedInputs.whole(rows), 1.0)[0].split([length - 1 for length in LENGTHS])
     for order in ([5], [6, 0, 1], [3, 0, 7, 5, 1, 2, 6, 4]):
-        found = policy(Packed.whole([rows[i] for i in order]), 1.0)[0]
+        found = policy(PackedInputs.whole([rows[i] for i in order]), 1.0)[0]
         torch.testing.assert_close(found, torch.cat([whole[i] for i in order]), atol=5e-6, rtol=1e-5)
     config = policy.model.config
     config.sliding_window = config.max_position_embeddings
@@ -92,7 +92,7 @@ def test_the_limit_matters_and_packing_does_not(family: str, tmp_path: Path) -> 
     for module in policy.model.modules():
         if vars(module).get("sliding_window") is not None:
             module.sliding_window = config.max_position_embeddings
-    wide = policy(Packed.whole([rows[5]]), 1.0)[0]
+    wide = policy(PackedInputs.whole([rows[5]]), 1.0)[0]
     torch.testing.assert_close(wide[:7], whole[5][:7], atol=5e-6, rtol=1e-5)
     assert (wide[8:] - whole[5][8:]).abs().max() > 1e-2
 
@@ -115,7 +115,7 @@ def test_engines_sample_with_the_policys_log_probs(family: str, tmp_path: Path) 
     for settings in ({}, {"native": False}, {"prefill_tokens": 16}):
         for one in completions(policy, words, **settings):
             ids = [*one.prompt_ids.tolist(), *one.token_ids.tolist()]
-            scored = policy(Packed.whole([ids]), 1.0)[0][len(one.prompt_ids) - 1 :]
+            scored = policy(PackedInputs.whole([ids]), 1.0)[0][len(one.prompt_ids) - 1 :]
             np.testing.assert_allclose(one.logprobs, scored.numpy(), atol=2e-5, rtol=0)
 
 
@@ -129,8 +129,8 @@ def test_a_folder_there_and_back(family: str, tmp_path: Path) -> None:
     again, plain = both(tmp_path / "export")
     rows = sequences()
     assert all(torch.equal(again.weights()[name], weight) for name, weight in policy.weights().items())
-    found = policy(Packed.whole(rows), 1.0)[0]
-    assert torch.equal(again(Packed.whole(rows), 1.0)[0], found)
+    found = policy(PackedInputs.whole(rows), 1.0)[0]
+    assert torch.equal(again(PackedInputs.whole(rows), 1.0)[0], found)
     torch.testing.assert_close(found, eager(plain, rows, 1.0), atol=LOGITS, rtol=0)
 
 
@@ -140,7 +140,7 @@ def test_a_critic_of_such_a_model(family: str, tmp_path: Path) -> None:
     policy, plain = both(bring(family, "qwen3", tmp_path / "model"))
     critic = Critic.from_policy(policy, seed=0)
     critic.export(tokenizer("qwen3"), tmp_path / "critic")
-    packed = Packed.whole(sequences())
+    packed = PackedInputs.whole(sequences())
     values = critic(packed, 1.0)[0]
     assert torch.equal(Critic.load(tmp_path / "critic", policy.settings)(packed, 1.0)[0], values)
     hidden = [plain(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0, :-1] for ids in sequences()]
@@ -175,10 +175,10 @@ def test_the_text_model_within_one_for_pictures(kind: str, tmp_path: Path) -> No
     policy = load_policy(ModelSettings(path=str(tmp_path / "model")))[0]
     assert policy.model.config.model_type == f"{kind}_text"
     rows = sequences()
-    torch.testing.assert_close(policy(Packed.whole(rows), 1.0)[0], eager(whole, rows, 1.0), atol=LOGITS, rtol=0)
+    torch.testing.assert_close(policy(PackedInputs.whole(rows), 1.0)[0], eager(whole, rows, 1.0), atol=LOGITS, rtol=0)
     export(policy.model, words, tmp_path / "export")
     again = both(tmp_path / "export")[0]
-    assert torch.equal(again(Packed.whole(rows), 1.0)[0], policy(Packed.whole(rows), 1.0)[0])
+    assert torch.equal(again(PackedInputs.whole(rows), 1.0)[0], policy(PackedInputs.whole(rows), 1.0)[0])
 
 
 @pytest.mark.parametrize("reach", [Reach(), Reach(window=5), Reach(chunk=5), Reach(window=200), Reach(chunk=64)])
@@ -192,7 +192,9 @@ def test_packed_attention_is_its_definition(
     lengths, generator = (3, 70, 1, 5, 220, 16), torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(sum(lengths), heads, 8, generator=generator) for heads in (4, 2, 2))
     sink = torch.randn(4, generator=generator) if sinks else None
-    found = PackedContext(lengths, torch.device("cpu")).attend(0, query, key, value, 0.7, Kind(reach, cap, sink))
+    found = PackedContext(lengths, torch.device("cpu")).attend(
+        0, query, key, value, 0.7, AttentionKind(reach, cap, sink)
+    )
     start = 0
     for length in lengths:
         for t in {0, length // 2, length - 1}:

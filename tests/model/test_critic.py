@@ -26,7 +26,7 @@ from strop.base.metrics import ExplainedVariance, Variance, values
 from strop.base.sample import Sample
 from strop.base.types import InputError
 from strop.model.critic import Critic
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 from strop.training.packing import Update, pack
 from strop.training.settings import AdamW
 from strop.training.step import Trainer
@@ -75,19 +75,19 @@ def test_the_head_starts_normal_with_the_code_s_deviation_and_depends_on_the_see
 def test_values_are_of_the_state_before_each_target():
     policy = tiny_qwen3()
     critic = Critic.from_policy(policy, seed=1)
-    value, zeros = critic(Packed.whole(ROWS), temperature=0.3)
+    value, zeros = critic(PackedInputs.whole(ROWS), temperature=0.3)
     model = copy.deepcopy(policy.model.base_model)
     model.set_attn_implementation("eager")
     states = torch.cat([model(torch.tensor([ids])).last_hidden_state[0, :-1] for ids in ROWS])
     torch.testing.assert_close(value, states @ critic.value_head.weight[0], atol=1e-5, rtol=1e-5)
     assert value.shape == (6,) and value.dtype == torch.float32 and not zeros.any()
-    again, _ = critic(Packed.whole([[*ROWS[0][:-1], 77], ROWS[1]]), temperature=1.0)
+    again, _ = critic(PackedInputs.whole([[*ROWS[0][:-1], 77], ROWS[1]]), temperature=1.0)
     torch.testing.assert_close(again, value)  # the last target is no part of the state that it is chosen from
 
 
 def test_the_gradient_of_the_head_by_hand():
     critic = critic_of()
-    packed = Packed.whole(ROWS)
+    packed = PackedInputs.whole(ROWS)
     target, weight = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5, 1.0]), torch.tensor([0.1, 0.2, 0.3, 0.1, 0.2, 0.1])
     tokens = tokens_of(weight.tolist(), None, target.tolist())
     value, zeros = critic(packed, 1.0)
@@ -104,7 +104,7 @@ def test_the_gradient_of_the_head_by_hand():
     assert all(torch.isfinite(gradient).all() and gradient.any() for gradient in found.values())
 
 
-def _context(packed: Packed) -> object:
+def _context(packed: PackedInputs) -> object:
     from strop.model.attention import PackedContext
 
     return PackedContext(packed.lengths, packed.token_ids.device)
@@ -223,7 +223,7 @@ def test_gradient_checkpointing_changes_no_gradient():
 
 def test_weights_there_and_back():
     critic, other = critic_of(0), Critic.from_policy(tiny_qwen3(5), seed=9)
-    packed = Packed.whole(ROWS)
+    packed = PackedInputs.whole(ROWS)
     assert not torch.equal(critic(packed, 1.0)[0], other(packed, 1.0)[0])
     other.load_weights({name: tensor.clone() for name, tensor in critic.weights().items()})
     assert torch.equal(critic(packed, 1.0)[0], other(packed, 1.0)[0])
@@ -240,7 +240,7 @@ def test_a_folder_there_and_back(tmp_path: Path, dtype: str):
     critic.export(byte_tokenizer(), tmp_path / "critic")  # over the former one
     assert [path.name for path in tmp_path.iterdir()] == ["critic"]
     loaded = Critic.load(tmp_path / "critic", settings)
-    packed = Packed.whole(ROWS)
+    packed = PackedInputs.whole(ROWS)
     assert torch.equal(loaded(packed, 1.0)[0], critic(packed, 1.0)[0])
     assert {p.dtype for p in loaded.model.parameters()} == {p.dtype for p in critic.model.parameters()}
     assert isinstance(AutoModel.from_pretrained(tmp_path / "critic"), Qwen3Model)

@@ -20,7 +20,7 @@ from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.critic import Critic
 from strop.model.files import export
 from strop.model.lora import AdaptedExperts, AdaptedLinear, Adapter, Adapters, export_adapter
-from strop.model.policy import Packed, Policy, WithoutAdapters, load_policy
+from strop.model.policy import PackedInputs, Policy, WithoutAdapters, load_policy
 from strop.model.settings import FreshModel, Lora, ModelSettings
 from strop.training.packing import pack
 from strop.training.settings import AdamW
@@ -28,7 +28,7 @@ from strop.training.step import Trainer
 
 LORA = {"rank": 4, "alpha": 8.0}
 HEAD = {**LORA, "target_modules": ["q_proj", "mlp.down_proj", "lm_head"]}
-PACKED = Packed.whole([[5, 9, 17, 33, 2, 8], [70, 71, 72, 73], [1, 200, 30]])
+PACKED = PackedInputs.whole([[5, 9, 17, 33, 2, 8], [70, 71, 72, 73], [1, 200, 30]])
 
 
 def adapted(seed: int = 0, tie: bool = False, lora: dict[str, object] | None = None, **changes: object) -> Policy:
@@ -162,15 +162,15 @@ def test_an_engine_computes_what_the_trainer_does(dtype: str, lora: dict[str, ob
     engine.update_weights(policy.weights().items(), 1)
     probe = [5, 9, 17, 33, 2, 8, 99, 100, 101]
     with torch.no_grad():
-        trained, _ = policy(Packed.whole([probe]), 1.0)
+        trained, _ = policy(PackedInputs.whole([probe]), 1.0)
     recorded = torch.from_numpy(engine.verify_weights(torch.tensor(probe, dtype=torch.int32).numpy()))
     # As close as a model without adapters comes.
     plain = policy.frozen_copy()
     with torch.no_grad():
-        own, _ = plain(Packed.whole([probe]), 1.0)
+        own, _ = plain(PackedInputs.whole([probe]), 1.0)
     assert torch.equal(own, trained)
     assert (recorded[-len(trained) :] - trained).abs().max() < 1e-5
-    trained_with_gradient, _ = policy(Packed.whole([probe]), 1.0)
+    trained_with_gradient, _ = policy(PackedInputs.whole([probe]), 1.0)
     assert torch.equal(trained_with_gradient, trained)
 
 
@@ -239,7 +239,7 @@ def test_exported_merged_and_as_an_adapter_it_is_the_same_model(
         started = base(ids).logits.log_softmax(-1)
         loaded = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
         sums = loaded(ids).logits.log_softmax(-1)
-        own, _ = policy(Packed.whole(ids.tolist()), 1.0)
+        own, _ = policy(PackedInputs.whole(ids.tolist()), 1.0)
     chosen = ids[0, 1:, None]
     for found in (merged, sums):
         torch.testing.assert_close(found[0, :-1].gather(1, chosen)[:, 0], own, atol=2e-5, rtol=1e-5)
@@ -302,7 +302,7 @@ def test_training_adapters_of_experts_reaches_the_engine() -> None:
     assert not torch.equal(policy.weights()["model.layers.0.mlp.experts.down_proj"], before)
     engine.update_weights(policy.weights().items(), 1)
     probe = [5, 9, 17, 33, 2, 8, 99, 100, 101]
-    trained = policy(Packed.whole([probe]), 1.0)[0].detach()
+    trained = policy(PackedInputs.whole([probe]), 1.0)[0].detach()
     recorded = torch.from_numpy(engine.verify_weights(torch.tensor(probe, dtype=torch.int32).numpy()))
     assert (recorded[-len(trained) :] - trained).abs().max() < 1e-5
 

@@ -23,7 +23,7 @@ from strop.config.checks import edit
 from strop.engines.protocol import Sampling
 from strop.model.critic import Critic
 from strop.model.files import export, fresh_model
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 from strop.recipes.resolve import resolve
 from strop.training.packing import pack
@@ -63,7 +63,7 @@ MIXTURES = [name for name, (_, sizes) in FAMILIES.items() if any("experts" in ke
 def test_parameters_that_compute_are_those_that_one_token_gives_a_gradient(name: str, tmp_path: Path) -> None:
     """All of them but the embedding, which is looked up; of experts not chosen there is none."""
     policy = load_policy(ModelSettings(path=str(bring(name, "qwen3", tmp_path))))[0]
-    policy(Packed.whole([[7, 8]]), 1.0)[0].sum().backward()  # 7 is asked what comes next
+    policy(PackedInputs.whole([[7, 8]]), 1.0)[0].sum().backward()  # 7 is asked what comes next
     count = 0
     for module_name, module in policy.model.named_modules():
         for parameter in module.parameters(recurse=False):
@@ -91,7 +91,7 @@ def test_settings_that_cannot_be():
 @pytest.mark.parametrize("per_token", [1, 2])
 def test_the_gradient_reaches_routers_and_experts(per_token: int):
     policy = mixture(experts=4, per_token=per_token)
-    logprob, _ = policy(Packed.whole(sequences()), 1.0)
+    logprob, _ = policy(PackedInputs.whole(sequences()), 1.0)
     logprob.mean().backward()
     for name, parameter in policy.model.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
@@ -118,7 +118,7 @@ def test_an_update_trains_routers_and_the_engine_takes_them():
     metrics = values(trainer.update(pack(make_samples(8), TokenMean(), 60)))
     assert metrics["grad_norm"] and not torch.equal(policy.weights()[ROUTER.format(0)], routers)
     engine.update_weights(policy.weights(), 1)
-    expected = policy(Packed.whole([probe.tolist()]), 1.0)[0].detach().numpy()
+    expected = policy(PackedInputs.whole([probe.tolist()]), 1.0)[0].detach().numpy()
     np.testing.assert_allclose(engine.verify_weights(probe), expected, atol=1e-5)
     assert not np.allclose(before, expected, atol=1e-3)
 
@@ -129,15 +129,15 @@ def test_a_folder_there_and_back(tmp_path: Path, dtype: str):
     export(policy.model, byte_tokenizer(), tmp_path / "model")
     loaded, _ = load_policy(ModelSettings.model_validate({"path": str(tmp_path / "model"), "dtype": dtype}))
     rows = sequences()
-    assert torch.equal(loaded(Packed.whole(rows), 1.0)[0], policy(Packed.whole(rows), 1.0)[0])
+    assert torch.equal(loaded(PackedInputs.whole(rows), 1.0)[0], policy(PackedInputs.whole(rows), 1.0)[0])
     assert loaded.weights().keys() == policy.weights().keys()
     if dtype == "float32":
         plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-        torch.testing.assert_close(policy(Packed.whole(rows), 1.0), eager(plain, rows, 1.0), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(policy(PackedInputs.whole(rows), 1.0), eager(plain, rows, 1.0), atol=1e-4, rtol=1e-4)
 
 
 def test_a_critic_of_experts(tmp_path: Path):
     critic = Critic.from_policy(mixture(), seed=0)
     critic.export(byte_tokenizer(), tmp_path / "critic")
-    packed = Packed.whole(sequences())
+    packed = PackedInputs.whole(sequences())
     assert torch.equal(Critic.load(tmp_path / "critic", settings_of())(packed, 1.0)[0], critic(packed, 1.0)[0])

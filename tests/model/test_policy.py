@@ -29,7 +29,7 @@ from strop.engines.protocol import Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
 from strop.model.files import export, fresh_model
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 
 V = 258
@@ -85,7 +85,7 @@ def test_five_architectures_agree_with_the_plain_model(name: str, tie: bool):
     model = model_of(CONFIGS[name](tie))
     policy = Policy(copy.deepcopy(model), tiny_settings())
     rows = sequences()
-    logprob, entropy = policy(Packed.whole(rows), 0.8)
+    logprob, entropy = policy(PackedInputs.whole(rows), 0.8)
     expected_logprob, expected_entropy = eager(model, rows, 0.8)
     torch.testing.assert_close(logprob, expected_logprob, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, expected_entropy, atol=1e-5, rtol=1e-5)
@@ -99,20 +99,20 @@ def test_five_architectures_agree_with_the_plain_model(name: str, tie: bool):
 def test_order_and_split_of_the_packing_do_not_matter():
     policy = tiny_qwen3()
     rows = sequences()
-    whole = policy(Packed.whole(rows), 1.0)[0].split([max(0, n - 1) for n in LENGTHS])
+    whole = policy(PackedInputs.whole(rows), 1.0)[0].split([max(0, n - 1) for n in LENGTHS])
     order = [3, 0, 7, 5, 1, 2, 6, 4]
     for part in (order[:4], order[4:], order):
-        found = policy(Packed.whole([rows[i] for i in part]), 1.0)[0]
+        found = policy(PackedInputs.whole([rows[i] for i in part]), 1.0)[0]
         torch.testing.assert_close(found, torch.cat([whole[i] for i in part]), atol=2e-6, rtol=1e-5)
 
 
 def test_only_asked_rows_are_scored_and_none_is_fine():
     policy = tiny_qwen3()
-    packed = Packed.whole(sequences([5, 9]))
+    packed = PackedInputs.whole(sequences([5, 9]))
     full = policy(packed, 1.0)[0]
-    some = Packed(packed.token_ids, packed.positions, packed.lengths, packed.rows[2:5], packed.targets[2:5])
+    some = PackedInputs(packed.token_ids, packed.positions, packed.lengths, packed.rows[2:5], packed.targets[2:5])
     torch.testing.assert_close(policy(some, 1.0)[0], full[2:5])
-    none = Packed(packed.token_ids, packed.positions, packed.lengths, packed.rows[:0], packed.targets[:0])
+    none = PackedInputs(packed.token_ids, packed.positions, packed.lengths, packed.rows[:0], packed.targets[:0])
     policy(none, 1.0)[0].sum().backward()
     assert all(p.grad is not None and not p.grad.any() for p in policy.parameters())
 
@@ -120,9 +120,9 @@ def test_only_asked_rows_are_scored_and_none_is_fine():
 def test_sequences_do_not_see_each_other():
     policy = tiny_qwen3()
     rows = sequences([12, 30, 12])
-    before = policy(Packed.whole(rows), 1.0)[0]
+    before = policy(PackedInputs.whole(rows), 1.0)[0]
     changed = [rows[0], [(t + 1) % 256 for t in rows[1]], rows[2]]
-    after = policy(Packed.whole(changed), 1.0)[0]
+    after = policy(PackedInputs.whole(changed), 1.0)[0]
     assert torch.equal(before[:11], after[:11]) and torch.equal(before[-11:], after[-11:])
 
 
@@ -130,7 +130,7 @@ def test_gradient_checkpointing_changes_nothing():
     gradients = []
     for checkpointing in (False, True):
         policy = tiny_qwen3(gradient_checkpointing=checkpointing)
-        policy(Packed.whole(sequences()), 1.0)[0].sum().backward()
+        policy(PackedInputs.whole(sequences()), 1.0)[0].sum().backward()
         gradients.append({name: p.grad for name, p in policy.named_parameters()})
     for name, grad in gradients[0].items():
         torch.testing.assert_close(grad, gradients[1][name], atol=1e-6, rtol=1e-5)
@@ -139,9 +139,9 @@ def test_gradient_checkpointing_changes_nothing():
 def test_packed_fields_must_agree():
     ids = torch.arange(4)
     with pytest.raises(ValueError, match="packed fields disagree"):
-        Packed(ids, ids, (3,), ids[:1], ids[:1])
+        PackedInputs(ids, ids, (3,), ids[:1], ids[:1])
     with pytest.raises(ValueError, match="at least a token"):
-        Packed(ids, ids, (4, 0), ids[:1], ids[:1])
+        PackedInputs(ids, ids, (4, 0), ids[:1], ids[:1])
 
 
 # What a family has by default, or as it was pretrained, and what changes nothing of a policy.
@@ -163,7 +163,7 @@ def test_what_changes_nothing_is_taken(family: str):
     model.load_state_dict(plain.state_dict())
     policy = Policy(model, tiny_settings())
     ids = torch.arange(20) * 7 % 250
-    packed = Packed.whole([ids.tolist()])
+    packed = PackedInputs.whole([ids.tolist()])
     with torch.no_grad():
         expected = plain(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
         for training in (False, True):
@@ -177,7 +177,7 @@ def test_what_changes_nothing_is_taken(family: str):
     assert len(found) == 2
     for completion in found:
         whole = [*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]
-        scored = policy(Packed.whole([whole]), 1.0)[0][4:].detach().numpy()
+        scored = policy(PackedInputs.whole([whole]), 1.0)[0][4:].detach().numpy()
         np.testing.assert_allclose(completion.logprobs, scored, atol=1e-4)
 
 
@@ -218,14 +218,14 @@ def test_export_loads_in_transformers_and_here(tmp_path: Path, tie: bool):
     export(policy.model, tokenizer, tmp_path / "model")
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     rows = sequences()
-    torch.testing.assert_close(policy(Packed.whole(rows), 1.0), eager(plain, rows, 1.0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(policy(PackedInputs.whole(rows), 1.0), eager(plain, rows, 1.0), atol=1e-5, rtol=1e-5)
     again = AutoTokenizer.from_pretrained(tmp_path / "model")
     text = "3 + 5 = 8, é"
     assert again(text).input_ids == tokenizer(text).input_ids and again.eos_token_id == tokenizer.eos_token_id
     loaded, _ = load_policy(ModelSettings(path=str(tmp_path / "model")))
-    assert torch.equal(loaded(Packed.whole(rows), 1.0)[0], policy(Packed.whole(rows), 1.0)[0])
+    assert torch.equal(loaded(PackedInputs.whole(rows), 1.0)[0], policy(PackedInputs.whole(rows), 1.0)[0])
     half, _ = load_policy(ModelSettings(path=str(tmp_path / "model"), dtype="bfloat16"))
-    logprob, entropy = half(Packed.whole(rows), 1.0)
+    logprob, entropy = half(PackedInputs.whole(rows), 1.0)
     assert half.head_weight.dtype == torch.bfloat16 and logprob.dtype == entropy.dtype == torch.float32
 
 

@@ -19,7 +19,7 @@ from strop.base.sample import Sample
 from strop.base.types import Completion, InputError
 from strop.engines.protocol import Sampling
 from strop.model.files import cast_parameters
-from strop.model.policy import UNKNOWN, Packed, Policy
+from strop.model.policy import UNKNOWN, PackedInputs, Policy
 from strop.training.packing import pack
 from strop.training.samples import as_samples
 
@@ -34,7 +34,7 @@ def samples_of(completions: list[Completion]) -> list[Sample]:
     return [as_samples(completion, ticket)[0] for ticket, completion in enumerate(completions)]
 
 
-def packed_of(samples: list[Sample]) -> Packed:
+def packed_of(samples: list[Sample]) -> PackedInputs:
     update = pack(samples, TokenMean(), 10_000)
     assert len(update.micro_batches) == 1
     return update.micro_batches[0].packed
@@ -67,7 +67,7 @@ def test_the_engine_records_what_its_routers_chose(native: bool) -> None:
         experts = completion.routed_experts
         assert experts is not None and experts.shape == (len(ids) - 1, 2, 2)
         with torch.no_grad():
-            policy(Packed.whole([ids[:-1]]), 1.0)
+            policy(PackedInputs.whole([ids[:-1]]), 1.0)
         assert policy.routing is not None
         own = torch.stack(policy.routing.chosen, 1).numpy()
         assert np.array_equal(np.sort(experts, -1), np.sort(own, -1))

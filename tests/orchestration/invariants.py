@@ -26,7 +26,7 @@ from strop.base.types import Group
 from strop.base.view import SilentView
 from strop.config.checks import parse
 from strop.config.schema import RunConfig
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 from strop.run.folder import RunFolder
 from strop.run.tasks import open_model
 from strop.training import checkpoint
@@ -166,7 +166,7 @@ def _tokens_of_their_versions(run: Path, unsaved: Collection[int]) -> int:
                 if span["version"] == version:
                     part = slice(span["start"], span["end"])
                     whole = [*row["prompt_ids"], *row["token_ids"]]
-                    logprob, _ = policy(Packed.whole([whole]), config.sampling.temperature)
+                    logprob, _ = policy(PackedInputs.whole([whole]), config.sampling.temperature)
                     expected = logprob.detach().numpy()[len(row["prompt_ids"]) - 1 :][part]
                     np.testing.assert_allclose(np.array(row["logprobs"][part], np.float32), expected, atol=NATS)
                     checked += len(expected) * (version > 0)

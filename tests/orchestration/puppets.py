@@ -18,7 +18,7 @@ from bench.simulated import SimulatedEngine, Simulation, load
 from strop.base.types import Completion, Problem, Verdict
 from strop.engines.protocol import Request
 from strop.orchestration.connection import Death, WorkerHandle, WorkerSpec
-from strop.orchestration.generator import Server
+from strop.orchestration.generator import GeneratorServer
 from strop.orchestration.messages import Ready
 from strop.orchestration.worker_process import LOOPBACK
 from strop.verifiers.protocol import Judge, Key
@@ -61,7 +61,7 @@ class Puppet:
         self._in: deque[Any] = deque()
         self._out: deque[Any] = deque()
         self._end: Death | None = None
-        self._server = Server(self, _Engine(self, simulation), load)
+        self._server = GeneratorServer(self, _Engine(self, simulation), load)
         self._out.append(Ready())
 
     # -------------------------------------------------------------- the controller's end

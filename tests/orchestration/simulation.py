@@ -18,7 +18,7 @@ from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, load_data
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.orchestration.connection import Launcher, WorkerSpec
+from strop.orchestration.connection import WorkerLauncher, WorkerSpec
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
@@ -113,7 +113,7 @@ def made(
     update: float = 0.0,
     generators: int = 2,
     source: Callable[..., Any] | None = None,
-    launcher: Launcher | None = None,
+    launcher: WorkerLauncher | None = None,
 ) -> Made:
     """A run of `sets` with simulated generators, which meet `fault`."""
     config = small_config(*SETS, *sets)

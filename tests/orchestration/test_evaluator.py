@@ -28,21 +28,21 @@ from strop.evaluation.result import EvaluationResult
 from strop.lab.scaling.curves import read_curve
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec
-from strop.orchestration.evaluator import InProcessEvaluator, Measured, WeightsOf
+from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf
 from strop.orchestration.evaluator_process import WorkerEvaluator
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
 from strop.run.assembly import assemble
-from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmark_plan import BenchmarkPlan, parse_models
 from strop.run.benchmarking import measure
-from strop.run.run import Interrupted, Outcome, resume, train
+from strop.run.run import Interrupted, RunOutcome, resume, train
 from strop.training import checkpoint
 from strop.training.checkpoint import DiskFull
 from strop.training.compute import ComputeMeter
 from strop.verifiers.answer import Answer
-from strop.verifiers.judges import Judges
+from strop.verifiers.judges import OpenJudges
 
 SETS = ("optim.lr=3e-2", "model.fresh.max_positions=512", "orchestration.silence_seconds=60")
 APART = "evaluation.asynchronous=true"
@@ -76,7 +76,7 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def examined(exam: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+def examined(exam: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunOutcome]:
     """The same with the benchmark beside."""
     out = tmp_path_factory.mktemp("runs") / "examined"
     return out, train(with_exam(exam), out, SilentView())
@@ -130,7 +130,7 @@ def written(run: Path) -> list[tuple[int, bool]]:
 
 @pytest.mark.usefixtures("quick_workers")
 def test_a_worker_comes_to_the_same_bit_for_bit_while_training_goes_on(
-    examined: tuple[Path, Outcome], exam: Path, tmp_path: Path
+    examined: tuple[Path, RunOutcome], exam: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "apart"
     # It stands still from the start until step 2 is trained; two evaluations may wait, and step 3 has another.
@@ -148,7 +148,7 @@ def test_a_worker_comes_to_the_same_bit_for_bit_while_training_goes_on(
     assert not any(Path("/dev/shm").glob(f"strop-*-{os.getpid()}*"))
 
 
-def test_readers_put_late_evaluations_where_they_belong(examined: tuple[Path, Outcome], tmp_path: Path) -> None:
+def test_readers_put_late_evaluations_where_they_belong(examined: tuple[Path, RunOutcome], tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (examined[0] / "metrics.jsonl").read_text().splitlines()]
     late = [{k: v for k, v in row.items() if k.startswith(("evaluation/", "step", "time"))} for row in rows]
     early = [{k: v for k, v in row.items() if not k.startswith("evaluation/")} for row in rows if row["step"]]
@@ -165,9 +165,9 @@ def test_readers_put_late_evaluations_where_they_belong(examined: tuple[Path, Ou
 
 
 def test_a_benchmark_is_measured_as_strop_eval_measures_it(
-    examined: tuple[Path, Outcome], exam: Path, tmp_path: Path
+    examined: tuple[Path, RunOutcome], exam: Path, tmp_path: Path
 ) -> None:
-    plan = Plan(
+    plan = BenchmarkPlan(
         models=parse_models([f"run={examined[0]}"]),
         benchmarks=(benchmark(str(exam)),),
         protocol=changed(PLAIN, samples="3", budget=12, temperature=1.0),
@@ -319,7 +319,7 @@ def test_the_best_checkpoint_waits_for_its_pass_rate(tmp_path: Path) -> None:
     assert set(checkpoint.steps(out / "checkpoints")) == {best, 6}
 
 
-def test_evaluations_are_no_compute_of_training(examined: tuple[Path, Outcome]) -> None:
+def test_evaluations_are_no_compute_of_training(examined: tuple[Path, RunOutcome]) -> None:
     rows = [json.loads(line) for line in (examined[0] / "metrics.jsonl").read_text().splitlines()]
     spent = [row["compute/evaluator_seconds"] for row in rows if "compute/evaluator_seconds" in row]
     assert len(spent) == 4 and spent == sorted(spent) and spent[0] > 0
@@ -348,7 +348,7 @@ class Asides(SilentView):
 def test_in_this_process_an_evaluation_is_done_when_it_was_begun_and_polled_once(tmp_path: Path) -> None:
     parts, view = assemble(configured(), SilentView()), Asides()
     assert isinstance(parts.evaluator, InProcessEvaluator)
-    evaluator = InProcessEvaluator(parts.evaluator.engine, parts.validation, Judges(), devices=2)
+    evaluator = InProcessEvaluator(parts.evaluator.engine, parts.validation, OpenJudges(), devices=2)
     evaluator.start(tmp_path, view)
     for step in (3, 4):
         evaluator.begin(step, [HELD_OUT], WeightsOf(parts.policy))
@@ -390,7 +390,7 @@ def test_weights_that_memory_has_no_room_for_go_to_the_run_folder(tmp_path: Path
     try:
         evaluator.begin(3, ("held_out",), _Full(None))  # type: ignore[arg-type]
         assert list(evaluator.outstanding) == [3] and evaluator.has_room
-        evaluator._done.append(Measured(2, {}, 1.0, 1.0))
+        evaluator._done.append(MeasuredVersion(2, {}, 1.0, 1.0))
         assert list(evaluator.outstanding) == [2, 3]  # until it is polled
         assert view.notes == [f"no space in memory; from now on they go to {tmp_path / EVALUATED}"]
     finally:

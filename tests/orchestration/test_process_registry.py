@@ -17,7 +17,7 @@ import pytest
 
 from strop.base.types import InputError
 from strop.orchestration.process_registry import (
-    Worker,
+    RegisteredWorker,
     dump_stacks,
     read_processes,
     register_dump,
@@ -58,13 +58,13 @@ def process(*command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def hanging(run: Path, role: str, where: str) -> Iterator[Worker]:
+def hanging(run: Path, role: str, where: str) -> Iterator[RegisteredWorker]:
     with process(WORKER, str(stacks_path(run, role)), where) as child:
-        yield Worker.of(role, child.pid)
+        yield RegisteredWorker.of(role, child.pid)
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    workers = (Worker.of("driver", os.getpid()), Worker("generator-0", 77, 12, "elsewhere"))
+    workers = (RegisteredWorker.of("driver", os.getpid()), RegisteredWorker("generator-0", 77, 12, "elsewhere"))
     write_processes(tmp_path, workers)
     assert read_processes(tmp_path) == workers
     assert json.loads((tmp_path / "processes.json").read_text())[1] == {
@@ -80,13 +80,13 @@ def test_a_folder_without_a_roster_has_no_processes_and_a_broken_one_is_refused(
 
 
 def test_two_processes_of_one_role_are_refused(tmp_path: Path) -> None:
-    here = Worker.of("driver", os.getpid())
+    here = RegisteredWorker.of("driver", os.getpid())
     with pytest.raises(ValueError, match="same role"):
         write_processes(tmp_path, [here, here])
 
 
 def test_only_the_very_process_is_alive() -> None:
-    here = Worker.of("driver", os.getpid())
+    here = RegisteredWorker.of("driver", os.getpid())
     assert here.alive
     assert not replace(here, started=here.started - 1).alive  # the id was given to another process since
     assert not replace(here, host="elsewhere").alive
@@ -101,7 +101,7 @@ def test_only_the_very_process_is_alive() -> None:
 def test_every_process_writes_where_it_hangs(tmp_path: Path) -> None:
     sleeping, locked = ("generator-0", "stuck_in_sleep"), ("trainer-1", "stuck_in_a_lock")
     with hanging(tmp_path, *sleeping) as one, hanging(tmp_path, *locked) as other:
-        write_processes(tmp_path, [Worker.of("driver", os.getpid()), one, other])
+        write_processes(tmp_path, [RegisteredWorker.of("driver", os.getpid()), one, other])
         said = dump_stacks(tmp_path, seconds=20)
         assert said == {"driver": "written", "generator-0": "written", "trainer-1": "written"}
         assert one.alive and other.alive  # being asked changes nothing
@@ -122,14 +122,14 @@ def test_a_stopped_process_is_named_with_its_state(tmp_path: Path) -> None:
 
 def test_a_process_that_the_signal_would_end_is_spared(tmp_path: Path) -> None:
     with process("import time; print('ready', flush=True); time.sleep(600)") as child:
-        worker = Worker.of("verifier", child.pid)
+        worker = RegisteredWorker.of("verifier", child.pid)
         said = dump_stacks(tmp_path, [worker])
         assert said["verifier"].startswith("does not answer signals for stacks (state ")
         assert child.poll() is None
 
 
 def test_the_dead_and_the_far_are_said_to_be_so(tmp_path: Path) -> None:
-    here = Worker.of("driver", os.getpid())
+    here = RegisteredWorker.of("driver", os.getpid())
     gone = replace(here, role="generator-0", started=here.started + 1)
     far = replace(here, role="generator-1", host="node-7")
     assert dump_stacks(tmp_path, [gone, far]) == {

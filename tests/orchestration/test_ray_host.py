@@ -13,8 +13,8 @@ import torch
 
 from strop.base.types import InputError, StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
-from strop.orchestration.messages import Cancel, Failed, StoredWeights, Update, Updated, Work
-from strop.orchestration.ray_host import Host, QueueConnection
+from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
+from strop.orchestration.ray_host import QueueConnection, RayHost
 from strop.orchestration.ray_workers import RayWorkers, gpus_left
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightStore, read
@@ -49,9 +49,9 @@ def test_who_waits_is_woken(tmp_path: Path) -> None:
 
 
 def stage(connection: QueueConnection, stored: StoredWeights, content: bytes) -> StoredWeights:
-    connection.come(connection._due, written(Update(stored)), np.frombuffer(content, np.uint8))
+    connection.come(connection._due, written(WeightUpdate(stored)), np.frombuffer(content, np.uint8))
     (message,) = connection.receive(0.0)
-    assert isinstance(message, Update) and isinstance(message.weights, StoredWeights)
+    assert isinstance(message, WeightUpdate) and isinstance(message.weights, StoredWeights)
     return message.weights
 
 
@@ -73,7 +73,7 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
-    host = Host(written(setup_of(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None), None)))
+    host = RayHost(written(setup_of(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None), None)))
     collected = host.collect()
     while not collected.ended:
         collected = host.collect()

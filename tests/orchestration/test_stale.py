@@ -6,14 +6,14 @@ import numpy as np
 from tests.made import PROBLEM, completion, group, rollout
 
 from strop.base.types import Observation
-from strop.orchestration.ledger import OpenGroup, StaleGroups
+from strop.orchestration.ledger import LedgerGroup, StaleGroups
 
 LINE = "dropped that could not be trained within max_lag"
 
 
-def entry(ticket: int, samples: int, *lengths: int) -> OpenGroup:
+def entry(ticket: int, samples: int, *lengths: int) -> LedgerGroup:
     """A group of `samples` completions, of which those of these lengths are in."""
-    found = OpenGroup(ticket, 0, PROBLEM, samples, attempt=1)
+    found = LedgerGroup(ticket, 0, PROBLEM, samples, attempt=1)
     found.completions = {index: completion(length, index=index) for index, length in enumerate(lengths)}
     return found
 

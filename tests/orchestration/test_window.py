@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.config.checks import edit
-from strop.lab.planning import Constant, Costs, Lengths, Setup, Simulation, Straggling
+from strop.lab.planning import ConstantLength, Costs, Lengths, Setup, Simulation, Straggling
 from strop.lab.planning.simulate import _Run
 from strop.orchestration.lag_gate import LagGate, Window
 from strop.orchestration.settings import WindowMode
@@ -166,7 +166,7 @@ def simulated(lengths: Lengths, train_token: float, adaptive: bool) -> Simulatio
 
 def test_a_trainer_slower_than_its_generators_trains_on_tokens_one_version_old() -> None:
     slow = TOKEN / SLOTS * 3
-    full, ours = (simulated(Constant(6), slow, adaptive) for adaptive in (False, True))
+    full, ours = (simulated(ConstantLength(6), slow, adaptive) for adaptive in (False, True))
     assert full.mean_lag > 7 and ours.mean_lag <= 1
     assert ours.total == pytest.approx(full.total, rel=0.001) and ours.trainer_idle < 0.02
 
@@ -177,7 +177,7 @@ def test_only_a_full_window_tells_values_of_k_apart() -> None:
     for window, found in lags.items():
         for k in (1, 4, 8):
             setup = Setup(8, 8, max_lag=k, generators=2, slots=SLOTS, window=window)
-            found.append(_Run(setup, costs, Constant(6), steps=150, seed=0).go(lambda step: None).mean_lag)
+            found.append(_Run(setup, costs, ConstantLength(6), steps=150, seed=0).go(lambda step: None).mean_lag)
     assert max(lags["adaptive"]) <= 1 and min(lags["adaptive"]) > 0.95
     assert lags["full"] == pytest.approx([1, 4, 8], rel=0.1)
 
@@ -195,7 +195,7 @@ def test_the_setting_chooses_the_window_and_in_process_it_is_full() -> None:
 
 
 def test_stragglers_open_it_and_cost_no_time() -> None:
-    lengths = Straggling(Constant(6), 0.05, 30)
+    lengths = Straggling(ConstantLength(6), 0.05, 30)
     full, ours = (simulated(lengths, TOKEN / (2 * SLOTS), adaptive) for adaptive in (False, True))
     assert ours.total < 1.02 * full.total and ours.max_lag <= 8
     assert ours.mean_lag < 0.8 * full.mean_lag

@@ -14,7 +14,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError
 from strop.model.files import export
-from strop.prepare.embedding import Encoder
+from strop.prepare.embedding import TextEncoder
 from strop.prepare.filters import count_tokens
 
 
@@ -103,7 +103,7 @@ def test_duplicates_by_embedding_need_equal_numbers(tmp_path: Path) -> None:
 def test_a_question_is_dropped_for_its_likeness_to_a_kept_one_alone(tmp_path: Path) -> None:
     export(tiny_qwen3().model, byte_tokenizer(), tmp_path / "encoder")
     texts = ["a" * 12, "a" * 6 + "z" * 6, "z" * 12, "a" * 5 + "z" * 7]
-    vectors = Encoder(str(tmp_path / "encoder"), 64)(texts)
+    vectors = TextEncoder(str(tmp_path / "encoder"), 64)(texts)
     alike = vectors @ vectors.T
     near = min(alike[0, 1], alike[1, 2], alike[2, 3])
     assert alike[0, 2] < near, "the middle is nearer to both ends than they are to each other"

@@ -20,15 +20,15 @@ from strop.lab.scaling.compare import MARGIN
 from strop.model.settings import ModelSettings
 from strop.prepare import Difficulty
 from strop.verifiers.code_verifier import CodeVerifier
-from strop_verify.code.outcome import Settings
+from strop_verify.code.outcome import ProgramSettings
 from strop_verify.sandbox import Limits
 
 
 @pytest.mark.parametrize(("tests", "seconds"), [(1, 12.0), (2, 19.0), (42, 299.0), (43, 300.0), (500, 300.0)])
 def test_seconds_of_a_program_under_skyworks_sandbox(tests: int, seconds: float) -> None:
     # min(7 n + 5, 300) for n tests, 6 of each
-    assert Settings(Limits()).total(tests) == seconds
-    assert Settings(Limits()).test_seconds == CodeVerifier().test_seconds == 6.0
+    assert ProgramSettings(Limits()).total(tests) == seconds
+    assert ProgramSettings(Limits()).test_seconds == CodeVerifier().test_seconds == 6.0
     assert CodeVerifier().total_seconds is None
 
 

@@ -28,7 +28,7 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run import benchmarking, fine_tuning, preflight, resuming, sft_config
-from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmark_plan import BenchmarkPlan, parse_models
 from strop.run.benchmarking import measure
 from strop.run.folder import RunFolder
 from strop.run.run import resume, train
@@ -265,7 +265,7 @@ def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     notes = Notes()
     quick = changed(PLAIN, samples="1", budget=4)
     models = parse_models([f"base={run / 'model'}", f"run={run}"])
-    grid = measure(Plan(models, (benchmark(str(tmp_path / "exam.jsonl")),), quick, tmp_path / "out"), notes)
+    grid = measure(BenchmarkPlan(models, (benchmark(str(tmp_path / "exam.jsonl")),), quick, tmp_path / "out"), notes)
     kept = [json.loads((tmp_path / "out" / name / "exam" / "settings.json").read_text()) for name in ("base", "run")]
     assert kept[0]["prompts"] == kept[1]["prompts"] and kept[0]["template"] == kept[1]["template"]
     trained = record_of(run).trained
@@ -283,7 +283,9 @@ def test_runs_with_different_prompts_are_not_compared(run: Path, tmp_path: Path)
           tmp_path / "other", SilentView())  # fmt: skip
     write(tmp_path / "exam.jsonl", range(3))
     models = parse_models([f"one={run}", f"other={tmp_path / 'other'}"])
-    plan = Plan(models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples="1"), tmp_path / "out")
+    plan = BenchmarkPlan(
+        models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples="1"), tmp_path / "out"
+    )
     with pytest.raises(InputError, match="trained with different prompts .* name one for all with --template"):
         measure(plan, SilentView())
 
@@ -438,7 +440,7 @@ def test_a_run_that_begins_with_a_fine_tuned_model_was_trained_on_its_demonstrat
     ]
     models = parse_models([str(tmp_path / "run"), f"sft={tmp_path / 'sft'}", f"{tmp_path / 'run'}@1"])
     quick = changed(PLAIN, samples="1", budget=4)
-    grid = measure(Plan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    grid = measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
     assert list(grid.trained_on.values()) == [5, 5, 5]
     for place, step in (("run", None), ("run", 1), ("run/model", None), ("sft", None), ("sft", 1)):
         asked = configure(str(tmp_path / place), source=str(exam), step=step)
@@ -487,7 +489,9 @@ def test_a_base_of_strops_own_is_that_of_the_run_beside_it(tmp_path: Path) -> No
     RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
     (tmp_path / "run" / "model").mkdir()
     for sets, seed in (((), 5), (("seed=7",), 7)):
-        plan = Plan(parse_models(["base=embedded", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out", sets=sets)
+        plan = BenchmarkPlan(
+            parse_models(["base=embedded", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out", sets=sets
+        )
         assert [benchmarking._plan_config(plan, model).seed for model in plan.models] == [seed, seed]
-    plan = Plan(parse_models(["embedded-moe", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out")
+    plan = BenchmarkPlan(parse_models(["embedded-moe", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out")
     assert benchmarking._plan_config(plan, plan.models[0]).seed == 0  # which the run did not begin with

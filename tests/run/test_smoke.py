@@ -15,10 +15,10 @@ from strop.base.types import InputError
 from strop.cli import app
 from strop.model.files import export
 from strop.run.accelerators import Finding
-from strop.run.smoke import Outcome, as_markdown, smoke
+from strop.run.smoke import CheckOutcome, as_markdown, smoke
 
 
-def outcomes(*groups: str, model: str | None = None, limit: float = 300.0) -> dict[str, Outcome]:
+def outcomes(*groups: str, model: str | None = None, limit: float = 300.0) -> dict[str, CheckOutcome]:
     found = list(smoke("cpu", model, None, limit, groups, lambda group: None))
     return {outcome.check: outcome for outcome in found}
 
@@ -64,7 +64,9 @@ def test_ranks_fail_where_they_cannot_reach_each_other(monkeypatch: pytest.Monke
 
 
 def test_the_table_is_markdown() -> None:
-    table = as_markdown([Finding("NCCL", "ok", "2.28.9")], [Outcome("bf16 update", "FAIL", "the loss is nan", 1.25)])
+    table = as_markdown(
+        [Finding("NCCL", "ok", "2.28.9")], [CheckOutcome("bf16 update", "FAIL", "the loss is nan", 1.25)]
+    )
     assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()][2:] == [
         ["NCCL", "", "2.28.9", ""], ["bf16 update", "FAIL", "the loss is nan", "1.2"],
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.orchestration.placement import place
-from strop.orchestration.process_registry import Worker, write_processes
+from strop.orchestration.process_registry import RegisteredWorker, write_processes
 from strop.orchestration.settings import OrchestrationSettings
 from strop.run.folder import RunFolder
 from strop.run.status import read_status
@@ -53,7 +53,7 @@ def beaten(run: Path) -> None:
 
 def test_a_running_one_is_measured(run: Path) -> None:
     beaten(run)
-    write_processes(run, [Worker.of("generator-0", os.getppid())])
+    write_processes(run, [RegisteredWorker.of("generator-0", os.getppid())])
     found = read_status(RunFolder.open(run))
     assert (found.state, found.recipe, found.step, found.steps) == ("running", "grpo", 3, 100)
     assert found.eta == pytest.approx(97 * 10)
@@ -73,7 +73,7 @@ def test_a_running_one_is_measured(run: Path) -> None:
 def test_a_driver_that_is_gone_is_dead(run: Path) -> None:
     beaten(run)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    worker = Worker.of("driver", child.pid)
+    worker = RegisteredWorker.of("driver", child.pid)
     tell(run, pid=worker.pid, started=worker.started)
     assert read_status(RunFolder.open(run)).state == "running"
     child.kill()
@@ -213,7 +213,7 @@ def test_a_run_without_shares_of_its_time_shows_none(tmp_path: Path) -> None:
 
 def test_gpus_of_each_process_are_shown(run: Path) -> None:
     beaten(run)
-    write_processes(run, [Worker.of("generator-0", os.getppid())])
+    write_processes(run, [RegisteredWorker.of("generator-0", os.getppid())])
     assert "GPUs" not in CliRunner().invoke(app, ["status", str(run)]).output
     placement = place((4,), OrchestrationSettings(max_lag=1), 2, evaluator=False)
     RunFolder.open(run).write_json("placement.json", placement.as_json())

@@ -17,7 +17,7 @@ from strop.base.progress import Progress
 from strop.base.types import StropError
 from strop.base.view import SilentView, Values
 from strop.config.schema import RunConfig
-from strop.orchestration.process_registry import Worker, stacks_path
+from strop.orchestration.process_registry import RegisteredWorker, stacks_path
 from strop.run import watchdog as module
 from strop.run.run import resume, train
 from strop.run.watchdog import NoProgress, Watch, descendants, kill_children
@@ -111,7 +111,7 @@ def test_a_stuck_worker_is_dumped_killed_and_named(tmp_path: Path) -> None:
     assert "the last was a completion" in done.stderr
     assert "in stuck_worker" in stacks_path(tmp_path, "generator-0").read_text()
     (row,) = json.loads((tmp_path / "processes.json").read_text())
-    assert not Worker(**row).alive
+    assert not RegisteredWorker(**row).alive
 
 
 def test_what_makes_progress_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +185,8 @@ def test_children_and_theirs_are_ended() -> None:
     deadline = time.monotonic() + 20
     while len(descendants(child.pid)) < 1 and time.monotonic() < deadline:
         time.sleep(0.02)
-    grandchild = Worker.of("grandchild", descendants(child.pid)[0])
-    parent = Worker.of("child", child.pid)
+    grandchild = RegisteredWorker.of("grandchild", descendants(child.pid)[0])
+    parent = RegisteredWorker.of("child", child.pid)
     assert [parent.alive, grandchild.alive] == [True, True]
     assert {child.pid, grandchild.pid} <= set(descendants(os.getpid()))
     kill_children(child.pid)

@@ -14,7 +14,7 @@ from tests.serving.running import VERSION, Running, directly, endpoint, ids_of
 from tests.tiny import tiny_qwen3
 
 from strop.model.attention import PackedContext
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 
 PROMPT = "3+5-2="
 BODY = {"prompt": PROMPT, "max_tokens": 24, "seed": 11}
@@ -135,7 +135,7 @@ def packed_context(sequence: list[int]) -> PackedContext:
 
 def test_echo_scores_the_prompt(served: Running) -> None:
     answer = served.complete(prompt=["3+5=8", "ab"], echo=True, max_tokens=0, logprobs=1)
-    wanted, _ = tiny_qwen3()(Packed.whole([ids_of("3+5=8").tolist()]), 1.0)
+    wanted, _ = tiny_qwen3()(PackedInputs.whole([ids_of("3+5=8").tolist()]), 1.0)
     first, second = answer["choices"]
     assert first["text"] == "3+5=8" and second["text"] == "ab"
     assert first["logprobs"]["tokens"] == list("3+5=8") and first["logprobs"]["text_offset"] == [0, 1, 2, 3, 4]

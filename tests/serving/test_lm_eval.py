@@ -19,7 +19,7 @@ import pytest
 from tests.serving.running import Running, directly, endpoint, ids_of
 from tests.tiny import tiny_qwen3
 
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 
 COMMAND = os.environ.get("STROP_LM_EVAL") or shutil.which("lm_eval")
 pytestmark = [
@@ -82,7 +82,7 @@ def own_loglikelihood(context: str, continuation: str) -> tuple[float, bool]:
     """Log-prob of `continuation`, and whether greedy decoding would write it."""
     ids = ids_of(context + continuation).tolist()
     policy, behind = tiny_qwen3(), len(ids_of(context))
-    logprob, _ = policy(Packed.whole([ids]), 1.0)
+    logprob, _ = policy(PackedInputs.whole([ids]), 1.0)
     wanted = directly(context, 0, temperature=0, max_new_tokens=len(ids) - behind)[0].token_ids.tolist()
     return float(logprob[behind - 1 :].sum().detach()), wanted == ids[behind:]
 

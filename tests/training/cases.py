@@ -13,7 +13,7 @@ from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Mean, Metrics
 from strop.base.sample import Sample
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 
 VOCABULARY = 11
 EOS = 2
@@ -31,7 +31,7 @@ class TinyPolicy(nn.Module):
         self.unused = nn.Linear(width, width)
         self.to(dtype)
 
-    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(self, packed: PackedInputs, temperature: float) -> tuple[Tensor, Tensor]:
         """(log-prob [M], entropy [M]) of the packed targets, in fp32 or wider."""
         hidden = []
         for ids in packed.token_ids.split(list(packed.lengths)):

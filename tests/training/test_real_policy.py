@@ -17,7 +17,7 @@ from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.base.metrics import values
 from strop.base.sample import Sample
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 from strop.training.checkpoint import load, save
 from strop.training.packing import MicroBatch, Update, pack
@@ -66,7 +66,7 @@ def test_the_loss_is_that_of_each_sequence_run_alone():
     loss, _ = loss_and_gradient(policy, update)
     total = 0.0
     for sample in samples:
-        logprob, _ = policy(Packed.whole([sample.token_ids.tolist()]), 0.9)
+        logprob, _ = policy(PackedInputs.whole([sample.token_ids.tolist()]), 0.9)
         trained = torch.from_numpy(sample.trained[1:])
         total -= float((torch.from_numpy(sample.advantages[1:]) * logprob.detach())[trained].sum())
     assert loss == pytest.approx(total / update.trained_tokens, rel=1e-5)

@@ -14,7 +14,7 @@ from tests.training.test_sharded_trainer import CASES, MODEL, assert_close, grou
 
 from strop.algorithms.aggregation import TokenMean
 from strop.base.types import InputError
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 from strop.model.sequence_parallel import refuse_heads
 from strop.recipes.resolve import resolve
 from strop.run import preflight
@@ -42,7 +42,7 @@ def forward_and_backward(learner: Learner, rank: int = 0) -> dict[str, Any]:
     torch.manual_seed(0)
     ((logprob * torch.randn(len(logprob)) + 0.1 * entropy).sum() * ranks.size).backward()
     named = {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
-    nothing = Packed.whole([[5]])  # a micro-batch of a team that only takes part
+    nothing = PackedInputs.whole([[5]])  # a micro-batch of a team that only takes part
     empty = policy(nothing, 1.0)[0]
     empty.sum().backward()
     return {

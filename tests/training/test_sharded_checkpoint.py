@@ -21,7 +21,7 @@ from torch import Tensor
 
 from strop.base.types import StropError
 from strop.training import checkpoint
-from strop.training.checkpoint import DiskFull, Entry, Retention
+from strop.training.checkpoint import CheckpointEntry, DiskFull, Retention
 from strop.training.learner import Learner
 
 ONE_LAYER = "model.fresh.layers=1"  # has tensors of every kind
@@ -43,7 +43,7 @@ def everything(learner: Learner) -> dict[str, Tensor]:
 
 def save(learner: Learner, root: Path, step: int) -> None:
     extra = {"rng": {"torch": torch.arange(5)}}
-    learner.save(Entry(root, step, {"loop": {"step": step}}, None, KEEP), extra)
+    learner.save(CheckpointEntry(root, step, {"loop": {"step": step}}, None, KEEP), extra)
 
 
 def writes(root: Path) -> Callable[[Learner, int], Any]:
@@ -194,7 +194,7 @@ def test_ranks_keep_as_many_checkpoints_as_they_are_told_and_know_when_they_are_
     def work(learner: Learner, rank: int) -> list[bool]:
         for step in (1, 2):
             state = {"loop": {"step": step}}
-            learner.save(Entry(root, step, state, None, Retention(last=1)), {})
+            learner.save(CheckpointEntry(root, step, state, None, Retention(last=1)), {})
             state["loop"]["step"] = 99
             learner.settle(wait=True)
         if rank == 1:  # has not written its share yet

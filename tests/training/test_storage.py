@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strop.training import checkpoint
-from strop.training.checkpoint import Entry, Retention
+from strop.training.checkpoint import CheckpointEntry, Retention
 from strop.training.storage import Storage
 
 
@@ -38,15 +38,17 @@ def test_what_is_saved_is_what_there_was_when_it_was_begun(tmp_path: Path, monke
     monkeypatch.setattr(checkpoint, "save", late)
     storage, keep = Storage(), Retention(last=1, best=1)
     weight, state = torch.ones(3), {"held_out": {"2": 0.5}}
-    storage.begin(Entry(tmp_path, 1, state, 0.5, keep), {"policy": {"w": weight}}, {"rng": {"r": torch.arange(2)}})
+    storage.begin(
+        CheckpointEntry(tmp_path, 1, state, 0.5, keep), {"policy": {"w": weight}}, {"rng": {"r": torch.arange(2)}}
+    )
     weight.zero_()
     state["held_out"]["4"] = 1.0
     assert not storage.settle(wait=False) and checkpoint.steps(tmp_path) == []
     threading.Timer(0.1, held.set).start()
     second = Copied(tmp_path, policy={"w": weight})
-    storage.begin(Entry(tmp_path, 2, {}, 0.25, keep), second, {})
+    storage.begin(CheckpointEntry(tmp_path, 2, {}, 0.25, keep), second, {})
     assert second.seen == [1]  # one copy at a time in memory
-    storage.begin(Entry(tmp_path, 3, {}, None, keep), {}, {})
+    storage.begin(CheckpointEntry(tmp_path, 3, {}, None, keep), {}, {})
     assert storage.settle(wait=True) and storage.settle(wait=False)
     assert checkpoint.steps(tmp_path) == [1, 3]  # the best and the newest
     first = checkpoint.load(tmp_path, 1)

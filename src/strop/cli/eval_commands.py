@@ -182,8 +182,8 @@ def evaluate(
     from strop.run import benchmark_plan, benchmarking
 
     folder = out if out is not None else free_folder("eval")
-    remote = None if endpoint is None else benchmark_plan.Remote(endpoint, api_key_env, concurrency)
-    plan = benchmark_plan.Plan(
+    remote = None if endpoint is None else benchmark_plan.RemoteEndpoint(endpoint, api_key_env, concurrency)
+    plan = benchmark_plan.BenchmarkPlan(
         benchmark_plan.parse_models(named), measured, chosen, folder, data, limit, seed, recipe, tuple(sets), remote
     )
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"

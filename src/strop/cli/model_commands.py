@@ -187,7 +187,9 @@ def serve(
     preflight.using(model, recipe, sets)  # says what is wrong before torch takes its seconds to load
     from strop.run import serve_model
 
-    plan = serve_model.Plan(model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None)
+    plan = serve_model.ServePlan(
+        model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None
+    )
     with viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view:
         answered = serve_model.serve(plan, view, lambda facts: print(facts.line(as_json), flush=True))
     print(f"stopped; {answered} requests were answered", file=sys.stderr)

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from strop.base.interrupt import on_interrupt
 from strop.base.types import InputError
 from strop.config.edits import explain
-from strop.dashboard.reading import Filters, Runs, page
+from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.serving.listening import QuietServer, host_of, is_loopback, listen
 
 Scope = MutableMapping[str, Any]
@@ -53,7 +53,7 @@ _logger = logging.getLogger(__name__)
 class Dashboard:
     """The application, over the runs that it shows."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: FollowedRuns) -> None:
         self._runs = runs
         self._files = {
             each.name: each.read_bytes()
@@ -125,7 +125,7 @@ def _error(status: int, reason: str) -> tuple[int, str, bytes]:
 HOST, PORT = "127.0.0.1", 8030
 
 
-class Server:
+class DashboardServer:
     """Serves the dashboard of some runs to this machine; `run` blocks, `stop` may be called from any thread.
 
     Args:
@@ -133,7 +133,7 @@ class Server:
         listening: the socket that it answers on; see `opened`.
     """
 
-    def __init__(self, runs: Runs, listening: socket.socket) -> None:
+    def __init__(self, runs: FollowedRuns, listening: socket.socket) -> None:
         self._app = Dashboard(runs)
         self._socket = listening
         self._stop = threading.Event()
@@ -174,7 +174,7 @@ def opened(port: int) -> tuple[socket.socket, str]:
 def background(runs: Sequence[Path]) -> Iterator[str]:
     """A dashboard on a thread while the block runs; its URL."""
     listening, url = opened(0)
-    server = Server(Runs(runs), listening)
+    server = DashboardServer(FollowedRuns(runs), listening)
     thread = threading.Thread(target=server.run, name="strop-dashboard", daemon=True)
     thread.start()
     try:

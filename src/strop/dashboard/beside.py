@@ -17,8 +17,8 @@ from pathlib import Path
 
 from strop.base.types import InputError, StropError
 from strop.base.view import View
-from strop.dashboard.app import PORT, Server, opened
-from strop.dashboard.reading import Runs
+from strop.dashboard.app import PORT, DashboardServer, opened
+from strop.dashboard.reading import FollowedRuns
 from strop_verify.child_process import ChildProcess, connect_to_parent, start_module, thread_environment
 from strop_verify.framing import Channel
 
@@ -63,14 +63,14 @@ def main() -> None:
     except InputError:
         listening, url = opened(0)
     channel.send_all(url.encode())
-    Server(_begun(run), listening).run()
+    DashboardServer(_begun(run), listening).run()
 
 
-def _begun(run: Path) -> Runs:
+def _begun(run: Path) -> FollowedRuns:
     """The run once its folder is there and whole; a former one in its place may be removed meanwhile."""
     while True:
         try:
-            return Runs([run])
+            return FollowedRuns([run])
         except InputError:
             time.sleep(LOOK_SECONDS)
 

@@ -149,7 +149,7 @@ LARGEST_LOG_RATIO = 20.0  # of a token's probabilities; JSON has no infinity
 LONGEST_READ = 4 * 2**20  # bytes of metrics in one answer; the page asks again for the rest
 
 
-class Runs:
+class FollowedRuns:
     """The runs that a dashboard shows, by the names that tell them apart.
 
     Raises:

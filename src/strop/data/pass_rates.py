@@ -15,14 +15,14 @@ from strop.data.history import EARLIER, PASS_RATES, ProblemFilter, ProblemRate, 
 from strop.data.source import question_digest
 
 
-class Asked(NamedTuple):
+class AskedQuestion(NamedTuple):
     """A visited problem: its id, which may be another problem's where seeds differ, and its question, if known."""
 
     id: str
     question: str | None
 
 
-def read_pass_rates(path: Path) -> dict[Asked, list[Visit]]:
+def read_pass_rates(path: Path) -> dict[AskedQuestion, list[Visit]]:
     """The visits of every problem, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
 
     Raises:
@@ -31,20 +31,20 @@ def read_pass_rates(path: Path) -> dict[Asked, list[Visit]]:
     file = _file(path)
     if not file.is_file():
         raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
-    found: dict[Asked, list[Visit]] = {}
+    found: dict[AskedQuestion, list[Visit]] = {}
     for number, line in enumerate(file.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
             visits = [
                 Visit(v["step"], v["stage"], v["samples"], v["passed"], str(v.get("run", ""))) for v in row["visits"]
             ]
-            found[Asked(row["id"], row.get("question"))] = visits
+            found[AskedQuestion(row["id"], row.get("question"))] = visits
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
     return found
 
 
-class Together(NamedTuple):
+class CombinedPassRates(NamedTuple):
     """The visits that several files have of one problem, each once, in the order of the files.
 
     Attributes:
@@ -56,7 +56,7 @@ class Together(NamedTuple):
     guessed: frozenset[str]
 
 
-def together(files: Mapping[str, Sequence[Visit]]) -> Together:
+def together(files: Mapping[str, Sequence[Visit]]) -> CombinedPassRates:
     """What the files, by their paths, have of one problem.
 
     Visits are the same where run, step and numbers are; two in one file are two, whatever they have in common. Earlier
@@ -80,7 +80,7 @@ def together(files: Mapping[str, Sequence[Visit]]) -> Together:
                 guessed.add(file)
                 kept[one] = kept[one]._replace(run=kept[one].run or own[place].run)
         kept += [own[place] for place in sorted(new)]
-    return Together([v._replace(run="") if v.run in files else v for v in kept], frozenset(guessed))
+    return CombinedPassRates([v._replace(run="") if v.run in files else v for v in kept], frozenset(guessed))
 
 
 def _may_be_one(first: Visit, second: Visit) -> bool:
@@ -114,7 +114,7 @@ def add_up(paths: Sequence[str], wanted: ProblemFilter) -> Sum:
     Raises:
         InputError: see `read_pass_rates`.
     """
-    files: dict[Asked, dict[str, list[Visit]]] = {}
+    files: dict[AskedQuestion, dict[str, list[Visit]]] = {}
     for path in _each_once(paths):
         for name, visits in read_pass_rates(Path(path)).items():
             files.setdefault(name, {})[path] = visits
@@ -123,7 +123,7 @@ def add_up(paths: Sequence[str], wanted: ProblemFilter) -> Sum:
     return Sum(sorted(rows, key=lambda row: (row.pass_rate, row.id)), _guessed(found.values()))
 
 
-def _guessed(found: Iterable[Together]) -> tuple[str, ...]:
+def _guessed(found: Iterable[CombinedPassRates]) -> tuple[str, ...]:
     return tuple(sorted({file for each in found for file in each.guessed}))
 
 
@@ -167,8 +167,10 @@ def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> Recalled:
     Raises:
         InputError: see `read_pass_rates`; or a file that knows none of the problems.
     """
-    asked = [Asked(problem.id, question_digest(problem)) for problem in problems]
-    place = {key: index for index, key in enumerate(asked)} | {Asked(key.id, None): i for i, key in enumerate(asked)}
+    asked = [AskedQuestion(problem.id, question_digest(problem)) for problem in problems]
+    place = {key: index for index, key in enumerate(asked)} | {
+        AskedQuestion(key.id, None): i for i, key in enumerate(asked)
+    }
     files: dict[int, dict[str, list[Visit]]] = {}
     by_id = []
     for path in _each_once(paths):

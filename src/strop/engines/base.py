@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
-from strop.engines.continuation import Chain, Plan, StopStrings
+from strop.engines.continuation import Chain, ContinuationPlan, StopStrings
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, OpenRequests, PauseMode, Request, Sampling, Scores
-from strop.engines.requests import Limits, checked
-from strop.engines.slots import Entry
+from strop.engines.requests import RequestLimits, checked
+from strop.engines.slots import SlotEntry
 
 Row = Sequence[float] | NDArray[np.int64] | NDArray[np.float32]
 
@@ -22,7 +22,12 @@ class BaseEngine(ABC):
     """The part of `strop.engines.protocol.Engine` that is the same whatever draws the tokens."""
 
     def __init__(
-        self, limits: Limits, slots: int, tokenizer: PreTrainedTokenizerBase, version: int, whole_logprobs: bool = True
+        self,
+        limits: RequestLimits,
+        slots: int,
+        tokenizer: PreTrainedTokenizerBase,
+        version: int,
+        whole_logprobs: bool = True,
     ) -> None:
         self._limits = limits
         self._at_once = slots
@@ -57,7 +62,7 @@ class BaseEngine(ABC):
         Raises:
             InputError: see `Plan.of`.
         """
-        Plan.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
+        ContinuationPlan.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
 
     def submit(self, request: Request) -> None:
         """Queue a request.
@@ -119,14 +124,14 @@ class BaseEngine(ABC):
         return found
 
     @abstractmethod
-    def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
+    def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
         """Request, sample, tokens and log-probs of what runs."""
 
     def _hold(self, paused: bool) -> None:  # noqa: B027  (what draws only when stepped has nothing to hold)
         """Have what draws on its own stop or go on."""
 
     @abstractmethod
-    def _enqueue(self, entry: Entry) -> None:
+    def _enqueue(self, entry: SlotEntry) -> None:
         """Queue a checked request."""
 
     @abstractmethod
@@ -155,7 +160,7 @@ class BaseEngine(ABC):
 
     def _report(
         self,
-        entry: Entry,
+        entry: SlotEntry,
         index: int,
         chain: Chain | None,
         token_ids: NDArray[np.int64],

@@ -121,7 +121,7 @@ class OneSpan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ContinuationPlan:
     """How the samples of a request go on.
 
     Attributes:
@@ -141,7 +141,7 @@ class Plan:
     after: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, sampling: Sampling, tokenizer: PreTrainedTokenizerBase, stop_ids: tuple[int, ...]) -> Plan:
+    def of(cls, sampling: Sampling, tokenizer: PreTrainedTokenizerBase, stop_ids: tuple[int, ...]) -> ContinuationPlan:
         """The plan of `sampling`.
 
         Raises:
@@ -184,7 +184,7 @@ class Plan:
 class FollowThinking:
     """Thinking until its marker, its budget, or an interruption after `position` tokens; then the answer."""
 
-    plan: Plan
+    plan: ContinuationPlan
     position: int | None
     _thinks: bool = True
 
@@ -215,7 +215,7 @@ class FollowThinking:
 
 
 @dataclass(frozen=True)
-class Watch:
+class StopWatch:
     """What ends the spans of a request's completions, beside their budgets and markers."""
 
     stop_ids: frozenset[int]
@@ -233,7 +233,7 @@ class Chain:
         versions: which weights drew what, as far as is known.
     """
 
-    def __init__(self, continuation: Continuation, watch: Watch) -> None:
+    def __init__(self, continuation: Continuation, watch: StopWatch) -> None:
         self.sampled_from = 0
         self.versions: list[VersionSpan] = []
         self._continuation = continuation

@@ -10,14 +10,14 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, IntArray
-from strop.engines.continuation import Plan, StopStrings, Watch
+from strop.engines.continuation import ContinuationPlan, StopStrings, StopWatch
 from strop.engines.protocol import Request, Sampling
-from strop.engines.slots import Entry
+from strop.engines.slots import SlotEntry
 from strop.model.attention_kinds import longest_sequence
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """The longest prompt + completion, the vocabulary, and the ids that end every completion."""
 
     max_tokens: int
@@ -32,7 +32,7 @@ class Limits:
         end_ids: object,
         tokenizer: PreTrainedTokenizerBase,
         max_tokens: int | None,
-    ) -> Limits:
+    ) -> RequestLimits:
         """The limits of a model, whose own longest sequence `max_tokens` may shorten.
 
         Args:
@@ -68,7 +68,9 @@ class Limits:
         return tuple(sorted({*self.end_ids, *sampling.stop_token_ids}))
 
 
-def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase, strings: StopStrings) -> Entry:
+def checked(
+    request: Request, limits: RequestLimits, tokenizer: PreTrainedTokenizerBase, strings: StopStrings
+) -> SlotEntry:
     """The request ready to wait for a slot; `strings` are those of `tokenizer`.
 
     Raises:
@@ -91,5 +93,7 @@ def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase
     if strange:
         raise InputError(f"{name}: stop_token_ids {strange} are outside the {limits.vocabulary} known")
     stop_ids = limits.stop_ids(sampling)
-    plan = Plan.of(sampling, tokenizer, stop_ids)
-    return Entry(request, ids.astype(np.int64), stop_ids, plan, Watch(frozenset(stop_ids), sampling.stop, strings))
+    plan = ContinuationPlan.of(sampling, tokenizer, stop_ids)
+    return SlotEntry(
+        request, ids.astype(np.int64), stop_ids, plan, StopWatch(frozenset(stop_ids), sampling.stop, strings)
+    )

@@ -14,20 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.engines.continuation import Chain, Plan, Watch
+from strop.engines.continuation import Chain, ContinuationPlan, StopWatch
 from strop.engines.protocol import Request
 from strop.engines.sampling import stream_key
 
 
 @dataclass(eq=False)
-class Entry:
+class SlotEntry:
     """A submitted request: its next samples wait, `donor` is the slot that last held its prompt."""
 
     request: Request
     ids: NDArray[np.int64]
     stop_ids: tuple[int, ...]
-    plan: Plan
-    watch: Watch
+    plan: ContinuationPlan
+    watch: StopWatch
     next_index: int = 0
     donor: int | None = None
 
@@ -45,7 +45,7 @@ class Entry:
 class RunningSequence:
     """One running sample."""
 
-    def __init__(self, entry: Entry, index: int) -> None:
+    def __init__(self, entry: SlotEntry, index: int) -> None:
         self.entry = entry
         self.index = index
         self.key = stream_key(entry.request.seed, index)
@@ -74,7 +74,7 @@ class Slots:
     def __init__(self, count: int, longest: int) -> None:
         self.count = count
         self.sequences: list[RunningSequence | None] = [None] * count
-        self.prompt_of: list[Entry | None] = [None] * count
+        self.prompt_of: list[SlotEntry | None] = [None] * count
         self.active = np.zeros(count, np.bool_)
         self.token, self.position, self.first, self.phase_end, self.sampled_from, self.top_k, self.prompt_epoch = (
             np.zeros(count, np.int64) for _ in range(7)

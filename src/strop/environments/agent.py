@@ -24,12 +24,12 @@ from pydantic import field_validator
 from strop.base.imports import function_named
 from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment, Outcome, Reply, Session
-from strop.environments.tools import OPEN, Call, tool_calls
+from strop.environments.tools import OPEN, ToolCall, tool_calls
 from strop.verifiers.base import scored
 from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
-    from strop.environments.conversations import Asked, Endpoint
+    from strop.environments.conversations import AgentEndpoint, AskedCompletion
 
 STACK_BYTES = 1 << 20  # of an agent's thread, of which there may be thousands
 Plain = tuple[str, str, tuple[tuple[str, str], ...]]  # role, content, and tool calls by name and arguments
@@ -83,7 +83,7 @@ class _Conversation(Session):
         self._environment = environment
         self._key = secrets.token_urlsafe(24)
         self._known: list[Plain] = []
-        self._endpoint: Endpoint | None = None
+        self._endpoint: AgentEndpoint | None = None
         self._tools: tuple[dict[str, Any], ...] = ()
         self._spent = False
 
@@ -121,7 +121,7 @@ class _Conversation(Session):
             self._endpoint.close(self._key, "this conversation is over")
             self._agent.cancel()
 
-    async def _next(self) -> Asked | None:
+    async def _next(self) -> AskedCompletion | None:
         """The agent's next request; None where it has ended."""
         asking = asyncio.ensure_future(self._line.next())
         try:
@@ -131,7 +131,7 @@ class _Conversation(Session):
                 asking.cancel()
         return asking.result() if asking.done() and not asking.cancelled() else None
 
-    def _new(self, asked: Asked) -> tuple[Message, ...]:
+    def _new(self, asked: AskedCompletion) -> tuple[Message, ...]:
         """The messages of a request behind those that are known; they are known from now on."""
         plain = [_plain(message) for message in asked.messages]
         kept = len(self._known)
@@ -148,14 +148,14 @@ class _Conversation(Session):
     def _answer(self, reply: str, finish_reason: str | None) -> None:
         calls = tool_calls(reply) if self._tools else []
         message: dict[str, Any] = {"role": "assistant", "content": reply}
-        if calls and finish_reason is None and all(isinstance(call, Call) for call in calls):
+        if calls and finish_reason is None and all(isinstance(call, ToolCall) for call in calls):
             message["content"] = reply.partition(OPEN)[0].strip() or None if OPEN in reply else None
             message["tool_calls"] = [
                 {
                     "id": f"call_{secrets.token_hex(8)}", "type": "function",
                     "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
                 }
-                for call in calls if isinstance(call, Call)
+                for call in calls if isinstance(call, ToolCall)
             ]  # fmt: skip
             finish_reason = "tool_calls"
         self._known.append(_plain(message))

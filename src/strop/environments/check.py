@@ -19,7 +19,7 @@ from strop.base.pieces import complaint
 from strop.base.types import InputError, Problem, Verdict, first_line
 from strop.environments.base import Environment, Outcome, Reply, Tool, Unjudged
 from strop.environments.outside import OutsideClass
-from strop.environments.sessions import Host, Turn
+from strop.environments.sessions import SessionHost, Turn
 from strop_verify.verdict import Status
 
 SLOW_SECONDS = 1.0
@@ -117,7 +117,7 @@ def _of_verdict(verdict: Verdict, seed: int) -> list[str]:
 
 
 async def _played(environment: Environment, problem: Problem, seed: int, name: str) -> list[tuple[Outcome, float]]:
-    host, chance = Host(environment), random.Random(seed)
+    host, chance = SessionHost(environment), random.Random(seed)
     found: list[tuple[Outcome, float]] = []
     for _ in range(environment.max_turns + 1):
         begin = time.perf_counter()

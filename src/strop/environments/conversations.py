@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import uvicorn
 
+from strop.serving.app import HttpReply as Response
 from strop.serving.app import Receive, Scope, Send
-from strop.serving.app import Reply as Response
 from strop.serving.listening import QuietServer, listen
 from strop.serving.refusal import Refusal
 
@@ -28,7 +28,7 @@ REFUSED_FIELDS = {"stream": (False,), "n": (1,)}  # and what they may be
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class AskedCompletion:
     """A request of an agent: its messages and tools as they came in; `answer` is the message that it waits for."""
 
     messages: list[dict[str, Any]]
@@ -36,7 +36,7 @@ class Asked:
     answer: asyncio.Future[dict[str, Any]]
 
 
-class Line:
+class AgentLine:
     """One agent's way to the policy.
 
     Attributes:
@@ -45,10 +45,10 @@ class Line:
 
     def __init__(self) -> None:
         self.closed: str | None = None
-        self._asked: asyncio.Queue[Asked] = asyncio.Queue()
-        self._open: Asked | None = None
+        self._asked: asyncio.Queue[AskedCompletion] = asyncio.Queue()
+        self._open: AskedCompletion | None = None
 
-    async def next(self) -> Asked:
+    async def next(self) -> AskedCompletion:
         """The agent's next request."""
         self._open = await self._asked.get()
         return self._open
@@ -82,11 +82,11 @@ class Line:
         if self._open is not None or not self._asked.empty():
             raise Refusal(409, "one request at a time: the one before has no answer yet", code="conversation_busy")
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait(Asked(body["messages"], tuple(body.get("tools") or ()), answer))
+        self._asked.put_nowait(AskedCompletion(body["messages"], tuple(body.get("tools") or ()), answer))
         return await answer
 
 
-class Endpoint:
+class AgentEndpoint:
     """The plain ASGI application, and the lines by their keys.
 
     Attributes:
@@ -95,11 +95,11 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.url = ""
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, AgentLine] = {}
 
-    def open(self, key: str) -> Line:
+    def open(self, key: str) -> AgentLine:
         """A new conversation, for whoever has this key."""
-        self._lines[key] = Line()
+        self._lines[key] = AgentLine()
         return self._lines[key]
 
     def close(self, key: str, reason: str) -> None:
@@ -141,7 +141,7 @@ class Endpoint:
             },
         )  # fmt: skip
 
-    def _line_of(self, scope: Scope) -> Line:
+    def _line_of(self, scope: Scope) -> AgentLine:
         headers = {name.lower(): value for name, value in scope["headers"]}
         key = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
         if key not in self._lines:
@@ -176,15 +176,15 @@ def _read(data: bytes) -> dict[str, Any]:
     return found
 
 
-_endpoints: dict[asyncio.AbstractEventLoop, Endpoint] = {}
+_endpoints: dict[asyncio.AbstractEventLoop, AgentEndpoint] = {}
 
 
-async def endpoint() -> Endpoint:
+async def endpoint() -> AgentEndpoint:
     """The endpoint of the running event loop, which begins to listen when it is first wanted."""
     loop = asyncio.get_running_loop()
     if loop not in _endpoints:
         for ended in [one for one in _endpoints if one.is_closed()]:
             del _endpoints[ended]
-        _endpoints[loop] = Endpoint()
+        _endpoints[loop] = AgentEndpoint()
         await _endpoints[loop].start()
     return _endpoints[loop]

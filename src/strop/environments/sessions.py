@@ -70,7 +70,7 @@ class _Running:
     turns: int = 0
 
 
-class Host:
+class SessionHost:
     """The sessions of one environment in one process, by key.
 
     Args:
@@ -183,7 +183,7 @@ class InlineSessions:
     """Sessions in the calling process, stepped at `poll`: right for environments that are quick and cannot hang."""
 
     def __init__(self, environment: Environment) -> None:
-        self._host = Host(environment)
+        self._host = SessionHost(environment)
         self._loop = asyncio.new_event_loop()
         self._waiting: list[Turn] = []
 

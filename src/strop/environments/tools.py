@@ -22,7 +22,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """A tool called by its name; `arguments` are as JSON gave them."""
 
     name: str
@@ -35,7 +35,7 @@ class Malformed(NamedTuple):
     reason: str
 
 
-def tool_calls(reply: str) -> list[Call | Malformed]:
+def tool_calls(reply: str) -> list[ToolCall | Malformed]:
     """The calls of a reply in order; none where it calls nothing. What stands in a think block is no call."""
     said = reply.rpartition(END_OF_THINKING)[2].strip()
     if OPEN in said or CLOSE in said:
@@ -45,7 +45,7 @@ def tool_calls(reply: str) -> list[Call | Malformed]:
     return []
 
 
-def _tagged(said: str) -> Iterator[Call | Malformed]:
+def _tagged(said: str) -> Iterator[ToolCall | Malformed]:
     before, *blocks = said.split(OPEN)
     if CLOSE in before:
         yield Malformed(f"{CLOSE} without {OPEN}")
@@ -59,7 +59,7 @@ def _tagged(said: str) -> Iterator[Call | Malformed]:
             yield _call(body, "arguments")
 
 
-def _call(text: str, arguments: str) -> Call | Malformed:
+def _call(text: str, arguments: str) -> ToolCall | Malformed:
     try:
         found = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -68,7 +68,7 @@ def _call(text: str, arguments: str) -> Call | Malformed:
         return Malformed(f'a call is an object with "name" and "{arguments}", and nothing else')
     if not isinstance(found["name"], str) or not isinstance(found[arguments], dict):
         return Malformed(f'"name" is a string and "{arguments}" an object')
-    return Call(found["name"], found[arguments])
+    return ToolCall(found["name"], found[arguments])
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def misfit(call: Call, tool: Tool) -> str | None:
+def misfit(call: ToolCall, tool: Tool) -> str | None:
     """Why the arguments do not fit the tool's schema (types of the properties, required and unknown ones), or None."""
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
     missing = [name for name in tool.parameters.get("required", ()) if name not in call.arguments]
@@ -204,7 +204,7 @@ class ToolSession(Session):
         if self.opened is not None:
             self.opened.close()
 
-    def _result(self, call: Call | Malformed) -> tuple[str, bool]:
+    def _result(self, call: ToolCall | Malformed) -> tuple[str, bool]:
         """What the policy is told, and whether its call was a mistake."""
         if isinstance(call, Malformed):
             return f"error: {call.reason}", True

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from strop.base.session import accept
 from strop.base.types import Message, Verdict
 from strop.environments.base import Environment, Outcome, Reply, Unjudged
-from strop.environments.sessions import Host, Turn, failed
+from strop.environments.sessions import SessionHost, Turn, failed
 from strop.verifiers.process_pool import read_problem
 from strop_verify.child_process import connect_to_parent
 from strop_verify.framing import Channel
@@ -54,13 +54,13 @@ def read_outcome(body: bytes) -> Outcome:
     return Verdict(**fields | {"status": Status(fields["status"]), "turn_scores": tuple(fields["turn_scores"])})
 
 
-class Worker:
+class SessionWorker:
     """Serves the process at the other end of `channel`."""
 
     def __init__(self, channel: Channel, environment: Environment) -> None:
         self._channel = channel
         self._environment = environment
-        self._host = Host(environment, self._in_thread)
+        self._host = SessionHost(environment, self._in_thread)
         self._threads = ThreadPoolExecutor(environment.threads + MOST_STUCK)
         self._room = asyncio.Semaphore(environment.threads)
         self._stuck = 0
@@ -138,7 +138,7 @@ def main() -> None:
     limit = environment.memory_mib * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Worker(channel, environment).serve()
+    SessionWorker(channel, environment).serve()
 
 
 if __name__ == "__main__":

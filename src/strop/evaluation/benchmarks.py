@@ -53,7 +53,7 @@ def _day(text: str) -> str:
     return full
 
 
-class Window(Settings):
+class ReleaseWindow(Settings):
     """Contests from `start` to `end`, days as `2024-08-01` (`2024-08` is its first day).
 
     Both midnights are inside, as in LiveCodeBench's own runner: a contest dated 2025-02-01T00:00 belongs to a window
@@ -81,12 +81,12 @@ class Window(Settings):
 
 # What papers call v5 (Archer, Skywork-OR1) and v6 (Archer).
 WINDOWS = {
-    "v5": Window(start="2024-08-01", end="2025-02-01"),
-    "v6": Window(start="2025-02-01", end="2025-05-01"),
+    "v5": ReleaseWindow(start="2024-08-01", end="2025-02-01"),
+    "v6": ReleaseWindow(start="2025-02-01", end="2025-05-01"),
 }
 
 
-def parse_window(text: str) -> Window:
+def parse_window(text: str) -> ReleaseWindow:
     """`v5`, `v6` or `2024-08-01..2025-02-01`.
 
     Raises:
@@ -97,7 +97,7 @@ def parse_window(text: str) -> Window:
     match = _WINDOW.fullmatch(text)
     if match is not None:
         try:
-            return Window(start=match[1], end=match[2])
+            return ReleaseWindow(start=match[1], end=match[2])
         except ValidationError as error:
             raise InputError(f"livecodebench:{text}: {complaint(error.errors()[0])}") from error
     raise InputError(f"livecodebench:{text}: write v5, v6 or a window of dates such as 2024-08-01..2025-02-01")
@@ -201,7 +201,7 @@ class Benchmark(Settings):
     stems: tuple[str, ...] = ()
     hub: HubDataset | None = None
     size: int | None = None
-    window: Window | None = None
+    window: ReleaseWindow | None = None
     task: str | None = None
     path: str | None = None
 

@@ -34,7 +34,7 @@ from strop.evaluation.intervals import difference_interval
 from strop.evaluation.protocols import in_words
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
-from strop.verifiers.judges import Judges
+from strop.verifiers.judges import OpenJudges
 
 PREFIX = "evaluation"
 # A benchmark's metrics stand beside the held-out problems' own.
@@ -176,7 +176,7 @@ def _dataset(name: str, examples: Sequence[Example], room: int, budget: int) -> 
 def measure(
     engine: Engine,
     sets: Sequence[ValidationSet],
-    judges: Judges,
+    judges: OpenJudges,
     progress: SetProgress = lambda name, done, total: None,
     turn: Callable[[], None] | None = None,
 ) -> dict[str, EvaluationResult]:

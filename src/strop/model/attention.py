@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 
 from strop.algorithms.tokens import send
-from strop.model.attention_kinds import EVERYTHING, KNOWN, PLAIN, Kind, Reach, explicit, reach_of, sees_all
+from strop.model.attention_kinds import EVERYTHING, KNOWN, PLAIN, AttentionKind, Reach, explicit, reach_of, sees_all
 
 
 class VariableLength(Protocol):
@@ -85,7 +85,9 @@ _ROWS = 512  # queries whose scores exist at once where a layer has a window, a 
 class AttentionContext(Protocol):
     """Says what the N tokens of a forward pass are, and computes their attention."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         """Attention [N, H, D] of query [N, H, D] over key and value [N, K, D] of this call (and of a cache)."""
         ...
 
@@ -139,7 +141,7 @@ def strop_attention(
     return strop_context.attend(layer, q, k, v, scale, kind)[None], None
 
 
-def _kind(module: Any, layer: int, window: int | None, cap: float | None, sinks: Tensor | None) -> Kind:
+def _kind(module: Any, layer: int, window: int | None, cap: float | None, sinks: Tensor | None) -> AttentionKind:
     """The kind of a layer: its reach by the configuration, which a window that the module gives must agree with."""
     reach = reach_of(module.config, layer)
     if window is not None and not sees_all(vars(module.config), window) and window != reach.window:
@@ -149,7 +151,7 @@ def _kind(module: Any, layer: int, window: int | None, cap: float | None, sinks:
         )
     if (cap is not None or sinks is not None) and module.config.model_type not in KNOWN:
         raise ValueError(f"attention 'strop' knows caps and sinks of {', '.join(sorted(KNOWN))} alone")
-    return PLAIN if reach == EVERYTHING and cap is None and sinks is None else Kind(reach, cap, sinks)
+    return PLAIN if reach == EVERYTHING and cap is None and sinks is None else AttentionKind(reach, cap, sinks)
 
 
 def _tempered(module: Any) -> bool:
@@ -220,7 +222,9 @@ class PackedContext:
         self._chunks: dict[int, PackedContext] = {}
         self._seen: dict[tuple[int, int, Reach], Tensor] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         """Attention [N, H, D]; see `AttentionContext`."""
         chunk = kind.reach.chunk
         if chunk is not None:
@@ -249,7 +253,9 @@ class PackedContext:
         q, k, v = (states.contiguous() for states in (query, key, value))
         return kernel()(q, k, v, self._offsets, max(self.lengths), scale, window)
 
-    def _dense(self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind) -> Tensor:
+    def _dense(
+        self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind
+    ) -> Tensor:
         """Causal attention of one bucket, [B·L, H, D]."""
 
         def batch(states: Tensor) -> Tensor:
@@ -267,7 +273,7 @@ class PackedContext:
             output = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
         return output.transpose(1, 2).reshape(-1, *output.shape[1::2])
 
-    def _rows(self, query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, kind: Kind) -> Tensor:
+    def _rows(self, query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, kind: AttentionKind) -> Tensor:
         """Attention [B, H, rows, D] of the queries from `start` on, at most `_ROWS`, over the keys that they see.
 
         What is computed by its definition is computed again in backward where there are several such parts.

@@ -66,7 +66,7 @@ EVERYTHING = Reach()
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class AttentionKind:
     """The attention of a layer.
 
     Attributes:
@@ -96,10 +96,10 @@ class Kind:
         return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1]
 
 
-PLAIN = Kind()
+PLAIN = AttentionKind()
 
 
-def explicit(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scale: float, kind: Kind) -> Tensor:
+def explicit(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scale: float, kind: AttentionKind) -> Tensor:
     """Attention [B, H, T, D] of query [B, H, T, D] over key, value [B, K, L, D], by its definition.
 
     All weights [B, H, T, L] exist at once; `seen` bool is broadcast to them.

@@ -35,7 +35,7 @@ from strop.model.files import (
 )
 from strop.model.location import dtype_name
 from strop.model.lora import without_adapters
-from strop.model.policy import Packed, Policy, base_of, copy_parameters, last_hidden, switch_off_dropout
+from strop.model.policy import PackedInputs, Policy, base_of, copy_parameters, last_hidden, switch_off_dropout
 from strop.model.sequence_parallel import SequenceParallel
 from strop.model.settings import ModelSettings
 
@@ -128,7 +128,7 @@ class Critic(nn.Module):
         """
         copy_parameters(self, weights)
 
-    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(self, packed: PackedInputs, temperature: float) -> tuple[Tensor, Tensor]:
         """V(s_t) [M] of the state in which each target was chosen, float32 with gradient, and zeros [M].
 
         The state of target t is the sequence before it: the hidden state of `packed.rows`. The zeros stand where a

@@ -22,12 +22,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
 from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
-from strop.model.attention_kinds import PLAIN, Kind, layer_reaches
+from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import checkpoint_layers, export, fresh_model, load_pretrained, stored_model
 from strop.model.head import LogitForm, collision, logprob_entropy, project
 from strop.model.kernels import native
-from strop.model.kernels.modules import Layout, SharedContext, fuse
+from strop.model.kernels.modules import SharedContext, SharedLayout, fuse
 from strop.model.kernels.native import LayerKernels
 from strop.model.location import dtype_name
 from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
@@ -97,7 +97,7 @@ class _Tap:
 
 
 __all__ = [
-    "FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAdapters", "export", "load_policy",
+    "FreshModel", "Lora", "ModelSettings", "PackedInputs", "Policy", "WithoutAdapters", "export", "load_policy",
     "meta_policy",
 ]  # fmt: skip
 
@@ -107,7 +107,7 @@ _KERNEL_GAP_FP32 = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedInputs:
     """S sequences one after another, and which of their tokens are to be scored.
 
     Example (sequences [5, 9, 17] and [5, 2], scoring 17 and 2): `token_ids=[5, 9, 17, 5, 2]`,
@@ -141,7 +141,7 @@ class Packed:
             )
 
     @classmethod
-    def whole(cls, sequences: Sequence[Sequence[int]]) -> Packed:
+    def whole(cls, sequences: Sequence[Sequence[int]]) -> PackedInputs:
         """Every token but the first of each sequence as a target, in order."""
         lengths = tuple(len(ids) for ids in sequences)
         token_ids = torch.tensor([token for ids in sequences for token in ids], dtype=torch.int64)
@@ -149,7 +149,7 @@ class Packed:
         rows = (positions[1:] > 0).nonzero()[:, 0]
         return cls(token_ids, positions, lengths, rows, token_ids[rows + 1])
 
-    def to(self, device: torch.device) -> Packed:
+    def to(self, device: torch.device) -> PackedInputs:
         """The same tokens on another device."""
         return replace(
             self,
@@ -347,7 +347,7 @@ class Policy(nn.Module):
                 "set model.cpu_kernels=false to compute without them, and report this"
             )
 
-    def _predicting(self, packed: Packed) -> Tensor:
+    def _predicting(self, packed: PackedInputs) -> Tensor:
         """Hidden states [M, E] that predict the targets."""
         kernels = native.load() if self._shares and self.device.type == "cpu" else None
         size = self._head_dim
@@ -357,7 +357,7 @@ class Policy(nn.Module):
         if kernels is None or size is None or not plain or not kernels.attends(self.head_weight.dtype, size):
             context = PackedContext(packed.lengths, packed.token_ids.device)
             return self.hidden(packed.token_ids, packed.positions, context, packed.experts)[packed.rows]
-        layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
+        layout = SharedLayout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
         hidden = self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))
         # Rows are shared too, and unlike indexing's, this gradient is summed in the same order by any threads.
         return F.embedding(layout.rows, hidden)
@@ -370,7 +370,7 @@ class Policy(nn.Module):
             return None
         return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
-    def forward(self, packed: Packed, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
+    def forward(self, packed: PackedInputs, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
 
         `with_collision` gives `head.collision` [M] as a third (no gradient; it costs the head's product once more).
@@ -404,7 +404,7 @@ class WithoutAdapters(nn.Module):
         super().__init__()
         self.policy = policy
 
-    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, ...]:
+    def forward(self, packed: PackedInputs, temperature: float) -> tuple[Tensor, ...]:
         """As `Policy.forward`."""
         adapters = self.policy.adapters
         if adapters is None:
@@ -507,17 +507,19 @@ class _Counting:
         self.layers: set[int] = set()
         self.plain_tokens = sys.maxsize
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         self.layers.add(layer)
         limits = (kind.reach.window, kind.reach.chunk, None if kind.softmax else 0)
         self.plain_tokens = min([self.plain_tokens, *(limit for limit in limits if limit is not None)])
         return self.inner.attend(layer, query, key, value, scale, kind)
 
 
-def _probe(policy: Policy) -> Packed:
+def _probe(policy: Policy) -> PackedInputs:
     """A few tokens to compare by."""
     sequences = [[(7919 * t + 1) % policy.vocabulary for t in range(n)] for n in _PROBE_LENGTHS]
-    return Packed.whole(sequences).to(policy.device)
+    return PackedInputs.whole(sequences).to(policy.device)
 
 
 @torch.no_grad()

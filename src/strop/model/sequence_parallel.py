@@ -23,7 +23,7 @@ from torch import Tensor
 
 from strop.base.types import InputError
 from strop.model.attention import PackedContext
-from strop.model.attention_kinds import PLAIN, Kind
+from strop.model.attention_kinds import PLAIN, AttentionKind
 
 KEY = "orchestration.sequence_parallel"
 
@@ -94,7 +94,9 @@ class UlyssesContext:
         self.group = group
         self.size = dist.get_world_size(group)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         """Attention [C, H, D] of query [C, H, D], key and value [C, K, D]; see `attention.AttentionContext`."""
         if kind.sinks is not None:  # those of this rank's heads
             kind = replace(kind, sinks=kind.sinks.unflatten(0, (self.size, -1))[dist.get_rank(self.group)])

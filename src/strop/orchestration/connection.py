@@ -134,7 +134,7 @@ class WorkerHandle(Protocol):
         ...
 
 
-class Launcher(Protocol):
+class WorkerLauncher(Protocol):
     """Starts workers. One launcher may serve several masters: each ends its own handles (`end`)."""
 
     def attach(self, folder: Path) -> None:
@@ -158,7 +158,7 @@ class Launcher(Protocol):
         ...
 
 
-def end(launcher: Launcher, handles: Sequence[WorkerHandle], seconds: float = CLOSING_SECONDS) -> None:
+def end(launcher: WorkerLauncher, handles: Sequence[WorkerHandle], seconds: float = CLOSING_SECONDS) -> None:
     """End workers: dismissed first, killed where they are not gone after `seconds`."""
     for handle in handles:
         handle.dismiss()
@@ -169,7 +169,7 @@ def end(launcher: Launcher, handles: Sequence[WorkerHandle], seconds: float = CL
     _await_deaths(launcher, handles, seconds)
 
 
-def _await_deaths(launcher: Launcher, handles: Sequence[WorkerHandle], seconds: float) -> None:
+def _await_deaths(launcher: WorkerLauncher, handles: Sequence[WorkerHandle], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         for handle in handles:

@@ -25,7 +25,7 @@ from strop.evaluation.validation import ValidationSet, by_name, measure
 from strop.model.policy import Policy
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore
-from strop.verifiers.judges import Judges
+from strop.verifiers.judges import OpenJudges
 
 
 class Weights(Protocol):
@@ -56,7 +56,7 @@ class WeightsOf:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredVersion:
     """The results of evaluating the weights after `step`.
 
     Attributes:
@@ -96,7 +96,7 @@ class Evaluator(Protocol):
         """
         ...
 
-    def poll(self, patience: float = 0.0) -> list[Measured]:
+    def poll(self, patience: float = 0.0) -> list[MeasuredVersion]:
         """The evaluations finished since the last call; may wait up to `patience` seconds where some are outstanding.
 
         Raises:
@@ -119,14 +119,14 @@ class InProcessEvaluator:
         devices: that the engine keeps busy.
     """
 
-    def __init__(self, engine: Engine, sets: Sequence[ValidationSet], judges: Judges, devices: int) -> None:
+    def __init__(self, engine: Engine, sets: Sequence[ValidationSet], judges: OpenJudges, devices: int) -> None:
         self.engine = engine
         self._sets = sets
         self._judges = judges
         self._devices = devices
         self._view: View = SilentView()
         self._begun: list[int] = []
-        self._done: list[Measured] = []
+        self._done: list[MeasuredVersion] = []
 
     @property
     def outstanding(self) -> Sequence[int]:
@@ -150,9 +150,9 @@ class InProcessEvaluator:
         with breakable():
             results = measure(self.engine, by_name(self._sets, names), self._judges, self._report)
         seconds = time.perf_counter() - begin
-        self._done.append(Measured(step, results, seconds, seconds * self._devices))
+        self._done.append(MeasuredVersion(step, results, seconds, seconds * self._devices))
 
-    def poll(self, patience: float = 0.0) -> list[Measured]:
+    def poll(self, patience: float = 0.0) -> list[MeasuredVersion]:
         """The finished evaluations; there is nothing to wait for."""
         found, self._done = self._done, []
         done = {measured.step for measured in found}

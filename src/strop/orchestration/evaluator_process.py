@@ -22,23 +22,32 @@ from strop.base.view import SilentView, View
 from strop.orchestration.connection import (
     ControllerConnection,
     Death,
-    Launcher,
     WorkerHandle,
+    WorkerLauncher,
     WorkerSpec,
     end,
     lively,
     overdue,
 )
-from strop.orchestration.evaluator import Measured, Weights
+from strop.orchestration.evaluator import MeasuredVersion, Weights
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.generator import GeneratorSettings
-from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated, Work
+from strop.orchestration.messages import (
+    Evaluate,
+    Evaluated,
+    Evaluating,
+    Ready,
+    StoredWeights,
+    Updated,
+    WeightUpdate,
+    Work,
+)
 from strop.orchestration.weight_store import EVALUATED, WeightTransport
 
 if TYPE_CHECKING:
     from strop.engines.protocol import Engine
     from strop.evaluation.validation import ValidationSet
-    from strop.verifiers.judges import Judges
+    from strop.verifiers.judges import OpenJudges
 
 
 AT_ONCE = 2  # one under way, one that waits
@@ -67,7 +76,7 @@ class WorkerEvaluator:
 
     def __init__(
         self,
-        launcher: Launcher,
+        launcher: WorkerLauncher,
         spec: WorkerSpec,
         devices: int,
         version_bytes: int,
@@ -83,7 +92,7 @@ class WorkerEvaluator:
         self._handle: WorkerHandle | None = None
         self._ready = self._busy = False
         self._open: list[_Open] = []
-        self._done: list[Measured] = []
+        self._done: list[MeasuredVersion] = []
         self._deaths = 0
 
     @property
@@ -110,7 +119,7 @@ class WorkerEvaluator:
         self._remove_old_weights()
         self._hear()
 
-    def poll(self, patience: float = 0.0) -> list[Measured]:
+    def poll(self, patience: float = 0.0) -> list[MeasuredVersion]:
         """The evaluations finished since the last call."""
         self._hear()
         deadline = time.monotonic() + patience
@@ -155,7 +164,7 @@ class WorkerEvaluator:
             progress.made(f"tokens of {handle.role}")
         elif self._ready and not self._busy and self._open:
             self._busy = True
-            handle.send(Update(self._open[0].stored))
+            handle.send(WeightUpdate(self._open[0].stored))
             handle.send(Evaluate(self._open[0].step, self._open[0].names))
 
     def _take(self, message: Any) -> None:
@@ -164,7 +173,7 @@ class WorkerEvaluator:
             assert done.step == message.step
             self._busy = False
             device_seconds = message.seconds * self._devices
-            self._done.append(Measured(message.step, message.results, message.seconds, device_seconds))
+            self._done.append(MeasuredVersion(message.step, message.results, message.seconds, device_seconds))
             self._remove_old_weights()
         elif isinstance(message, Evaluating):
             self._view.aside(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
@@ -206,9 +215,9 @@ def main(connection: ControllerConnection, settings: EvaluatorSettings) -> None:
 
 def serve(connection: ControllerConnection, engine: Engine, sets: Sequence[ValidationSet]) -> None:
     """Measure what comes until the connection is closed (`ControllerGone` is raised then)."""
-    from strop.verifiers.judges import Judges
+    from strop.verifiers.judges import OpenJudges
 
-    judges = Judges()
+    judges = OpenJudges()
     waiting: list[object] = []
     connection.send(Ready())
     try:
@@ -225,7 +234,7 @@ def _take(
     connection: ControllerConnection,
     engine: Engine,
     sets: Sequence[ValidationSet],
-    judges: Judges,
+    judges: OpenJudges,
     waiting: list[object],
 ) -> None:
     """Do what a message asks for; what comes in meanwhile waits."""
@@ -233,7 +242,7 @@ def _take(
     from strop.orchestration.weight_store import read
 
     begin = time.perf_counter()
-    if isinstance(message, Update):
+    if isinstance(message, WeightUpdate):
         engine.update_weights(read(message.weights), message.weights.version)
         connection.send(Updated(message.weights.version, time.perf_counter() - begin, Work()))
         return

@@ -26,7 +26,7 @@ from strop.base import progress
 from strop.base.imports import command
 from strop.base.types import FloatArray, IntArray, StropError
 from strop.engines.protocol import KvMode, Request
-from strop.orchestration.connection import Death, Launcher, WorkerHandle, WorkerSpec, end, lively, overdue
+from strop.orchestration.connection import Death, WorkerHandle, WorkerLauncher, WorkerSpec, end, lively, overdue
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
 from strop.orchestration.messages import (
     Cancel,
@@ -36,9 +36,9 @@ from strop.orchestration.messages import (
     Ready,
     StoredWeights,
     Submit,
-    Update,
     Updated,
     Updating,
+    WeightUpdate,
     Work,
 )
 from strop.orchestration.weight_store import Publish, WeightTransport
@@ -107,7 +107,7 @@ class GeneratorHandle:
     def update(self, weights: StoredWeights, kv: KvMode, probe: IntArray) -> None:
         """Tell the worker to load a version and to probe it."""
         self.pending.add(weights.version)
-        self.worker.send(Update(weights, kv))
+        self.worker.send(WeightUpdate(weights, kv))
         self.worker.send(Probe(probe))
 
     def has(self, version: int) -> bool:
@@ -178,7 +178,7 @@ class Fleet:
 
     def __init__(
         self,
-        launcher: Launcher,
+        launcher: WorkerLauncher,
         specs: Sequence[WorkerSpec],
         source: Publish,
         transport: WeightTransport,

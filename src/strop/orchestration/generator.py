@@ -22,9 +22,9 @@ from strop.orchestration.messages import (
     Ready,
     StoredWeights,
     Submit,
-    Update,
     Updated,
     Updating,
+    WeightUpdate,
     Work,
 )
 
@@ -64,7 +64,7 @@ def serve(connection: ControllerConnection, engine: Engine, load: Load | None = 
 
     `load` turns a stored version into what the engine takes; by default the tensors, mapped and checked.
     """
-    Server(connection, engine, load or _read).run()
+    GeneratorServer(connection, engine, load or _read).run()
 
 
 def _read(stored: StoredWeights) -> WeightSource:
@@ -73,7 +73,7 @@ def _read(stored: StoredWeights) -> WeightSource:
     return read(stored)
 
 
-class Server:
+class GeneratorServer:
     """The serving loop: messages between two steps of the engine, and never within one."""
 
     def __init__(self, connection: ControllerConnection, engine: Engine, load: Load) -> None:
@@ -122,14 +122,14 @@ class Server:
         elif isinstance(message, Cancel):
             if message.request_id in self._open:  # else its last completion is on its way
                 self.engine.cancel(message.request_id)
-        elif isinstance(message, Update):
+        elif isinstance(message, WeightUpdate):
             self.update(message)
         elif isinstance(message, Probe):
             self.connection.send(Probed(self.engine.weight_version, self.engine.verify_weights(message.token_ids)))
         else:
             raise TypeError(f"a generator knows no message {type(message).__name__}")
 
-    def update(self, message: Update) -> None:
+    def update(self, message: WeightUpdate) -> None:
         """Read, check and swap; running sequences go on with the new weights."""
         begin = time.perf_counter()
         self.connection.send(Updating())

@@ -64,7 +64,7 @@ class Learning(Protocol):
         """The name of a parameter of the policy that is not finite; None where all are."""
         ...
 
-    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
+    def save(self, entry: checkpoint.CheckpointEntry, extra: Groups) -> None:
         """Begin a checkpoint of everything that is trained, and of `extra` groups; training may go on at once.
 
         Raises:

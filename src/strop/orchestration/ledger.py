@@ -12,7 +12,7 @@ from strop.environments.turns import joined
 
 
 @dataclass
-class OpenGroup:
+class LedgerGroup:
     """An open group and what is known of its completions so far, by sample index.
 
     Of samples in an environment `completions` hold the turns that are in, and `turns` those that are being sampled: by
@@ -43,32 +43,32 @@ class Ledger:
     """Groups from admission to training."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, OpenGroup] = {}
+        self._entries: dict[int, LedgerGroup] = {}
         self._by_request: dict[str, int] = {}
 
-    def admit(self, ticket: int, index: int, problem: Problem, samples: int, attempt: int = 0) -> OpenGroup:
+    def admit(self, ticket: int, index: int, problem: Problem, samples: int, attempt: int = 0) -> LedgerGroup:
         """Write down a new group of `samples` completions; `index` is the problem's place in the data set."""
-        entry = OpenGroup(ticket, index, problem, samples, attempt)
+        entry = LedgerGroup(ticket, index, problem, samples, attempt)
         self._entries[ticket] = entry
         self._by_request[entry.request_id] = ticket
         return entry
 
-    def retry(self, request_id: str) -> OpenGroup:
+    def retry(self, request_id: str) -> LedgerGroup:
         """Start a lost group over: attempt + 1, nothing known."""
         old = self.forget(self._by_request[request_id])
         return self.admit(old.ticket, old.index, old.problem, old.samples, old.attempt + 1)
 
-    def find(self, request_id: str) -> OpenGroup | None:
+    def find(self, request_id: str) -> LedgerGroup | None:
         """The group a completion belongs to; None where it belongs to an attempt given up."""
         ticket = self._by_request.get(request_id)
         return None if ticket is None else self._entries[ticket]
 
-    def take_turn(self, entry: OpenGroup, request_id: str, sample: int, observation: Observation) -> None:
+    def take_turn(self, entry: LedgerGroup, request_id: str, sample: int, observation: Observation) -> None:
         """Write down that a later turn of a sample is being sampled, behind `observation`."""
         entry.turns[request_id] = sample, observation
         self._by_request[request_id] = entry.ticket
 
-    def record(self, entry: OpenGroup, completion: Completion) -> int:
+    def record(self, entry: LedgerGroup, completion: Completion) -> int:
         """Write down a completion, joined to the turns before it where it is a later one; its sample index."""
         if completion.request_id not in entry.turns:
             entry.completions[completion.index] = completion
@@ -79,7 +79,7 @@ class Ledger:
         entry.completions[sample] = joined(key, entry.completions.get(sample), observation, completion)
         return sample
 
-    def judge(self, entry: OpenGroup, sample: int, verdict: Verdict, reward: float) -> Group | None:
+    def judge(self, entry: LedgerGroup, sample: int, verdict: Verdict, reward: float) -> Group | None:
         """Write down a verdict; the whole group once it was the last one missing."""
         entry.rollouts[sample] = Rollout(entry.problem, entry.completions[sample], verdict, reward)
         if len(entry.rollouts) < entry.samples:
@@ -97,7 +97,7 @@ class Ledger:
         """Tickets of the open groups."""
         return list(self._entries)
 
-    def forget(self, ticket: int) -> OpenGroup:
+    def forget(self, ticket: int) -> LedgerGroup:
         """The group was trained, dropped or given up; what was known of it."""
         entry = self._entries.pop(ticket)
         for request_id in entry.request_ids:
@@ -132,7 +132,7 @@ class StaleGroups:
         self._awaited: dict[str, _Dropped] = {}  # by the requests that may still be reported
         self._new = {"tokens/generated": 0, "tokens/injected": 0}  # that no step has counted yet
 
-    def dropped(self, entry: OpenGroup) -> None:
+    def dropped(self, entry: LedgerGroup) -> None:
         """A group is dropped; its completions count once `aborted` has heard of those that are not in."""
         self._counts["groups"] += 1
         begun = {*entry.completions, *(sample for sample, _ in entry.turns.values())}

@@ -81,7 +81,7 @@ class Cancel:
 
 
 @dataclass(frozen=True)
-class Update:
+class WeightUpdate:
     """Load these weights: staged whole, hash checked, swapped between two tokens, then acknowledged by `Updated`."""
 
     weights: StoredWeights

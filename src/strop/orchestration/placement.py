@@ -21,7 +21,7 @@ DRIVER, TRAINER, GENERATOR, EVALUATOR = "driver", "trainer", "generator", "evalu
 
 
 @dataclass(frozen=True)
-class Share:
+class DeviceShare:
     """The GPUs of one process, or of the server behind it.
 
     Attributes:
@@ -42,11 +42,11 @@ class Placement:
     """The share of each role, on `hosts` with so many GPUs each."""
 
     hosts: tuple[int, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[DeviceShare, ...]
 
-    def of(self, role: str) -> Share:
+    def of(self, role: str) -> DeviceShare:
         """The share of a role; the driver's, without a GPU, for one that has no share of its own."""
-        return next((share for share in self.shares if share.role == role), Share(role, 0, ()))
+        return next((share for share in self.shares if share.role == role), DeviceShare(role, 0, ()))
 
     def gpus_of(self, *roles: str) -> set[tuple[int, int]]:
         """The GPUs, as (host, number), of all whose role begins with one of these."""
@@ -95,7 +95,7 @@ def _placed(
     generates = [f"{GENERATOR}-{number}" for number in range(count)]
     evaluates = [EVALUATOR] if evaluator else []
     if sum(hosts) == 0:
-        return Placement(hosts, tuple(Share(role, 0, ()) for role in (*trains, *generates, *evaluates)))
+        return Placement(hosts, tuple(DeviceShare(role, 0, ()) for role in (*trains, *generates, *evaluates)))
     on_ray = settings.executor == "ray"
     few = hosts[0] < 1 + width and (hosts[0] == 1 or settings.in_process)
     free = _Free(hosts, shared=few and len(hosts) == 1 and settings.trainers == 1 and count <= 1 and not on_ray)
@@ -115,18 +115,18 @@ class _Free:
         self._left = [list(range(count)) for count in hosts]
         self._shared = shared
 
-    def take(self, role: str, count: int, everywhere: bool) -> Share:
+    def take(self, role: str, count: int, everywhere: bool) -> DeviceShare:
         """The next `count` GPUs of one host, of the driver's unless a role may live `everywhere`."""
         for host, left in enumerate(self._left if everywhere else self._left[:1]):
             if len(left) >= count:
                 taken = tuple(left[:count])
                 if not self._shared:
                     del left[:count]
-                return Share(role, host, taken)
+                return DeviceShare(role, host, taken)
         raise _Short
 
 
-def _spare_or_shared(role: str, free: _Free, shares: Sequence[Share]) -> Share:
+def _spare_or_shared(role: str, free: _Free, shares: Sequence[DeviceShare]) -> DeviceShare:
     """A GPU of the driver's host that is left, or the last one that somebody there has: a generator's, if any has.
     None where that host has no GPU: all of them are elsewhere in the cluster.
     """
@@ -134,10 +134,10 @@ def _spare_or_shared(role: str, free: _Free, shares: Sequence[Share]) -> Share:
         return free.take(role, 1, everywhere=False)
     except _Short:
         here = [share for share in shares if share.host == 0 and share.gpus]
-        return Share(role, 0, here[-1].gpus[-1:] if here else ())
+        return DeviceShare(role, 0, here[-1].gpus[-1:] if here else ())
 
 
-def _marked(share: Share, shares: Sequence[Share]) -> Share:
+def _marked(share: DeviceShare, shares: Sequence[DeviceShare]) -> DeviceShare:
     """The share, with whether others have one of its GPUs too."""
     others = {(one.host, gpu) for one in shares if one.role != share.role for gpu in one.gpus}
     return replace(share, shared=any((share.host, gpu) in others for gpu in share.gpus))

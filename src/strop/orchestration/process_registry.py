@@ -39,7 +39,7 @@ _files: list[TextIO] = []  # faulthandler writes to bare descriptors: they stay 
 
 
 @dataclass(frozen=True)
-class Worker:
+class RegisteredWorker:
     """A process of a run.
 
     Attributes:
@@ -56,7 +56,7 @@ class Worker:
     host: str
 
     @classmethod
-    def of(cls, role: str, pid: int) -> Worker:
+    def of(cls, role: str, pid: int) -> RegisteredWorker:
         """The entry of a live process of this machine."""
         return cls(role, pid, start_ticks(pid) or 0, socket.gethostname())
 
@@ -74,7 +74,7 @@ class Worker:
 # ---------------------------------------------------------------------- the registry
 
 
-def write_processes(run: Path, workers: Sequence[Worker]) -> Path:
+def write_processes(run: Path, workers: Sequence[RegisteredWorker]) -> Path:
     """Write RUN/processes.json anew, all processes at once; to be called by the driver whenever one starts or ends."""
     roles = [worker.role for worker in workers]
     if len(set(roles)) < len(roles):
@@ -84,7 +84,7 @@ def write_processes(run: Path, workers: Sequence[Worker]) -> Path:
     return target
 
 
-def read_processes(run: Path) -> tuple[Worker, ...]:
+def read_processes(run: Path) -> tuple[RegisteredWorker, ...]:
     """The processes of RUN/processes.json, dead ones too; none where it was never written.
 
     Raises:
@@ -92,7 +92,7 @@ def read_processes(run: Path) -> tuple[Worker, ...]:
     """
     target = run / PROCESSES
     try:
-        return tuple(Worker(**row) for row in json.loads(target.read_text(encoding="utf-8")))
+        return tuple(RegisteredWorker(**row) for row in json.loads(target.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return ()
     except (ValueError, RecursionError, TypeError) as error:
@@ -104,16 +104,16 @@ class ProcessRegistry:
 
     def __init__(self) -> None:
         self.folder: Path | None = None
-        self._living: list[Worker] = []
+        self._living: list[RegisteredWorker] = []
         self._lock = threading.Lock()
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: RegisteredWorker) -> None:
         """A worker has started."""
         with self._lock:
             self._living.append(worker)
             self._write()
 
-    def remove(self, worker: Worker) -> None:
+    def remove(self, worker: RegisteredWorker) -> None:
         """A worker has ended."""
         with self._lock:
             self._living.remove(worker)
@@ -124,7 +124,7 @@ class ProcessRegistry:
             return
         # A full disk must not end the run: what is trained matters more than who is listed.
         with contextlib.suppress(StropError):
-            write_processes(self.folder, [Worker.of("driver", os.getpid()), *self._living])
+            write_processes(self.folder, [RegisteredWorker.of("driver", os.getpid()), *self._living])
 
 
 def stacks_path(run: Path, role: str) -> Path:
@@ -151,14 +151,16 @@ def register_dump(path: Path) -> None:
     faulthandler.register(DUMP_SIGNAL, file=file, all_threads=True, chain=False)
 
 
-def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: float = ANSWER_SECONDS) -> dict[str, str]:
+def dump_stacks(
+    run: Path, workers: Sequence[RegisteredWorker] | None = None, seconds: float = ANSWER_SECONDS
+) -> dict[str, str]:
     """Have the processes write their stacks, this one among them; the outcome of each, by role.
 
     A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
     file that says so; it is not signalled where the signal would end it.
     """
     outcome: dict[str, str] = {}
-    asked: dict[Path, tuple[Worker, int]] = {}  # by file, with its size before
+    asked: dict[Path, tuple[RegisteredWorker, int]] = {}  # by file, with its size before
     for worker in read_processes(run) if workers is None else workers:
         path = stacks_path(run, worker.role)
         if not worker.here:

@@ -20,7 +20,7 @@ from typing import IO
 
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
-from strop.orchestration.process_registry import ProcessRegistry, WatchedHandle, WatchingLauncher, Worker
+from strop.orchestration.process_registry import ProcessRegistry, RegisteredWorker, WatchedHandle, WatchingLauncher
 from strop.orchestration.worker_process import environment_of, setup_of, written
 from strop_verify.child_process import ChildProcess, start_module
 from strop_verify.framing import Channel
@@ -38,7 +38,7 @@ class ProcessHandle(WatchedHandle):
         super().__init__(role)
         self._launcher = launcher
         self.process = process
-        self.worker = Worker.of(role, process.pid)
+        self.worker = RegisteredWorker.of(role, process.pid)
         self.channel = Channel(end)
         self.pidfd = process.pidfd
         self.hears = True  # its end of the socket is open

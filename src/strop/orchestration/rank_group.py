@@ -20,8 +20,8 @@ from strop.base import progress
 from strop.base.types import StropError
 from strop.orchestration.connection import (
     ControllerConnection,
-    Launcher,
     WorkerHandle,
+    WorkerLauncher,
     WorkerSpec,
     end,
     lively,
@@ -43,7 +43,7 @@ class Disagreement(StropError):
 
 
 @dataclass(frozen=True)
-class Call:
+class RankCall:
     """Work for every member: a method and its pickled arguments."""
 
     number: int
@@ -52,7 +52,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class RankAnswer:
     """The answer to a call: the value, from the first member alone, and a digest of it from all."""
 
     number: int
@@ -61,7 +61,7 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Refusal:
+class RankRefusal:
     """The call could not be done, and changed nothing; the member goes on."""
 
     number: int
@@ -79,7 +79,7 @@ class RankGroup:
             what it does makes something meanwhile (`supervision.progress`), as training makes micro-batches.
     """
 
-    def __init__(self, launcher: Launcher, specs: Sequence[WorkerSpec], silence: float, stall: float) -> None:
+    def __init__(self, launcher: WorkerLauncher, specs: Sequence[WorkerSpec], silence: float, stall: float) -> None:
         self._launcher = launcher
         self._silence, self._stall = silence, stall
         self._calls = 0
@@ -102,14 +102,14 @@ class RankGroup:
         if not self._open:
             raise RankGroupLost("the trainer's ranks are ended")
         self._calls += 1
-        call = Call(self._calls, method, pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL))
+        call = RankCall(self._calls, method, pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL))
         for handle in self.handles:
             handle.send(call)
         found = self._collect(self._calls)
-        refused = [one.error for one in found if isinstance(one, Refusal)]
+        refused = [one.error for one in found if isinstance(one, RankRefusal)]
         if refused:
             raise refused[0]
-        answers = [one for one in found if isinstance(one, Answer)]
+        answers = [one for one in found if isinstance(one, RankAnswer)]
         if len({answer.digest for answer in answers}) > 1:
             self._end()
             pairs = zip(self.handles, answers, strict=True)
@@ -125,22 +125,22 @@ class RankGroup:
 
     # ------------------------------------------------------------------ inside
 
-    def _collect(self, number: int) -> list[Answer | Refusal]:
+    def _collect(self, number: int) -> list[RankAnswer | RankRefusal]:
         """Every member's reply to a call, in order of members."""
-        found: dict[int, Answer | Refusal] = {}
+        found: dict[int, RankAnswer | RankRefusal] = {}
         deadline: float | None = None
         while len(found) < len(self.handles):
             missing = [handle for place, handle in enumerate(self.handles) if place not in found]
             self._launcher.wait(missing, _LOOK_SECONDS)
             for place, handle in enumerate(self.handles):
                 for message in handle.receive():
-                    if isinstance(message, Answer | Refusal) and message.number == number:
+                    if isinstance(message, RankAnswer | RankRefusal) and message.number == number:
                         found[place] = message
             self._check(missing)
             busy = [handle.role for place, handle in enumerate(self.handles) if place not in found and lively(handle)]
             if busy:  # the others may wait for it
                 progress.made(f"work of {busy[0]}")
-            if any(isinstance(reply, Refusal) for reply in found.values()):
+            if any(isinstance(reply, RankRefusal) for reply in found.values()):
                 deadline = deadline or time.monotonic() + _AGREE_SECONDS
                 if time.monotonic() > deadline:  # it was alone with that; the others wait for it
                     self._end()
@@ -193,11 +193,11 @@ def serve(connection: ControllerConnection, first: bool, handlers: Mapping[str, 
     """
     while True:
         for call in connection.receive(IDLE_SECONDS):
-            assert isinstance(call, Call)
+            assert isinstance(call, RankCall)
             try:
                 value, digest = handlers[call.method](*pickle.loads(call.arguments))
             except StropError as error:
-                connection.send(Refusal(call.number, error))
+                connection.send(RankRefusal(call.number, error))
             else:
-                connection.send(Answer(call.number, value if first else None, digest))
+                connection.send(RankAnswer(call.number, value if first else None, digest))
             connection.progress()

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from strop.orchestration.connection import ControllerGone
-from strop.orchestration.messages import StoredWeights, Update, Updated
-from strop.orchestration.process_registry import Worker
+from strop.orchestration.messages import StoredWeights, Updated, WeightUpdate
+from strop.orchestration.process_registry import RegisteredWorker
 from strop.orchestration.worker_process import (
     HEARTBEAT_SECONDS,
     LOOPBACK,
-    Setup,
+    WorkerSetup,
     last_words,
     run,
     standing_since,
@@ -38,7 +38,7 @@ LOGS = "logs"
 class Hello:
     """Who an actor is: its process, and Ray's name of its node."""
 
-    worker: Worker
+    worker: RegisteredWorker
     node: str
 
 
@@ -92,7 +92,7 @@ class QueueConnection:
         message = pickle.loads(body)
         if weights is None:
             return message
-        assert isinstance(message, Update) and isinstance(message.weights, StoredWeights)
+        assert isinstance(message, WeightUpdate) and isinstance(message.weights, StoredWeights)
         stored = dataclasses.replace(message.weights, path=self._stage(memoryview(weights)))
         return dataclasses.replace(message, weights=stored)
 
@@ -147,7 +147,7 @@ class QueueConnection:
             self._changed.notify_all()
 
 
-class Host:
+class RayHost:
     """The actor. Its methods run beside each other, and beside the entry.
 
     Args:
@@ -162,7 +162,7 @@ class Host:
         """Who it is."""
         import ray
 
-        return Hello(Worker.of(role, os.getpid()), str(ray.get_runtime_context().get_node_id()))
+        return Hello(RegisteredWorker.of(role, os.getpid()), str(ray.get_runtime_context().get_node_id()))
 
     def deliver(self, number: int, body: bytes, weights: Any = None) -> None:
         """Message `number`, counted from 0, with the weights it speaks of where they lie on another node."""
@@ -180,7 +180,7 @@ class Host:
         last: bytes | None = None
         try:
             setup = pickle.loads(content)
-            assert isinstance(setup, Setup)
+            assert isinstance(setup, WorkerSetup)
             setup = _at_home(setup)
             self._connection.address = address_of_node()
             if setup.folder is not None:
@@ -201,7 +201,7 @@ def address_of_node() -> str:
     return str(ray.util.get_node_ip_address()) if ray.is_initialized() else LOOPBACK
 
 
-def _at_home(setup: Setup) -> Setup:
+def _at_home(setup: WorkerSetup) -> WorkerSetup:
     """The setup on this node: the run's folder only where it is seen, and this node's own import path besides."""
     folder = setup.folder if setup.folder is not None and setup.folder.is_dir() else None
     return dataclasses.replace(setup, path=tuple(dict.fromkeys([*setup.path, *sys.path])), folder=folder)

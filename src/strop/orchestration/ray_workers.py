@@ -28,9 +28,9 @@ from typing import Any
 from strop.base.imports import require
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
-from strop.orchestration.messages import StoredWeights, Update
+from strop.orchestration.messages import StoredWeights, WeightUpdate
 from strop.orchestration.process_registry import ProcessRegistry, WatchedHandle, WatchingLauncher
-from strop.orchestration.ray_host import Collected, Hello, Host
+from strop.orchestration.ray_host import Collected, Hello, RayHost
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.worker_process import environment_of, setup_of, written
 from strop_verify.child_process import import_path
@@ -128,7 +128,7 @@ class RayWorkers(WatchingLauncher):
         environment = {"PYTHONPATH": import_path(), **environment_of(spec)}
         place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         actor = (
-            self._ray.remote(Host)
+            self._ray.remote(RayHost)
             .options(
                 num_cpus=self.settings.cpus,
                 num_gpus=spec.gpus,
@@ -207,7 +207,7 @@ class RayWorkers(WatchingLauncher):
             if handle.end is not None:
                 return
             weights = None
-            if isinstance(message, Update) and isinstance(message.weights, StoredWeights):
+            if isinstance(message, WeightUpdate) and isinstance(message.weights, StoredWeights):
                 weights = None if self._is_on_this_node(handle) else self._shared(message.weights)
             # Under the lock: messages are numbered in the order in which they were sent.
             handle.actor.deliver.options(num_returns=0).remote(handle.sent, written(message), weights)

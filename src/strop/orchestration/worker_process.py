@@ -36,7 +36,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Setup:
+class WorkerSetup:
     """The first message: what to run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Setup:
     folder: Path | None
 
 
-def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
+def setup_of(spec: WorkerSpec, folder: Path | None) -> WorkerSetup:
     """The first message to a worker.
 
     Raises:
@@ -60,7 +60,7 @@ def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
     """
     settings = written(spec.settings)
     code = carried(settings.decode("latin-1"))
-    return Setup(replace(spec, settings=settings), tuple(sys.path), code, folder)
+    return WorkerSetup(replace(spec, settings=settings), tuple(sys.path), code, folder)
 
 
 def written(message: object) -> bytes:
@@ -151,7 +151,7 @@ def last_words(error: BaseException) -> Failed:
     return Failed(said, comes_again, "".join(traceback.format_exception(error)))
 
 
-def run(connection: Any, setup: Setup) -> None:
+def run(connection: Any, setup: WorkerSetup) -> None:
     """Run the worker to its end, with the controller's import path and the user's own code, and a file for its stacks.
 
     Raises:

@@ -33,7 +33,7 @@ JUDGE_SECONDS = 0.2
 AHEAD = 2  # times the samples that the engine can run at once are submitted
 
 
-class Tally(NamedTuple):
+class SampleTally(NamedTuple):
     """The outcome of a problem's samples: `samples` that could be judged, of which `correct` were right."""
 
     correct: int
@@ -109,7 +109,7 @@ class Difficulty(Step):
         """
         journal = Journal(stage.folder / "samples.jsonl")
         try:
-            tallies = {entry["id"]: Tally(*entry["tally"]) for entry in journal.entries}
+            tallies = {entry["id"]: SampleTally(*entry["tally"]) for entry in journal.entries}
             too_long: dict[str, int] = {
                 entry["id"]: entry.get("limit", self.max_prompt_tokens)  # an older strop wrote none
                 for entry in journal.entries
@@ -126,7 +126,7 @@ class Difficulty(Step):
             journal.close()
         self._decide(stage, tallies, too_long)
 
-    def _decide(self, stage: Stage, tallies: dict[str, Tally], too_long: dict[str, int]) -> None:
+    def _decide(self, stage: Stage, tallies: dict[str, SampleTally], too_long: dict[str, int]) -> None:
         histogram = [0] * (self.samples + 1)
         for problem in stage.problems(f"{stage.name}: choosing"):
             tally = tallies[problem.id]
@@ -156,7 +156,7 @@ class Difficulty(Step):
         stage.counts["pass_rate"] = right / judged if judged else None
 
 
-def with_pass_rate(problem: Problem, model: str, tally: Tally) -> Problem:
+def with_pass_rate(problem: Problem, model: str, tally: SampleTally) -> Problem:
     """The problem with a model's pass rate beside those that it has."""
     rates = {**problem.extra.get("pass_rates", {}), model: {"correct": tally.correct, "samples": tally.samples}}
     return replace(problem, extra={**problem.extra, "pass_rates": rates})
@@ -165,7 +165,7 @@ def with_pass_rate(problem: Problem, model: str, tally: Tally) -> Problem:
 class _Estimation:
     """The engine at work: problems go in as it has room, a problem is journalled when all its samples are judged."""
 
-    def __init__(self, step: Difficulty, stage: Stage, journal: Journal, tallies: dict[str, Tally]) -> None:
+    def __init__(self, step: Difficulty, stage: Stage, journal: Journal, tallies: dict[str, SampleTally]) -> None:
         from strop.engines.build import build_engine
         from strop.model.device import pick_device
         from strop.model.policy import load_policy
@@ -230,7 +230,7 @@ class _Estimation:
                 yield problem, example
             else:
                 self.too_long[problem.id] = limit
-                self._record(problem.id, Tally(0, -1, 0, len(example.prompt_ids)), limit)
+                self._record(problem.id, SampleTally(0, -1, 0, len(example.prompt_ids)), limit)
 
     def _submit(self, waiting: Iterator[tuple[Problem, Example]]) -> bool:
         found = next(waiting, None)
@@ -261,9 +261,9 @@ class _Estimation:
         correct = sum(verdict.passed for verdict in usable)
         truncated = sum(sample.truncated for sample in arrived)
         tokens = sum(len(sample.token_ids) for sample in arrived)
-        self._record(problem_id, Tally(correct, len(usable), truncated, tokens))
+        self._record(problem_id, SampleTally(correct, len(usable), truncated, tokens))
 
-    def _record(self, problem_id: str, tally: Tally, limit: int | None = None) -> None:
+    def _record(self, problem_id: str, tally: SampleTally, limit: int | None = None) -> None:
         self._tallies[problem_id] = tally
         self._stage.tick(len(self._tallies))
         entry: dict[str, Any] = {"id": problem_id, "model": self._step.label, "tally": list(tally)}

@@ -50,7 +50,7 @@ class DeduplicateByEmbedding(Step):
         Raises:
             InputError: the model cannot be loaded.
         """
-        encoder = Encoder(self.model, self.max_tokens)
+        encoder = TextEncoder(self.model, self.max_tokens)
         vectors: list[FloatArray] = []
         numbers: list[tuple[str, ...]] = []
         texts: list[str] = []
@@ -98,7 +98,7 @@ def _quietly() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-class Encoder:
+class TextEncoder:
     """An encoder of transformers; embeddings are of unit length."""
 
     def __init__(self, path: str, max_tokens: int) -> None:

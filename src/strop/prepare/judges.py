@@ -14,7 +14,15 @@ from pydantic import Field, model_validator
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, StropError
-from strop.engines.endpoint.client import Callers, ChatEndpoint, EndpointError, NoChatTemplate, NoRoom, Patience, Reply
+from strop.engines.endpoint.client import (
+    Callers,
+    ChatEndpoint,
+    EndpointError,
+    EndpointReply,
+    NoChatTemplate,
+    NoRoom,
+    Patience,
+)
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 
 CRITERIA = {
@@ -38,7 +46,7 @@ Answer with one JSON object and nothing else:
 Problem:
 """
 REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
-NOTHING = Reply("", 0, 0, 0)
+NOTHING = EndpointReply("", 0, 0, 0)
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 0.5  # in which votes that are on their way may still come in
 READING = 2  # raise it when answers are read otherwise: votes that were kept are then asked for again
@@ -327,7 +335,7 @@ def _vote(value: dict[str, Any]) -> Vote | None:
     return Vote(valid, failed, str(value.get("reason", ""))[:300]) if isinstance(valid, bool) else None
 
 
-def _counted(reply: Reply) -> dict[str, int]:
+def _counted(reply: EndpointReply) -> dict[str, int]:
     return {
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,

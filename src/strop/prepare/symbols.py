@@ -52,7 +52,7 @@ _MINUS_OR_DASH = frozenset("-/*")
 _GROUP_AFTER = frozenset("}]^_")  # what a brace that groups stands behind, but for letters and digits
 
 
-class Kind(IntEnum):
+class SymbolKind(IntEnum):
     """What a symbol is; an integer, whose hash is quick."""
 
     WORD = auto()
@@ -66,18 +66,18 @@ class Kind(IntEnum):
     BREAK = auto()  # where a formula ends, beside words
 
 
-_VALUES = frozenset((Kind.LETTER, Kind.NUMBER, Kind.COMMAND))
+_VALUES = frozenset((SymbolKind.LETTER, SymbolKind.NUMBER, SymbolKind.COMMAND))
 
 
 class Symbol(NamedTuple):
     """A word, a number or a sign, in the one form that it has."""
 
-    kind: Kind
+    kind: SymbolKind
     text: str
 
 
 class _Token(NamedTuple):
-    kind: Kind
+    kind: SymbolKind
     text: str
     start: int
     end: int
@@ -114,18 +114,18 @@ class _Reading:
         end = 0
         for place, (kind, text, start, stop) in enumerate(self._tokens):
             if start > end + 1 and _SENTENCE_ENDS.search(self._text, end, start):
-                found.append(Symbol(Kind.BREAK, ""))
+                found.append(Symbol(SymbolKind.BREAK, ""))
             end = stop
-            if kind in (Kind.OPEN, Kind.CLOSE):
+            if kind in (SymbolKind.OPEN, SymbolKind.CLOSE):
                 if written := self._brackets.get(place):
                     found.append(Symbol(kind, written))
                 if place in self._fractions:
-                    found.append(Symbol(Kind.OPERATOR, "/"))
-            elif kind is not Kind.OPERATOR:
+                    found.append(Symbol(SymbolKind.OPERATOR, "/"))
+            elif kind is not SymbolKind.OPERATOR:
                 if text != "frac":
                     found.append(Symbol(kind, text))
             elif self._is_sign(place):
-                found.append(Symbol(Kind.SIGN, "-"))
+                found.append(Symbol(SymbolKind.SIGN, "-"))
             elif self._is_operator(place):
                 found.append(Symbol(kind, "^" if text == "**" else text))
         return found
@@ -138,11 +138,11 @@ class _Reading:
         for place, (kind, text, start, _) in enumerate(self._tokens):
             if open_places and place and "," in self._text[self._tokens[place - 1].end : start]:
                 signs[-1] = True
-            if kind is Kind.OPEN:
+            if kind is SymbolKind.OPEN:
                 open_places.append(place)
                 words.append(False)
                 signs.append(False)
-            elif kind is Kind.CLOSE:
+            elif kind is SymbolKind.CLOSE:
                 if open_places:
                     first, has_word, has_sign = open_places.pop(), words.pop(), signs.pop()
                     self._mark(first, place, has_word, has_sign)
@@ -150,8 +150,8 @@ class _Reading:
                         words[-1] |= has_word
                         signs[-1] |= has_sign
             elif open_places:
-                words[-1] |= kind is Kind.WORD
-                signs[-1] |= kind is Kind.COMMAND or (kind is Kind.OPERATOR and text[0] not in "!'")
+                words[-1] |= kind is SymbolKind.WORD
+                signs[-1] |= kind is SymbolKind.COMMAND or (kind is SymbolKind.OPERATOR and text[0] not in "!'")
 
     def _mark(self, first: int, last: int, has_word: bool, has_sign: bool) -> None:
         opening, closing = self._tokens[first], self._tokens[last]
@@ -177,11 +177,11 @@ class _Reading:
         if has_sign and not has_word:
             return True
         after = self._tokens[last + 1] if last + 1 < len(self._tokens) else None
-        for other, bracket in ((before, Kind.CLOSE), (after, Kind.OPEN)):
+        for other, bracket in ((before, SymbolKind.CLOSE), (after, SymbolKind.OPEN)):
             if other is None:
                 continue
             joined = opening.start == other.end or closing.end == other.start
-            if other.kind is Kind.OPERATOR and (not has_word or other.text not in _MINUS_OR_DASH):
+            if other.kind is SymbolKind.OPERATOR and (not has_word or other.text not in _MINUS_OR_DASH):
                 if joined or other.text[0] not in "!'":
                     return True
             elif joined and (other.kind in _VALUES or other.kind is bracket and not has_word):
@@ -195,7 +195,7 @@ class _Reading:
         if not 0 <= place < len(self._tokens):
             return False
         kind, text, _, _ = self._tokens[place]
-        if kind is (Kind.CLOSE if from_left else Kind.OPEN):
+        if kind is (SymbolKind.CLOSE if from_left else SymbolKind.OPEN):
             return place in self._brackets
         return kind in _VALUES or (text[0] in _AFTER_OPERAND if from_left else text in "|√")
 
@@ -203,13 +203,13 @@ class _Reading:
         """Whether a minus makes the number after it negative, rather than subtract it or join words."""
         _, sign, start, end = self._tokens[place]
         after = self._tokens[place + 1] if place + 1 < len(self._tokens) else None
-        if sign != "-" or after is None or after.kind is not Kind.NUMBER:
+        if sign != "-" or after is None or after.kind is not SymbolKind.NUMBER:
             return False
         gap = self._text[end : after.start]
         if gap.strip(" \t\n$"):
             return False
         before = self._tokens[place - 1] if place else None
-        if before is None or (before.kind is Kind.OPERATOR and before.text[0] not in _AFTER_OPERAND):
+        if before is None or (before.kind is SymbolKind.OPERATOR and before.text[0] not in _AFTER_OPERAND):
             return True
         char = self._text[start - 1]
         if char in "([{,;:":
@@ -217,7 +217,7 @@ class _Reading:
         if not (char.isspace() or char == "$"):
             return False
         pause = not gap and self._text[max(start - 2, 0) : start - 1] in (",", ";", ":")
-        return pause or before.kind in (Kind.WORD, Kind.COMMAND)
+        return pause or before.kind in (SymbolKind.WORD, SymbolKind.COMMAND)
 
     def _is_operator(self, place: int) -> bool:
         """Whether a sign is mathematics: a hyphen, emphasis, a slash or the end of a sentence may stand there."""
@@ -237,7 +237,10 @@ class _Reading:
         if place == 0:
             return True
         before = self._tokens[place - 1]
-        return before.kind in (Kind.OPERATOR, Kind.OPEN) or not self._text[self._tokens[place].start - 1].isalnum()
+        return (
+            before.kind in (SymbolKind.OPERATOR, SymbolKind.OPEN)
+            or not self._text[self._tokens[place].start - 1].isalnum()
+        )
 
     def _ends_sentence(self, place: int) -> bool:
         """Whether `!` is the sentence's: nothing but space follows it, and a number stands there, not a formula."""
@@ -245,7 +248,7 @@ class _Reading:
         if self._text[end : end + 1].strip():
             return False
         value = self._tokens[place - 1]
-        return value.kind is not Kind.CLOSE and (place == 1 or self._tokens[place - 2].kind is Kind.WORD)
+        return value.kind is not SymbolKind.CLOSE and (place == 1 or self._tokens[place - 2].kind is SymbolKind.WORD)
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -256,10 +259,10 @@ def _tokens(text: str) -> list[_Token]:
         head = written[0]
         if head.isalpha():
             word = written if written.isalpha() else written.replace("'", "").replace("’", "")
-            found.append(_Token(Kind.WORD if len(word) > 1 else Kind.LETTER, word, start, end))
+            found.append(_Token(SymbolKind.WORD if len(word) > 1 else SymbolKind.LETTER, word, start, end))
         elif written[-1] == "}" and len(written) > 2:
             if written.endswith("matrix}"):  # other environments change the looks alone
-                found.append(_Token(Kind.COMMAND, written[written.index("{") + 1 : -1], start, end))
+                found.append(_Token(SymbolKind.COMMAND, written[written.index("{") + 1 : -1], start, end))
         elif head == "\\":
             name = written[1:]
             if name in _LOOKS:
@@ -268,12 +271,12 @@ def _tokens(text: str) -> list[_Token]:
             if not name.isalpha() and name not in _SAME:
                 continue
             name = _SAME.get(name, name)
-            kind = Kind.COMMAND if name.isalpha() else _kind_of_sign(name)
+            kind = SymbolKind.COMMAND if name.isalpha() else _kind_of_sign(name)
             found.append(_Token(kind, name, start, end))
         elif head == "<" and len(written) > 2:
-            found.append(_Token(Kind.WORD, written.strip("</>"), start, end))
+            found.append(_Token(SymbolKind.WORD, written.strip("</>"), start, end))
         elif written[-1].isdigit():
-            found.append(_Token(Kind.NUMBER, canonical_number(written), start, end))
+            found.append(_Token(SymbolKind.NUMBER, canonical_number(written), start, end))
         else:
             name = _SAME[written] if len(written) == 2 and written in _SAME else written
             if head == "{" and looks == start:
@@ -281,13 +284,13 @@ def _tokens(text: str) -> list[_Token]:
             found.append(_Token(_kind_of_sign(written), name, start, end))
     for place, (letter, following) in enumerate(pairwise(found)):
         apart = text[letter.end : following.start].isspace()
-        if apart and letter.text in ("a", "i") and following.kind in (Kind.WORD, Kind.NUMBER):
-            found[place] = letter._replace(kind=Kind.WORD)  # an article or a pronoun, not a variable
+        if apart and letter.text in ("a", "i") and following.kind in (SymbolKind.WORD, SymbolKind.NUMBER):
+            found[place] = letter._replace(kind=SymbolKind.WORD)  # an article or a pronoun, not a variable
     return found
 
 
-def _kind_of_sign(sign: str) -> Kind:
-    return Kind.OPEN if sign in _OPENING else Kind.CLOSE if sign in _CLOSING else Kind.OPERATOR
+def _kind_of_sign(sign: str) -> SymbolKind:
+    return SymbolKind.OPEN if sign in _OPENING else SymbolKind.CLOSE if sign in _CLOSING else SymbolKind.OPERATOR
 
 
 def canonical_number(text: str) -> str:

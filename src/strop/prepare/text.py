@@ -17,7 +17,7 @@ from hashlib import blake2b
 from itertools import groupby
 from zlib import crc32
 
-from strop.prepare.symbols import Kind, Symbol, symbols
+from strop.prepare.symbols import Symbol, SymbolKind, symbols
 
 _SPACE = re.compile(r"\s+")
 _MARKS_OF_PROSE = 3  # as many a text must lack before it counts as one that lost its punctuation
@@ -49,9 +49,9 @@ CONTRASTS = {
     for word in words.split()
 }  # fmt: skip
 _PROTECTED = NUMBER_WORDS | CONTRASTS
-_WORDS = frozenset((Kind.WORD, Kind.LETTER, Kind.COMMAND))
-_OPERATORS = frozenset((Kind.OPERATOR, Kind.SIGN, Kind.OPEN, Kind.CLOSE))
-_BETWEEN_FORMULAS = frozenset((Kind.WORD, Kind.BREAK))
+_WORDS = frozenset((SymbolKind.WORD, SymbolKind.LETTER, SymbolKind.COMMAND))
+_OPERATORS = frozenset((SymbolKind.OPERATOR, SymbolKind.SIGN, SymbolKind.OPEN, SymbolKind.CLOSE))
+_BETWEEN_FORMULAS = frozenset((SymbolKind.WORD, SymbolKind.BREAK))
 
 @dataclass(frozen=True, slots=True)
 class NormalizedText:
@@ -94,7 +94,7 @@ def normalize(text: str) -> NormalizedText:
     operators: list[str] = []
     negative = ""
     for kind, symbol in found:
-        if kind is Kind.NUMBER:
+        if kind is SymbolKind.NUMBER:
             number = f"{negative}{symbol}" if symbol != "0" else symbol
             numbers.append(number)
             values.append(number)
@@ -106,13 +106,13 @@ def normalize(text: str) -> NormalizedText:
                 operators.append(_operator(symbol))
             elif kind in _WORDS:
                 words.append(symbol)
-                if kind is Kind.COMMAND:
+                if kind is SymbolKind.COMMAND:
                     commands.append(symbol)
                 elif (meaning := _PROTECTED.get(symbol)) is not None:
                     spelled.append(meaning)
                     if meaning[0] != "<":
                         values.append(meaning)
-        negative = "-" if kind is Kind.SIGN else ""
+        negative = "-" if kind is SymbolKind.SIGN else ""
     return NormalizedText(
         folded=folded,
         tokens=tuple(crc32(word.encode()) for word in words),

@@ -238,7 +238,7 @@ class Run:
         protocol = protocols.changed(protocols.protocol(None), temperature=temperature, samples=str(samples))
         (model,) = benchmark_plan.parse_models([str(self.path)])
         (measured,) = benchmarks_named([name])
-        plan = benchmark_plan.Plan((model,), (measured,), protocol, folder, limit=limit)
+        plan = benchmark_plan.BenchmarkPlan((model,), (measured,), protocol, folder, limit=limit)
         return benchmarking.measure(plan, SilentView()).results[model.label, measured.name].summary()
 
     # ------------------------------------------------------------------ inside

@@ -19,7 +19,7 @@ from markupsafe import Markup
 import strop
 from strop.report.figures.tokens import TokenLists
 from strop.report.figures.writer import PageFigure
-from strop.report.samples import ShownCompletion, Token
+from strop.report.samples import ShownCompletion, ShownToken
 from strop.report.texts import clip, visible
 
 FLAT = 1e-6  # a flow this small has no direction worth showing
@@ -148,7 +148,7 @@ def _source(templates: Environment, name: str) -> Markup:
 # ---------------------------------------------------------------------- tokens
 
 
-class ShownToken(NamedTuple):
+class TokenElement(NamedTuple):
     """A token as an element: classes, style and title, and its text with line ends made visible."""
 
     classes: str
@@ -157,11 +157,11 @@ class ShownToken(NamedTuple):
     text: str
 
 
-def _shown(token: Token, choices: Sequence[tuple[str, str, float]]) -> ShownToken:
+def _shown(token: ShownToken, choices: Sequence[tuple[str, str, float]]) -> TokenElement:
     if token.said and token.turn is not None:
-        return ShownToken("env", "", f"the environment, after turn {token.turn + 1}", token.text)
+        return TokenElement("env", "", f"the environment, after turn {token.turn + 1}", token.text)
     if token.injected:
-        return ShownToken("inj", "", "forced into the context, not sampled", token.text)
+        return TokenElement("inj", "", "forced into the context, not sampled", token.text)
     top = {key: value for key, _, value in choices}
     marks, style, facts = [], [], []
     if token.turn is not None:
@@ -180,7 +180,7 @@ def _shown(token: Token, choices: Sequence[tuple[str, str, float]]) -> ShownToke
         if abs(token.flow) > FLAT:
             marks.append("up" if token.flow > 0 else "dn")
             style.append(f"--f:{_strength(abs(token.flow), top['flow'], FLOW_POWER)}")
-    return ShownToken(" ".join(marks), ";".join(style), " · ".join(facts), token.text.replace("\n", "↵\n"))
+    return TokenElement(" ".join(marks), ";".join(style), " · ".join(facts), token.text.replace("\n", "↵\n"))
 
 
 def _strength(value: float, top: float, power: float = 0.5) -> str:

@@ -24,7 +24,7 @@ from strop.training.embedded_base import named_base
 SHOWN_TOKENS = 600  # most of a completion that is shown
 
 
-class Token(NamedTuple):
+class ShownToken(NamedTuple):
     """A piece of a completion; None is what is not known of it.
 
     Attributes:
@@ -58,7 +58,7 @@ class ShownCompletion:
     label: str
     verdict: str
     finish: str
-    tokens: Sequence[Token]
+    tokens: Sequence[ShownToken]
     length: int
     turns: int = 1
 
@@ -84,7 +84,7 @@ def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: in
     return found
 
 
-def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[Token]:
+def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[ShownToken]:
     """The first tokens of a row of the rollout table with what is known of them."""
     ids = [int(token) for token in row["token_ids"][:SHOWN_TOKENS]]
     forced = injected(row)
@@ -100,7 +100,7 @@ def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> 
 
     turn, said = turns_of(row)
     return [
-        Token(
+        ShownToken(
             text, at(logprob, place), at(entropy, place), at(flow, place), bool(reasoning[place]), bool(forced[place]),
             int(turn[place]) if row["turns"] else None, bool(said[place]),
         )

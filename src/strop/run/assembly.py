@@ -20,7 +20,7 @@ from strop.environments.responder import Play
 from strop.evaluation.validation import ValidationSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
-from strop.orchestration.connection import Launcher, WorkerSpec
+from strop.orchestration.connection import WorkerLauncher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_process import EvaluatorSettings, WorkerEvaluator
 from strop.orchestration.executor import Executor
@@ -40,7 +40,7 @@ from strop.run.questions import fitted_into, read_problems
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
-from strop.verifiers.judges import Judges, judge_for
+from strop.verifiers.judges import OpenJudges, judge_for
 from strop.verifiers.protocol import Responder
 
 
@@ -57,7 +57,7 @@ class Parts:
     validation: tuple[ValidationSet, ...]
     evaluator: Evaluator
     policy: Policy  # as it starts; the one that is trained, where one process trains
-    launcher: Launcher  # of what generates and evaluates in other processes
+    launcher: WorkerLauncher  # of what generates and evaluates in other processes
     placement: Placement | None  # None: Ray's
 
     def start(self, folder: Path, view: View) -> None:
@@ -108,7 +108,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
     else:
         # A judge is shared where nothing else is judged meanwhile.
-        judges = Judges([(config.verifier, play, judge)] if engine is measuring else [])
+        judges = OpenJudges([(config.verifier, play, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
     return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, placement)
 
@@ -120,7 +120,7 @@ def responder_of(config: RunConfig, play: Play | None) -> Responder:
 
 
 def _worker_evaluator(
-    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: Launcher,
+    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: WorkerLauncher,
     placement: Placement | None, view: View,
 ) -> WorkerEvaluator:  # fmt: skip
     """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
@@ -180,7 +180,7 @@ def _engines(
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
-def _launcher(config: RunConfig, registry: ProcessRegistry, on_gpus: bool) -> Launcher:
+def _launcher(config: RunConfig, registry: ProcessRegistry, on_gpus: bool) -> WorkerLauncher:
     """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
@@ -196,7 +196,7 @@ def _launcher(config: RunConfig, registry: ProcessRegistry, on_gpus: bool) -> La
 
 
 def _executor(
-    config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: Launcher,
+    config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: WorkerLauncher,
     placement: Placement | None, view: View,
 ) -> Executor:  # fmt: skip
     """The engine beside the trainer, or workers that each build one."""
@@ -234,7 +234,7 @@ def _engine_of(config: RunConfig, number: int) -> EngineSettings:
 
 
 def _learner(
-    config: RunConfig, policy: Policy, launcher: Launcher, placement: Placement | None, view: View
+    config: RunConfig, policy: Policy, launcher: WorkerLauncher, placement: Placement | None, view: View
 ) -> Learning:
     """A learner in this process, or in ranks of its own."""
     trainers = config.orchestration.trainers

@@ -36,7 +36,7 @@ class NamedModel(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BenchmarkPlan:
     """What is measured, and how.
 
     Attributes:
@@ -61,11 +61,11 @@ class Plan:
     seed: int = 0
     recipe: str | None = None
     sets: tuple[str, ...] = ()
-    remote: Remote | None = None
+    remote: RemoteEndpoint | None = None
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteEndpoint:
     """Models behind one OpenAI-compatible endpoint instead of on this machine, each called as it is there.
 
     Attributes:

@@ -46,13 +46,13 @@ from strop.model.files import load_tokenizer
 from strop.model.location import RESERVED, asked_with
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
-from strop.run.benchmark_plan import NamedModel, Plan
+from strop.run.benchmark_plan import BenchmarkPlan, NamedModel
 from strop.run.folder import RunFolder, holds_out, is_run
 from strop.run.tasks import DEFAULT_RECIPE, Asked, configure, fitted, open_engine, open_model, problems_of
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.base import Verifier
-from strop.verifiers.judges import Judges
+from strop.verifiers.judges import OpenJudges
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class HeldOut:
     sampling: Sampling
 
 
-def held_out_of(plan: Plan) -> HeldOut:
+def held_out_of(plan: BenchmarkPlan) -> HeldOut:
     """Of the first run among the models; all models are measured on them, as that run measures itself.
 
     Raises:
@@ -95,7 +95,7 @@ def held_out_of(plan: Plan) -> HeldOut:
     return HeldOut(problems, config.verifier, plan.protocol.sampling_of_held_out(own))
 
 
-def verifiers_of(plan: Plan, config: RunConfig, held_out: HeldOut | None) -> Mapping[str, Verifier]:
+def verifiers_of(plan: BenchmarkPlan, config: RunConfig, held_out: HeldOut | None) -> Mapping[str, Verifier]:
     """Who judges each benchmark: what `--set verifier` names, else the benchmark's own, or the run's.
 
     Raises:
@@ -111,7 +111,7 @@ def verifiers_of(plan: Plan, config: RunConfig, held_out: HeldOut | None) -> Map
     }
 
 
-def samplings_of(plan: Plan, held_out: HeldOut | None) -> Mapping[str, Sampling]:
+def samplings_of(plan: BenchmarkPlan, held_out: HeldOut | None) -> Mapping[str, Sampling]:
     """How each benchmark is sampled, alike for all models: as the protocol says, or the run that held it out.
 
     Raises:
@@ -129,7 +129,7 @@ def samplings_of(plan: Plan, held_out: HeldOut | None) -> Mapping[str, Sampling]
     }
 
 
-def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
+def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
     """The one template of all models: what --set or the protocol names, else that of the runs among them, else `Auto`.
 
     Strop's own bases, where no other model is measured, are asked as they are trained: for no form of the answer.
@@ -156,7 +156,7 @@ def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTempl
     return chosen if plan.protocol.instruct else without_instruction(chosen)
 
 
-def shared_environment(plan: Plan, configs: Mapping[str, RunConfig]) -> Environment | None:
+def shared_environment(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> Environment | None:
     """The one environment of all models: what --set names, else that of the runs among them; None: one turn.
 
     Raises:
@@ -188,7 +188,7 @@ def shared_environment(plan: Plan, configs: Mapping[str, RunConfig]) -> Environm
     return chosen
 
 
-def _sets(plan: Plan, *keys: str) -> list[str]:
+def _sets(plan: BenchmarkPlan, *keys: str) -> list[str]:
     """What `--set` says of one of `keys` or of something inside it."""
     named = [(f"{text.partition('=')[0].strip()}.", text) for text in plan.sets]
     return [text for name, text in named if any(name.startswith(f"{key}.") for key in keys)]
@@ -197,7 +197,7 @@ def _sets(plan: Plan, *keys: str) -> list[str]:
 FINGERPRINT_VALUES = 1024  # of each tensor
 
 
-def measure(plan: Plan, view: View) -> Grid:
+def measure(plan: BenchmarkPlan, view: View) -> Grid:
     """Sample and judge what is not kept yet; all evaluations under `plan.out`, those of former calls too.
 
     An interruption or an error leaves what was sampled so far in the folder, and the same plan goes on from there.
@@ -234,7 +234,7 @@ def measure(plan: Plan, view: View) -> Grid:
                 which = f"{count} of the {len(loaded)} problems of {name}"
                 view.note(f"{model.label} had {which} among its training problems")
     _write_order(plan, template, environment)
-    judges, shown = Judges(), set[str]()
+    judges, shown = OpenJudges(), set[str]()
     try:
         for model in plan.models:
             config = configs[model.label]
@@ -262,7 +262,7 @@ def measure(plan: Plan, view: View) -> Grid:
 
 
 def _engine(
-    plan: Plan, model: NamedModel, config: RunConfig, view: View
+    plan: BenchmarkPlan, model: NamedModel, config: RunConfig, view: View
 ) -> tuple[Engine, PreTrainedTokenizerBase | EndpointTokenizer, str]:
     """Whoever samples for a model, its tokenizer, and what tells its weights apart from others."""
     if plan.remote is not None:
@@ -287,7 +287,7 @@ def _tell_cost(engine: Engine, view: View) -> None:
 class _Job:
     """A model on a benchmark; `shown` are the first prompts that were shown, of this job and those before."""
 
-    plan: Plan
+    plan: BenchmarkPlan
     model: NamedModel
     seen: Seen
     benchmark: Benchmark
@@ -296,7 +296,7 @@ class _Job:
     weights: str
     sampling: Sampling
     verifier: Verifier
-    judges: Judges
+    judges: OpenJudges
     play: Play | None
     shown: set[str]
 
@@ -415,13 +415,13 @@ def folder_name(label: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-._@" else "-" for letter in plain)
 
 
-def _plan_config(plan: Plan, model: NamedModel) -> RunConfig:
+def _plan_config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
     if plan.remote is None:
         return configure(model.place, plan.recipe, (*_seed_of_base(plan, model), *plan.sets), step=model.step).config
     return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, plan.sets)
 
 
-def _seed_of_base(plan: Plan, model: NamedModel) -> tuple[str, ...]:
+def _seed_of_base(plan: BenchmarkPlan, model: NamedModel) -> tuple[str, ...]:
     """One of strop's own bases is that of the first run beside it which began with it: each seed has its own."""
     for other in plan.models if model.place in RESERVED else ():
         stored = RunFolder.open(other.place).read_json("config.json") if holds_out(other.place) else None
@@ -442,7 +442,7 @@ def open_named(
     return config, *open_model(config, view, model.stored)
 
 
-def _write_order(plan: Plan, template: PromptTemplate, environment: Environment | None) -> None:
+def _write_order(plan: BenchmarkPlan, template: PromptTemplate, environment: Environment | None) -> None:
     """Add the models and benchmarks of this call to those of former ones.
 
     Raises:

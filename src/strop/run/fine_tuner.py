@@ -162,7 +162,7 @@ class FineTuner:
         """
         tensors, state = self._tuning.trainer.state_dict()
         keep = checkpoint.Retention(last=1, best=0)
-        entry = checkpoint.Entry(root, self._tuning.trainer.updates, {"trainer": state}, retention=keep)
+        entry = checkpoint.CheckpointEntry(root, self._tuning.trainer.updates, {"trainer": state}, retention=keep)
         self._storage.begin(entry, {"policy": self._policy.saved_weights(), "optimizer": tensors}, {})
         self._storage.settle(wait=True)
 

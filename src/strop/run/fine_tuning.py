@@ -39,7 +39,7 @@ from strop.run.trained_on import questions_of, write_questions
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.memory import Device
-from strop.training.sft import Plan, planned
+from strop.training.sft import SftPlan, planned
 from strop.training.sharding import sharded_policy
 from strop_verify.verdict import shortened
 
@@ -201,7 +201,7 @@ def _described(config: SftConfig, data: FineTuningData) -> list[str]:
     ]
 
 
-def _warnings(config: SftConfig, data: FineTuningData, plan: Plan) -> list[str]:
+def _warnings(config: SftConfig, data: FineTuningData, plan: SftPlan) -> list[str]:
     """What speaks against learning from them so, a line each."""
     found = []
     if data.answered_before:

@@ -359,14 +359,14 @@ def near_run(path: Path) -> str:
 SHOWN = 4  # settings of a change in its line
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
     """What another configuration said from the step after `step` on: (setting, its value before, from then on) each."""
 
     step: int
     settings: list[tuple[str, str, str]]
 
     @classmethod
-    def between(cls, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> Change:
+    def between(cls, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> SettingChange:
         """What differs between two configurations; no settings where nothing does."""
         return cls(step, differing(dict(before), dict(now)))
 
@@ -377,15 +377,15 @@ class Change(NamedTuple):
         return f"after step {self.step}: {', '.join([*shown, f'and {more} more'] if more > 0 else shown)}"
 
 
-def read_changes(folder: RunFolder) -> list[Change]:
+def read_changes(folder: RunFolder) -> list[SettingChange]:
     """Every change of the run's settings, in order; of an older strop's runs none are known."""
     if not (folder.path / CHANGES).exists():
         return []
     rows = folder.read_json(CHANGES)["changes"]
-    return [Change(row["step"], [(key, before, now) for key, before, now in row["settings"]]) for row in rows]
+    return [SettingChange(row["step"], [(key, before, now) for key, before, now in row["settings"]]) for row in rows]
 
 
-def write_change(folder: RunFolder, change: Change) -> None:
+def write_change(folder: RunFolder, change: SettingChange) -> None:
     """Write down a change, where it is one; those of the steps that are made again are forgotten."""
     known = read_changes(folder)
     found = [before for before in known if before.step < change.step] + [change] * bool(change.settings)

@@ -49,7 +49,7 @@ from strop.environments.turns import counted, next_turn, out_of_room, unspoken, 
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
-from strop.orchestration.ledger import Ledger, OpenGroup, StaleGroups
+from strop.orchestration.ledger import Ledger, LedgerGroup, StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
@@ -201,7 +201,7 @@ class Loop:
             samples = self.config.batch.samples_per_prompt
             self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem, samples))
 
-    def _request(self, entry: OpenGroup) -> None:
+    def _request(self, entry: LedgerGroup) -> None:
         if self.judge.speaks_first:
             for sample in range(entry.samples):
                 self.judge.begin((entry.request_id, sample), entry.problem, self._seed(entry))
@@ -213,7 +213,7 @@ class Loop:
         )
         self.executor.submit(request, entry.ticket, entry.attempt)
 
-    def _seed(self, entry: OpenGroup) -> int:
+    def _seed(self, entry: LedgerGroup) -> int:
         """It does not depend on the attempt: a group that was lost comes back the same."""
         return derive(self.config.seed, "request", entry.ticket)
 
@@ -305,7 +305,7 @@ class Loop:
         self.ledger.take_turn(entry, request.id, sample, observation)
         self.executor.submit(request, entry.ticket, entry.attempt)
 
-    def _cancel(self, entry: OpenGroup) -> None:
+    def _cancel(self, entry: LedgerGroup) -> None:
         """What is generated and judged of the group is not wanted any more."""
         self.judge.forget(entry.request_id)
         for request_id in entry.request_ids:

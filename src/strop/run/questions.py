@@ -42,7 +42,7 @@ from strop_verify.verdict import shortened
 SHOWN_IDS = 24
 
 
-class Asked(NamedTuple):
+class AskedProblems(NamedTuple):
     """What a run asks within its model's context.
 
     Attributes:
@@ -88,7 +88,9 @@ def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: V
     return Preview(data, [line for line in found if line is not None])
 
 
-def fitted_into(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View) -> Asked:
+def fitted_into(
+    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
+) -> AskedProblems:
     """What is asked of a model with room for so many tokens.
 
     Raises:
@@ -100,7 +102,7 @@ def fitted_into(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBas
     notes = [] if play is None else play.notes()
     sets = validation_sets(config, data, tokenizer, room, view, play)
     warnings = [*([] if lowered is None else [lowered]), *notes, *_trained_benchmarks(config, sets, data)]
-    return Asked(config, play, sets, warnings)
+    return AskedProblems(config, play, sets, warnings)
 
 
 def preview(config: RunConfig, view: View) -> Preview:

@@ -16,7 +16,7 @@ from strop.evaluation.result import paired_test
 from strop.recipes.quickstart import calculator, recipe
 from strop.recipes.resolve import resolve
 from strop.run.folder import SUMMARY, RunFolder, is_run
-from strop.run.run import Outcome, train
+from strop.run.run import RunOutcome, train
 from strop.training.embedded_base import located
 
 
@@ -78,7 +78,7 @@ def as_json(summary: QuickstartSummary) -> dict[str, Any]:
     return asdict(summary) | {"gain_interval": list(summary.gain_interval)}
 
 
-def _summary(outcome: Outcome, seed: int, sft_seconds: float, total: float) -> QuickstartSummary:
+def _summary(outcome: RunOutcome, seed: int, sft_seconds: float, total: float) -> QuickstartSummary:
     first, last = min(outcome.evaluations), max(outcome.evaluations)
     before, after = outcome.evaluations[first], outcome.evaluations[last]
     gain = paired_test(before, after)

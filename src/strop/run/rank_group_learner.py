@@ -20,7 +20,7 @@ from torch import Tensor
 
 from strop.base.types import StropError
 from strop.config.schema import RunConfig
-from strop.orchestration.connection import Launcher, WorkerSpec
+from strop.orchestration.connection import WorkerLauncher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.weight_store import WeightStore, read
@@ -90,7 +90,7 @@ class RankGroupLearner:
     def __init__(
         self,
         config: RunConfig,
-        launcher: Launcher,
+        launcher: WorkerLauncher,
         threads: int,
         note: Callable[[str], None],
         scattered: bool = False,

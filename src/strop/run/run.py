@@ -34,7 +34,7 @@ from strop.recipes.resolve import as_asked
 from strop.run import preflight
 from strop.run.assembly import Parts, assemble
 from strop.run.devices import devices_apart
-from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, Change, RunFolder, write_change
+from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, RunFolder, SettingChange, write_change
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
 from strop.run.tracking import Trackers, open_trackers
@@ -71,7 +71,7 @@ class Saver:
         self._view = view
         self._under_way: _Save | None = None
 
-    def begin(self, entry: checkpoint.Entry, pass_rates: list[str]) -> None:
+    def begin(self, entry: checkpoint.CheckpointEntry, pass_rates: list[str]) -> None:
         """Begin to write the learner as it is.
 
         Args:
@@ -136,7 +136,7 @@ class Summary:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class RunOutcome:
     """A finished run for callers from Python: its summary, and this process's evaluations by step."""
 
     summary: Summary
@@ -145,7 +145,7 @@ class Outcome:
     seconds: float
 
 
-def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> Outcome:
+def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> RunOutcome:
     """Start a run in a new folder and train it to its end.
 
     Raises:
@@ -163,7 +163,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
         folder.close()
 
 
-def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] = ()) -> Outcome:
+def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] = ()) -> RunOutcome:
     """Go on from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
 
     What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints. `sets` change its
@@ -194,7 +194,7 @@ class _Resume:
 
 def _to_the_end(
     config: RunConfig, parts: Parts, folder: RunFolder, view: View, at: _Resume | None = None
-) -> Outcome:
+) -> RunOutcome:
     """Train a run to its end. Where the trainer's ranks are lost, it goes on from its last checkpoint, as a resume."""
     begin = time.perf_counter()
     evaluations: dict[int, EvaluationResult] = {}
@@ -205,7 +205,7 @@ def _to_the_end(
             run = _Run(config, parts, folder, view, evaluations)
             if at is not None:
                 run.go_on(at.found)
-            return Outcome(run.go(), evaluations, parts.learner.sizes().parameters, time.perf_counter() - begin)
+            return RunOutcome(run.go(), evaluations, parts.learner.sizes().parameters, time.perf_counter() - begin)
         except RankGroupLost as error:
             losses += 1
             stopping = run is not None and run.loop.interrupted
@@ -267,7 +267,7 @@ class _Run:
         self.parts.learner.load(self.folder.checkpoints.resolve(), found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
         now = self.config.model_dump(mode="json")
-        changed = Change.between(found.step, found.state["config"], now)
+        changed = SettingChange.between(found.step, found.state["config"], now)
         if changed.settings:
             self.view.note(f"goes on with other settings {changed.said()}")
             loop = self.loop
@@ -444,7 +444,7 @@ class _Run:
             "config": self.config.model_dump(mode="json"),
         }
         keep, metric = self.validation.retention(self.config.checkpoint), self.validation.held_out.get(step)
-        entry = checkpoint.Entry(self.folder.checkpoints.resolve(), step, state, metric, keep)
+        entry = checkpoint.CheckpointEntry(self.folder.checkpoints.resolve(), step, state, metric, keep)
         history = self.loop.curriculum.history.lines(self.parts.data.train.problems, self.folder.identity)
         self.saver.begin(entry, list(history))
         if last:

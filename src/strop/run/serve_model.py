@@ -27,7 +27,7 @@ from strop.serving.server import Served, Server
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServePlan:
     """What is served, where, and how much of it; see `strop serve --help`."""
 
     model: str
@@ -68,7 +68,7 @@ class Facts:
         )
 
 
-def serve(plan: Plan, view: View, told: Callable[[Facts], None]) -> int:
+def serve(plan: ServePlan, view: View, told: Callable[[Facts], None]) -> int:
     """Serve until Ctrl-C; how many requests were answered. `told` is called once it listens.
 
     Raises:
@@ -114,7 +114,7 @@ def client_name(given: str, model: NamedModel) -> str:
     return own.name if model.step is None else f"{own.name}@{model.step}"
 
 
-def _open(plan: Plan, named: NamedModel, view: View) -> tuple[Engine, PreTrainedTokenizerBase, RunConfig]:
+def _open(plan: ServePlan, named: NamedModel, view: View) -> tuple[Engine, PreTrainedTokenizerBase, RunConfig]:
     """The engine, its tokenizer and configuration."""
     view.note(f"loading {named.label}")
     config, policy, tokenizer = open_named(named, plan.recipe, plan.sets, view)

@@ -30,7 +30,7 @@ from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.device import pick_device
 from strop.model.files import cast_parameters
-from strop.model.policy import Packed, Policy, load_policy
+from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run.accelerators import Finding
 from strop.run.learner_parts import Modules, make_learner
@@ -65,7 +65,7 @@ EXCHANGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class SmokePlan:
     """What one process checks: a group of checks, where, and the line file that its outcomes are appended to."""
 
     group: str
@@ -91,7 +91,7 @@ class Plan:
 class Checks:
     """Runs checks one after another and writes down the outcome of each."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SmokePlan) -> None:
         self.plan = plan
         plan.outcomes.touch()
 
@@ -146,7 +146,7 @@ def train_once(learner: Learner) -> dict[str, float]:
 # ---------------------------------------------------------------------- groups
 
 
-def update_group(plan: Plan, check: Checks) -> None:
+def update_group(plan: SmokePlan, check: Checks) -> None:
     """A bfloat16 update on one device, and its peak memory."""
     device = pick_device(plan.config.device)
     before = _peak(device)
@@ -175,7 +175,7 @@ def update_group(plan: Plan, check: Checks) -> None:
     check("peak memory", lambda: f"{(_peak(device) - before) / GIB:.2f} of {_room(device) / GIB:.0f} GiB")
 
 
-def engine_group(plan: Plan, check: Checks) -> None:
+def engine_group(plan: SmokePlan, check: Checks) -> None:
     """The embedded engine: sampling, weights swapped in the middle, the probe."""
     policy, tokenizer = load_policy(plan.config.model)
     policy.to(pick_device(plan.config.device)).requires_grad_(False)
@@ -184,7 +184,7 @@ def engine_group(plan: Plan, check: Checks) -> None:
     _generating(engine, policy, "engine", check)
 
 
-def vllm_group(plan: Plan, check: Checks) -> None:
+def vllm_group(plan: SmokePlan, check: Checks) -> None:
     """The same of vLLM's own server, which is started for it."""
     policy, tokenizer = load_policy(plan.config.model)
     policy.to(pick_device(plan.config.device)).requires_grad_(False)
@@ -202,7 +202,7 @@ def vllm_group(plan: Plan, check: Checks) -> None:
             engines[0].close()
 
 
-def ranks_group(plan: Plan, check: Checks) -> None:
+def ranks_group(plan: SmokePlan, check: Checks) -> None:
     """One of two ranks that hold the model between them (FSDP2): the update of `update_group` again."""
     learners: list[Learner] = []
 
@@ -225,7 +225,7 @@ def ranks_group(plan: Plan, check: Checks) -> None:
 
 
 # By the name of a group: what it does, and its checks in order.
-GROUPS: dict[str, tuple[Callable[[Plan, Checks], None], tuple[str, ...]]] = {
+GROUPS: dict[str, tuple[Callable[[SmokePlan, Checks], None], tuple[str, ...]]] = {
     "update": (update_group, ("bf16 forward", "bf16 update", "peak memory")),
     "engine": (engine_group, ("engine sample", "engine weight swap", "engine probe")),
     "ranks": (ranks_group, ("two ranks meet", "two ranks update")),
@@ -323,7 +323,7 @@ def _logprobs(policy: Policy, prompt: IntArray | None = None, completion: IntArr
     if prompt is None or completion is None:
         ids = samples(policy.vocabulary)[0].token_ids
         prompt, completion = ids[:PROMPT], ids[PROMPT:]
-    packed = Packed.whole([np.concatenate((prompt, completion)).tolist()]).to(policy.device)
+    packed = PackedInputs.whole([np.concatenate((prompt, completion)).tolist()]).to(policy.device)
     found: np.ndarray = policy(packed, 1.0)[0][len(prompt) - 1 :].float().cpu().numpy()
     return found
 
@@ -348,12 +348,12 @@ def _room(device: torch.device) -> int:
 def main() -> None:
     """Run the group of the plan that is the only argument."""
     given: dict[str, Any] = json.loads(sys.argv[1])
-    plan = Plan(**given)
+    plan = SmokePlan(**given)
     die_with_parent(plan.parent)
     GROUPS[plan.group][0](plan, Checks(plan))
 
 
-def as_argument(plan: Plan) -> str:
+def as_argument(plan: SmokePlan) -> str:
     """The argument that hands a plan to `main`."""
     return json.dumps(asdict(plan))
 
@@ -363,7 +363,7 @@ WORSE: tuple[Result, ...] = ("pass", "not run", "FAIL")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The result of a check: `found` says what it measured, or why it failed or was not run."""
 
     check: str
@@ -374,7 +374,7 @@ class Outcome:
 
 def smoke(
     device: str, model: str | None, vllm: str | None, limit: float, only: Collection[str], tell: Callable[[str], None]
-) -> Iterator[Outcome]:
+) -> Iterator[CheckOutcome]:
     """Run the groups one after another.
 
     Args:
@@ -399,12 +399,14 @@ def smoke(
             if only and group not in only:
                 continue
             if group == "vllm" and not vllm:
-                yield Outcome(names[0], "not run", f"no vLLM is named: --vllm /path/to/bin/python or {PYTHON_VARIABLE}")
+                yield CheckOutcome(
+                    names[0], "not run", f"no vLLM is named: --vllm /path/to/bin/python or {PYTHON_VARIABLE}"
+                )
                 continue
             tell(group)
             place = device_of_ranks(device) if group == "ranks" else device
             count = 2 if group == "ranks" else 1
-            plans = [Plan(group, place, model, vllm, folder, os.getpid(), rank) for rank in range(count)]
+            plans = [SmokePlan(group, place, model, vllm, folder, os.getpid(), rank) for rank in range(count)]
             yield from _run(plans, names, end)
 
 
@@ -415,7 +417,7 @@ def device_of_ranks(device: str) -> str:
     return device if device == "cuda" and torch.cuda.device_count() > 1 else "cpu"
 
 
-def _run(plans: Sequence[Plan], names: Sequence[str], end: float) -> Iterator[Outcome]:
+def _run(plans: Sequence[SmokePlan], names: Sequence[str], end: float) -> Iterator[CheckOutcome]:
     """Run the processes of a group side by side; an outcome for each of its checks."""
     
 
@@ -438,31 +440,31 @@ def _run(plans: Sequence[Plan], names: Sequence[str], end: float) -> Iterator[Ou
         yield max(each, key=lambda outcome: WORSE.index(outcome.result))
 
 
-def _written(file: Path) -> dict[str, Outcome]:
+def _written(file: Path) -> dict[str, CheckOutcome]:
     """The outcomes that a process has written, by check."""
-    found: dict[str, Outcome] = {}
+    found: dict[str, CheckOutcome] = {}
     for line in file.read_text().splitlines() if file.is_file() else ():
         given = json.loads(line)
         result: Result = "pass" if given["passed"] else "FAIL"
-        found[given["check"]] = Outcome(given["check"], result, given["found"], given["seconds"])
+        found[given["check"]] = CheckOutcome(given["check"], result, given["found"], given["seconds"])
     return found
 
 
-def _outcomes(names: Sequence[str], written: dict[str, Outcome], reason: str | None) -> list[Outcome]:
+def _outcomes(names: Sequence[str], written: dict[str, CheckOutcome], reason: str | None) -> list[CheckOutcome]:
     """One outcome for each check of a process; `reason` says how it ended where it did not end well."""
-    found: list[Outcome] = []
+    found: list[CheckOutcome] = []
     for name in names:
         broken = next((one.check for one in found if one.check not in written or one.result == "FAIL"), None)
         if name in written:
             found.append(written[name])
         elif reason is not None and all(one.check in written for one in found):
-            found.append(Outcome(name, "FAIL", f"its process {reason}"))
+            found.append(CheckOutcome(name, "FAIL", f"its process {reason}"))
         else:
-            found.append(Outcome(name, "not run", f"{broken} failed before"))
+            found.append(CheckOutcome(name, "not run", f"{broken} failed before"))
     return found
 
 
-def as_markdown(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> str:
+def as_markdown(findings: Sequence[Finding], outcomes: Sequence[CheckOutcome]) -> str:
     """A table to paste into an issue: what the machine is, then what passed."""
     marks = {"ok": "", "note": "note", "problem": "PROBLEM"}
     rows = [(one.topic, marks[one.level], one.found, "") for one in findings]

@@ -17,7 +17,7 @@ from strop.base.metrics import by_step
 from strop.base.types import InputError
 from strop.base.view import benchmark_rates
 from strop.config.edits import flatten
-from strop.orchestration.process_registry import Worker, read_processes
+from strop.orchestration.process_registry import RegisteredWorker, read_processes
 from strop.run.folder import PLACEMENT, SUMMARY, RunFolder, is_run
 from strop.run.watchdog import STATUS
 from strop_verify.child_process import process_state
@@ -114,7 +114,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
     rows = folder.read_metrics()
     step = int(rows[-1]["step"] or 0) if rows else _step_without_metrics(folder, said)
     steps = config.get("steps") if said is None or said["steps"] is None else said["steps"]
-    driver = None if said is None else Worker("driver", said["pid"], said["started"], said["host"])
+    driver = None if said is None else RegisteredWorker("driver", said["pid"], said["started"], said["host"])
     age = None if said is None else max(now - said["time"], 0.0)
     kind = "sft" if "demonstrations" in config else "train"
     state, explanation = _state(folder, said, driver, age, command(f"{kind} --resume", folder.path), step)
@@ -157,7 +157,12 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
 
 
 def _state(
-    folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None, command: str, step: int
+    folder: RunFolder,
+    said: dict[str, Any] | None,
+    driver: RegisteredWorker | None,
+    age: float | None,
+    command: str,
+    step: int,
 ) -> tuple[State, str]:
     go_on = f"go on with: {command}"
     if said is None or driver is None or age is None:
@@ -247,7 +252,10 @@ def _placed(folder: RunFolder) -> dict[str, tuple[int, ...]]:
 
 
 def _processes(
-    driver: Worker | None, registry: Sequence[Worker], age: float | None, placed: Mapping[str, tuple[int, ...]]
+    driver: RegisteredWorker | None,
+    registry: Sequence[RegisteredWorker],
+    age: float | None,
+    placed: Mapping[str, tuple[int, ...]],
 ) -> tuple[ProcessStatus, ...]:
     known = list(registry)
     if driver is not None and driver.pid not in [worker.pid for worker in registry]:
@@ -276,7 +284,7 @@ def _processes(
     return tuple(found)
 
 
-def _cpu_seconds(worker: Worker) -> float | None:
+def _cpu_seconds(worker: RegisteredWorker) -> float | None:
     """Processor seconds so far; None where it is dead or far."""
     if worker.alive:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
@@ -285,7 +293,7 @@ def _cpu_seconds(worker: Worker) -> float | None:
     return None
 
 
-def _memory(worker: Worker) -> int | None:
+def _memory(worker: RegisteredWorker) -> int | None:
     if worker.alive:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             return int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

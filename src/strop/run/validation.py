@@ -15,7 +15,7 @@ from strop.base.files import read_json, write_json
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.validation import PREFIX, ValidationSet, by_problem, gain, metrics
-from strop.orchestration.evaluator import Evaluator, Measured, Weights
+from strop.orchestration.evaluator import Evaluator, MeasuredVersion, Weights
 from strop.training.checkpoint import Retention
 from strop.training.compute import ComputeMeter
 from strop.training.settings import CheckpointSettings
@@ -87,7 +87,7 @@ class Validation:
         """Whether one more evaluation may begin now."""
         return self._evaluator.has_room
 
-    def _row(self, measured: Measured) -> Row:
+    def _row(self, measured: MeasuredVersion) -> Row:
         self._known.add(measured.step)
         row: Row = {}
         for name, result in measured.results.items():

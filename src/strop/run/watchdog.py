@@ -33,7 +33,7 @@ from strop.base.imports import command
 from strop.base.progress import CURRENT, Progress
 from strop.base.types import StropError
 from strop.base.view import Values, View, duration
-from strop.orchestration.process_registry import STACKS, Worker, dump_stacks, read_processes
+from strop.orchestration.process_registry import STACKS, RegisteredWorker, dump_stacks, read_processes
 
 STATUS = "status.json"
 FORMAT = 1
@@ -119,7 +119,7 @@ class Watch:
         self.progress = progress
         self.view = NotingView(view, progress)
         self._grace = grace
-        self._me = Worker.of("driver", os.getpid())
+        self._me = RegisteredWorker.of("driver", os.getpid())
         self._began = time.time()
         self._error: str | None = None
         self._done = threading.Event()
@@ -242,7 +242,7 @@ class Watch:
         raise NoProgress(self._error or "the run was ended by a signal")
 
 
-def kill(worker: Worker) -> None:
+def kill(worker: RegisteredWorker) -> None:
     """SIGKILL, where it is this very process that lives here."""
     if worker.alive:
         with contextlib.suppress(ProcessLookupError):
@@ -251,7 +251,7 @@ def kill(worker: Worker) -> None:
 
 def kill_children(pid: int, seconds: float = 2.0) -> None:
     """End all processes that `pid` started, and theirs: SIGTERM, and SIGKILL for what is left after `seconds`."""
-    found = [Worker.of("child", child) for child in descendants(pid)]
+    found = [RegisteredWorker.of("child", child) for child in descendants(pid)]
     for child in found:
         if child.alive:
             with contextlib.suppress(ProcessLookupError):

@@ -24,7 +24,7 @@ from strop.serving.driver import Endpoint, EngineFailure
 from strop.serving.listening import host_of, is_loopback
 from strop.serving.parsing import Ask, Asking, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
 from strop.serving.refusal import Refusal, ServeLimits
-from strop.serving.responses import Tokens
+from strop.serving.responses import ServedTokens
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,7 +44,7 @@ class _Gone(Exception):
     """The client hung up."""
 
 
-class Reply:
+class HttpReply:
     """The answer to one request, and whether it has begun."""
 
     def __init__(self, send: Send, name: str) -> None:
@@ -100,7 +100,7 @@ class App:
         self,
         endpoint: Endpoint,
         asking: Asking,
-        tokens: Tokens,
+        tokens: ServedTokens,
         model: str,
         context: int,
         limits: ServeLimits,
@@ -121,7 +121,7 @@ class App:
         if scope["type"] != "http":
             return
         began = time.perf_counter()
-        reply = Reply(send, f"{'chatcmpl' if scope['path'] == _CHAT else 'cmpl'}-{uuid.uuid4().hex}")
+        reply = HttpReply(send, f"{'chatcmpl' if scope['path'] == _CHAT else 'cmpl'}-{uuid.uuid4().hex}")
         try:
             await self._answer(scope, receive, reply)
         except Refusal as refusal:
@@ -137,7 +137,7 @@ class App:
             seconds = time.perf_counter() - began
             self._log(f"{scope['method']} {scope['path'][:200]!r} {reply.status or 'hung up'} {seconds:.3f} s")
 
-    async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, reply: HttpReply) -> None:
         method, path = scope["method"], scope["path"]
         headers = {name.lower(): value for name, value in scope["headers"]}
         if b"transfer-encoding" in headers and b"content-length" in headers:  # two lengths smuggle a second request
@@ -163,7 +163,7 @@ class App:
             known = ", ".join(("/health", _MODELS, _COMPLETIONS, _CHAT, _INFO, _TOKENIZE, _DETOKENIZE))
             raise Refusal(404, f"no such path; there are {known}", code="unknown_path")
 
-    async def _post(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, reply: Reply) -> None:
+    async def _post(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, reply: HttpReply) -> None:
         end = asyncio.get_running_loop().time() + self._limits.seconds
         try:
             async with asyncio.timeout_at(end):
@@ -182,7 +182,7 @@ class App:
             await asyncio.gather(answering, leaving, return_exceptions=True)
         await answering
 
-    async def _in_time(self, end: float, path: str, data: bytes, reply: Reply) -> None:
+    async def _in_time(self, end: float, path: str, data: bytes, reply: HttpReply) -> None:
         try:
             async with asyncio.timeout_at(end):  # what the client takes to read a stream counts too
                 await self._work(path, data, reply)
@@ -190,7 +190,7 @@ class App:
             message = f"the request took longer than this endpoint's {self._limits.seconds:g} seconds"
             raise Refusal(504, message, code="timeout") from None
 
-    async def _work(self, path: str, data: bytes, reply: Reply) -> None:
+    async def _work(self, path: str, data: bytes, reply: HttpReply) -> None:
         loop, chat = asyncio.get_running_loop(), path == _CHAT
         if path in (_TOKENIZE, _DETOKENIZE):
             await reply.json(200, await loop.run_in_executor(self._encoder, self._read_tokens, path, data))
@@ -253,7 +253,7 @@ class App:
             raise Refusal(413, f"the body exceeds this endpoint's limit of {most} bytes", headers=close)
         return b"".join(parts)
 
-    async def _health(self, reply: Reply) -> None:
+    async def _health(self, reply: HttpReply) -> None:
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
                 health = await self._endpoint.health()
@@ -300,7 +300,7 @@ class App:
             raise Refusal(403, "this endpoint answers on this machine only: ask for it as localhost or 127.0.0.1")
 
 
-async def _told(reply: Reply, refusal: Refusal) -> None:
+async def _told(reply: HttpReply, refusal: Refusal) -> None:
     try:
         async with asyncio.timeout(TELLING_SECONDS):
             await reply.refuse(refusal)

@@ -25,7 +25,7 @@ from strop.base.types import Completion, InputError, IntArray, StropError
 from strop.engines.protocol import Capabilities, Drawn, Engine, Health, Request, Scores, Scoring, Streaming
 from strop.serving.parsing import Ask
 from strop.serving.refusal import Refusal, ServeLimits
-from strop.serving.responses import Answer, Answers, Writer, usage
+from strop.serving.responses import Answers, ServedAnswer, Writer, usage
 
 T = TypeVar("T")
 Event = Drawn | Completion | StropError
@@ -312,7 +312,7 @@ class Endpoint:
                     _refuse_aborted(completion)
                     found[names.index(completion.request_id), completion.index] = completion
         answers = [
-            Answer(prompt, index, found.get((prompt, index)))
+            ServedAnswer(prompt, index, found.get((prompt, index)))
             for prompt in range(len(ask.prompts))
             for index in range(ask.n)
         ]
@@ -359,7 +359,7 @@ class Endpoint:
             message = "logprobs: this engine does not know them under top_p and top_k; leave one or the other out"
             raise Refusal(400, message, "logprobs")
 
-    async def _scored(self, ask: Ask, answers: Sequence[Answer]) -> list[Answer]:
+    async def _scored(self, ask: Ask, answers: Sequence[ServedAnswer]) -> list[ServedAnswer]:
         """The answers with log-probs of their prompts (`echo`), and the most probable tokens where `ask.top`."""
         assert ask.top is not None
         sequences = []
@@ -378,7 +378,7 @@ class Endpoint:
                 portion.append(ids)
             scores += await self._score(portion, ask.temperature, ask.top)
         return [
-            Answer(answer.prompt, answer.index, answer.completion, score)
+            ServedAnswer(answer.prompt, answer.index, answer.completion, score)
             for answer, score in zip(answers, scores, strict=True)
         ]
 

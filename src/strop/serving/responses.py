@@ -32,7 +32,7 @@ class TokenRow:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class ServedAnswer:
     """One choice; `completion` is None where the prompt was only scored, `scores` are of prompt and completion."""
 
     prompt: int
@@ -49,7 +49,7 @@ class Answers:
         self._model = model
         self._pieces = Pieces(tokenizer)
 
-    def whole(self, name: str, ask: Ask, answers: Sequence[Answer], version: int) -> dict[str, Any]:
+    def whole(self, name: str, ask: Ask, answers: Sequence[ServedAnswer], version: int) -> dict[str, Any]:
         """The answer to a request that is not streamed."""
         kind = "chat.completion" if ask.chat else "text_completion"
         value = self._head(name, kind, version)
@@ -88,7 +88,7 @@ class Answers:
             "weight_version": version,
         }
 
-    def _choice(self, ask: Ask, answer: Answer) -> dict[str, Any]:
+    def _choice(self, ask: Ask, answer: ServedAnswer) -> dict[str, Any]:
         completion = answer.completion
         text, reason, stopped = ("", "length", None) if completion is None else self._text(ask, completion)
         if ask.echo:
@@ -117,7 +117,7 @@ class Answers:
             return text, completion.finish_reason, stop_id(ask, completion)
         return text[: found[0]], "stop", found[1]
 
-    def _rows(self, ask: Ask, answer: Answer, top: int) -> list[TokenRow]:
+    def _rows(self, ask: Ask, answer: ServedAnswer, top: int) -> list[TokenRow]:
         """The tokens of a choice, those of the prompt first under `echo`."""
         prompt, scores = ask.prompts[answer.prompt], answer.scores
         length = len(prompt)
@@ -243,7 +243,7 @@ def usage(ask: Ask, completions: Iterable[Completion]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-class Tokens:
+class ServedTokens:
     """Answers for one tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, context: int) -> None:

@@ -22,7 +22,7 @@ from strop.serving.driver import Driver, Endpoint, EngineFailure
 from strop.serving.listening import QuietServer
 from strop.serving.parsing import Asking
 from strop.serving.refusal import ServeLimits
-from strop.serving.responses import Answers, Tokens
+from strop.serving.responses import Answers, ServedTokens
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
 HEAD_SECONDS = 30.0  # for the head of a request to arrive
@@ -98,7 +98,7 @@ class Server:
         context = self._engine.capabilities.max_tokens
         endpoint = Endpoint(driver, Answers(self._tokenizer, served.model), limits)
         asking = Asking(self._tokenizer, context, limits, served.template_arguments)
-        tokens = Tokens(self._tokenizer, context)
+        tokens = ServedTokens(self._tokenizer, context)
         app = App(endpoint, asking, tokens, served.model, context, limits, served.key, served.local_only, served.log)
         config = uvicorn.Config(
             app,

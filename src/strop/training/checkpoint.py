@@ -89,7 +89,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CheckpointEntry:
     """A checkpoint to be written, but for its tensors.
 
     Fields:

@@ -30,7 +30,7 @@ from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.model.critic import Critic
-from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
+from strop.model.policy import PackedInputs, Policy, WithoutAdapters, copy_parameters
 from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of
@@ -264,7 +264,7 @@ class Learner:
     @torch.no_grad()
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
-        packed = Packed.whole([token_ids.tolist()]).to(self.trainer.device)
+        packed = PackedInputs.whole([token_ids.tolist()]).to(self.trainer.device)
         found: FloatArray = self.policy(packed, 1.0)[0].float().cpu().numpy()
         return found
 
@@ -290,7 +290,7 @@ class Learner:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
+    def save(self, entry: checkpoint.CheckpointEntry, extra: Groups) -> None:
         """Begin a checkpoint; what `state_dict` says beside the tensors goes into its state as `learner`."""
         tensors, own = self.state_dict()
         self.storage.begin(replace(entry, state={**entry.state, "learner": own}), tensors, extra)

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from strop.model.attention import AttentionContext
-from strop.model.attention_kinds import PLAIN, Kind
+from strop.model.attention_kinds import PLAIN, AttentionKind
 from strop.model.head import logprob_entropy
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
@@ -152,7 +152,9 @@ class _Context:
         self._lengths = list(lengths)
         self._ends = torch.empty(len(lengths) + 1, dtype=torch.int64, device="meta")
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         if query.shape[-1] == value.shape[-1]:
             return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
         # Latent attention, whose values have heads of another size: torch computes it with all scores of a sequence.
@@ -172,7 +174,9 @@ class _Cached:
     def __init__(self) -> None:
         self.bytes = 0
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         self.bytes += key.nbytes + value.nbytes
         return query.new_empty(*query.shape[:2], value.shape[-1])
 

@@ -24,7 +24,7 @@ from strop.algorithms.tokens import Tokens
 from strop.base.sample import Sample, completions_of
 from strop.base.seeds import permutation
 from strop.base.types import FloatArray, InputError, StropError
-from strop.model.policy import Packed
+from strop.model.policy import PackedInputs
 
 
 class NothingToTrain(StropError):
@@ -39,7 +39,7 @@ class TooFewGroups(StropError):
 class MicroBatch:
     """The input of one forward and backward: `packed` feeds the policy, `tokens` the objective; their M rows align."""
 
-    packed: Packed
+    packed: PackedInputs
     tokens: Tokens
 
 
@@ -163,7 +163,7 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
     sequence = np.repeat(np.asarray(members), lengths)[at]
     generator = np.concatenate([sample.logprobs for sample in chosen])[at]
     anchors = _column(chosen, "anchors", at)
-    packed = Packed(
+    packed = PackedInputs(
         token_ids=_int64(token_ids), positions=_int64(positions), lengths=lengths,
         rows=_int64(at - 1), targets=_int64(token_ids[at]), experts=_experts(chosen),
     )  # fmt: skip
@@ -222,7 +222,7 @@ def _empty() -> MicroBatch:
     none, nothing = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     one = torch.zeros(1, dtype=torch.int64)
     tokens = Tokens(none, none, none, none, nothing, nothing, nothing, nothing)
-    return MicroBatch(Packed(token_ids=one, positions=one, lengths=(1,), rows=none, targets=none), tokens)
+    return MicroBatch(PackedInputs(token_ids=one, positions=one, lengths=(1,), rows=none, targets=none), tokens)
 
 
 # One token that is not trained: what a rank computes to take part in the exchanges of those that have work.

@@ -64,7 +64,7 @@ class SftEvent(NamedTuple):
     metrics: Metrics
 
 
-class Plan(NamedTuple):
+class SftPlan(NamedTuple):
     """Which demonstrations are learned, in which batches (by their places), and a line on those that are too long."""
 
     fitting: list[Demonstration]
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
     overflow: str | None
 
 
-def planned(demonstrations: Sequence[Demonstration], settings: SftSettings) -> Plan:
+def planned(demonstrations: Sequence[Demonstration], settings: SftSettings) -> SftPlan:
     """The updates of a fine-tuning run.
 
     Raises:
@@ -90,7 +90,7 @@ def planned(demonstrations: Sequence[Demonstration], settings: SftSettings) -> P
         )
     if not fitting:
         raise InputError(overflow or "there are no demonstrations to learn from")
-    return Plan(fitting, _batches([len(d) for d in fitting], settings), overflow)
+    return SftPlan(fitting, _batches([len(d) for d in fitting], settings), overflow)
 
 
 class FineTuning:

@@ -24,7 +24,7 @@ from strop.training.ranks import Ranks
 T = TypeVar("T")
 
 
-def save(entry: checkpoint.Entry, own: Groups, extra: Groups, ranks: Ranks) -> None:
+def save(entry: checkpoint.CheckpointEntry, own: Groups, extra: Groups, ranks: Ranks) -> None:
     """`checkpoint.save` by all ranks, through which nobody else talks meanwhile.
 
     Args:
@@ -94,7 +94,7 @@ def _all(ranks: Ranks, work: Callable[[], T]) -> list[T]:
 
 
 def _rest(
-    partial: Path, entry: checkpoint.Entry, files: Sequence[checkpoint.Facts], own: Groups, extra: Groups
+    partial: Path, entry: checkpoint.CheckpointEntry, files: Sequence[checkpoint.Facts], own: Groups, extra: Groups
 ) -> None:
     facts = checkpoint.write_groups(partial, extra)
     for part in files:

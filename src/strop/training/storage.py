@@ -76,7 +76,7 @@ class Storage:
         self._ranks, self._savers = ranks, savers
         self._sharded, self._first = layout is not WHOLE, ranks.rank == 0
 
-    def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
+    def begin(self, entry: checkpoint.CheckpointEntry, tensors: Groups, extra: Groups) -> None:
         """Begin a checkpoint of `tensors` and `extra` (live ones: they are copied), once the one before is written.
 
         Raises:

@@ -25,7 +25,7 @@ IN_A_FENCE = "a Markdown fence (```) is no Python: give only the program that st
 
 
 @dataclass(frozen=True)
-class Case:
+class CodeCase:
     """A program and its tests; `id` is its own or its place in the file, from 0."""
 
     id: str | int
@@ -33,7 +33,7 @@ class Case:
     tests: Tests
 
 
-def read_cases(path: str) -> list[Case]:
+def read_cases(path: str) -> list[CodeCase]:
     """The cases of a file: fields program, tests, and, where given, id, kind and mode; others are ignored.
 
     Raises:
@@ -45,7 +45,7 @@ def read_cases(path: str) -> list[Case]:
     return cases
 
 
-def verify_cases(cases: Sequence[Case], verifier: CodeVerifier, view: View) -> list[CodeResult]:
+def verify_cases(cases: Sequence[CodeCase], verifier: CodeVerifier, view: View) -> list[CodeResult]:
     """Test every program, in order; several at once.
 
     Raises:
@@ -82,7 +82,7 @@ def _with_reason(program: str, result: CodeResult) -> CodeResult:
     return result
 
 
-def write_results(path: Path, cases: Sequence[Case], results: Sequence[CodeResult]) -> None:
+def write_results(path: Path, cases: Sequence[CodeCase], results: Sequence[CodeResult]) -> None:
     """One line a case, in order: id, verdict, milliseconds, detail, and how many tests were passed.
 
     Raises:
@@ -103,7 +103,7 @@ def summary(results: Sequence[CodeResult]) -> dict[str, Any]:
     }
 
 
-def _lines(cases: Sequence[Case], results: Sequence[CodeResult]) -> Iterator[dict[str, Any]]:
+def _lines(cases: Sequence[CodeCase], results: Sequence[CodeResult]) -> Iterator[dict[str, Any]]:
     for case, result in zip(cases, results, strict=True):
         yield {
             "id": case.id, "verdict": result.outcome.value, "milliseconds": round(result.milliseconds, 1),
@@ -111,7 +111,7 @@ def _lines(cases: Sequence[Case], results: Sequence[CodeResult]) -> Iterator[dic
         }  # fmt: skip
 
 
-def _case(place: int, columns: Any, where: str) -> Case:
+def _case(place: int, columns: Any, where: str) -> CodeCase:
     program, name = columns.get("program"), columns.get("id", place)
     if not isinstance(program, str):
         raise InputError(f"{where}: needs the field program, a text")
@@ -128,4 +128,4 @@ def _case(place: int, columns: Any, where: str) -> Case:
         raise InputError(f"{where}: mode, or else kind, must be one of {', '.join(KINDS)}, not {wanted!r}")
     if wanted != tests.kind:
         raise InputError(f"{where}: its tests are of the kind {tests.kind}, not {wanted}")
-    return Case(name, program, tests)
+    return CodeCase(name, program, tests)

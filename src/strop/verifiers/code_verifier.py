@@ -11,7 +11,7 @@ from strop.data.templates import PROGRAM, Instruction
 from strop.verifiers.base import Verifier
 
 if TYPE_CHECKING:
-    from strop_verify.code.outcome import Settings
+    from strop_verify.code.outcome import ProgramSettings
     from strop_verify.sandbox.pool import Sandbox
 
 
@@ -48,13 +48,13 @@ class CodeVerifier(Verifier):
     allow_unsafe_sandbox: bool = False
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ProgramSettings:
         """How programs are tested."""
-        from strop_verify.code.outcome import Settings
+        from strop_verify.code.outcome import ProgramSettings
         from strop_verify.sandbox.limits import MIB, Limits
 
         limits = Limits(memory=self.memory_mib * MIB, output=self.output_mib * MIB, processes=self.processes)
-        return Settings(
+        return ProgramSettings(
             limits, self.test_seconds, self.total_seconds, self.float_tolerance, self.tokens,
             stop=not self.partial_credit,
         )  # fmt: skip

@@ -25,7 +25,7 @@ class Sampled(NamedTuple):
     truncated: bool
 
 
-class Comparison(NamedTuple):
+class VerifierComparison(NamedTuple):
     """The verdicts of several verifiers on the same rollouts, counted.
 
     Attributes:
@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
     disagreements: int
 
 
-def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]) -> Comparison:
+def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]) -> VerifierComparison:
     """Judge every rollout with every verifier.
 
     Raises:
@@ -66,7 +66,7 @@ def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]
             counts[sum(column[place].passed for place in places)] += 1
         histograms.append(tuple(counts))
     correct = [[verdict.passed for verdict in column] for column in verdicts]
-    return Comparison(
+    return VerifierComparison(
         names=_names(verifiers),
         problems=len(groups),
         rollouts=len(rollouts),

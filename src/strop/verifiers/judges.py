@@ -94,7 +94,7 @@ class Wraps(Protocol):
         ...
 
 
-class Judges:
+class OpenJudges:
     """A judge for each verifier, opened at its first use: one that works in processes takes seconds to start.
 
     Args:

@@ -23,7 +23,7 @@ _SETTINGS = {
 }
 
 
-class Case(NamedTuple):
+class MathCase(NamedTuple):
     """A case: who judges what; `expected` where the file says it, `contested` where its label depends on a setting."""
 
     verifier: MathVerifier
@@ -40,7 +40,7 @@ class Judged(NamedTuple):
     milliseconds: float
 
 
-def read_cases(path: Path, base: MathVerifier) -> list[Case]:
+def read_cases(path: Path, base: MathVerifier) -> list[MathCase]:
     """The cases of a file; fields that are not a case's are ignored.
 
     Raises:
@@ -57,7 +57,7 @@ def read_cases(path: Path, base: MathVerifier) -> list[Case]:
     return cases
 
 
-def _case(columns: Mapping[str, Any], number: int, base: MathVerifier) -> Case:
+def _case(columns: Mapping[str, Any], number: int, base: MathVerifier) -> MathCase:
     for name in ("gold", "response"):
         if name not in columns:
             raise ValueError(f"no field {name!r}; a case has gold and response")
@@ -77,10 +77,10 @@ def _case(columns: Mapping[str, Any], number: int, base: MathVerifier) -> Case:
     expected = columns.get("expected")
     if expected is not None and not isinstance(expected, bool):
         raise ValueError(f"expected must be true or false, not {expected!r}")
-    return Case(verifier, Problem(str(number), "", gold), response, expected, "contested" in columns)
+    return MathCase(verifier, Problem(str(number), "", gold), response, expected, "contested" in columns)
 
 
-def judge_cases(cases: Sequence[Case], pool: ProcessPool) -> Iterator[tuple[int, Judged]]:
+def judge_cases(cases: Sequence[MathCase], pool: ProcessPool) -> Iterator[tuple[int, Judged]]:
     """The verdicts as they come, each with the place of its case; the workers have all cases from the start."""
     written: dict[MathVerifier, str] = {}
     numbers: list[int] = []

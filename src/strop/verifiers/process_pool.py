@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from strop.base.session import accept, carried
 from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Isolation, Verifier
-from strop_verify.pool import Pool, Reply, WorkerLimits, ask
+from strop_verify.pool import JobReply, Pool, WorkerLimits, ask
 from strop_verify.verdict import Status
 
 NOT_JUDGED = Verdict(0.0, Status.ERROR, "not judged")
@@ -138,7 +138,7 @@ def _job(operation: str, verifier: str, problem: Problem, text: str, truncated: 
     return {"do": operation, "verifier": verifier, "problem": fields, "text": text, "truncated": truncated}
 
 
-def _result(reply: Reply) -> Result:
+def _result(reply: JobReply) -> Result:
     if reply.failure is not None:
         return Result(Verdict(0.0, reply.failure, reply.detail), reply.detail, reply.milliseconds)
     score, status, detail, reward, refusal = reply.value

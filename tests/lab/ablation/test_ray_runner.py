@@ -15,7 +15,7 @@ from strop.base.types import InputError
 from strop.lab.ablation.manifest import is_finished, write_manifest
 from strop.lab.ablation.ray_runner import RunActor
 from strop.lab.ablation.runners import RunJob
-from strop.lab.ablation.scheduler import Progress
+from strop.lab.ablation.scheduler import AblationProgress
 
 
 def test_a_run_that_is_asked_to_stop_saves_its_step(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_run_that_is_asked_to_stop_saves_its_step(tmp_path: Path) -> None:
     entry = manifest.runs[0]
     path = manifest.path(out, entry)
     job = RunJob(entry.label, path, manifest.config(entry).model_dump(mode="json"), manifest.log(out, entry))
-    actor, progress, deadline = RunActor(), Progress(path / "metrics.jsonl"), time.monotonic() + 120
+    actor, progress, deadline = RunActor(), AblationProgress(path / "metrics.jsonl"), time.monotonic() + 120
     with forking(), ThreadPoolExecutor(1) as pool:
         result = pool.submit(actor.run, job)
         while progress.step < 2:

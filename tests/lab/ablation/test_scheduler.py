@@ -20,7 +20,7 @@ from strop.lab.ablation import runners
 from strop.lab.ablation.collect import collect
 from strop.lab.ablation.manifest import read_manifest, write_manifest
 from strop.lab.ablation.runners import Ended, RunJob, environment
-from strop.lab.ablation.scheduler import LOSSES, Progress, execute
+from strop.lab.ablation.scheduler import LOSSES, AblationProgress, execute
 from strop.run.folder import RunFolder
 from strop.run.run import train
 
@@ -174,7 +174,7 @@ def test_a_run_with_another_configuration_is_left_alone(tmp_path: Path) -> None:
 
 def test_steps_follow_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    steps = Progress(path)
+    steps = AblationProgress(path)
     assert not steps.look()
     path.write_text(json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2, "evaluation/pass_rate": 0.5}) + '\n{"st')
     assert steps.look() and (steps.step, steps.pass_rate) == (2, 0.5)

@@ -15,7 +15,7 @@ from strop.base.types import Group, InputError
 from strop.cli import app
 from strop.config.schema import RunConfig
 from strop.lab.planning.costs import SKYWORK_COSTS, SKYWORK_LENGTHS, default_lengths
-from strop.lab.planning.lengths import Constant, Empirical, LogNormal, Straggling, parse_lengths
+from strop.lab.planning.lengths import ConstantLength, Empirical, LogNormal, Straggling, parse_lengths
 from strop.lab.planning.question import decode_steps, measure
 from strop.run.folder import RunFolder
 
@@ -177,14 +177,14 @@ def test_without_a_run_defaults_are_planned_with_and_named() -> None:
 
 def test_lengths_are_read_and_cut() -> None:
     rng = np.random.default_rng(0)
-    assert parse_lengths("constant:500", 200) == Constant(200)
+    assert parse_lengths("constant:500", 200) == ConstantLength(200)
     assert parse_lengths("lognormal:300,0.5,0.4", 900) == LogNormal(300, 0.5, 900, 0.4)
     assert parse_lengths("lognormal:300,0.5+0.05x30", 900) == Straggling(LogNormal(300, 0.5, 900), 0.05, 30)
     drawn = np.concatenate([LogNormal(300, 0.5, 900).draw(rng, 8) for _ in range(4000)])
     assert np.median(drawn) == pytest.approx(300, rel=0.02)
     assert np.log(drawn[drawn < 900]).std() == pytest.approx(0.48, abs=0.02)  # the tail is cut
     assert drawn.max() == 900
-    slow = np.concatenate([Straggling(Constant(10), 0.05, 30).draw(rng, 8) for _ in range(4000)])
+    slow = np.concatenate([Straggling(ConstantLength(10), 0.05, 30).draw(rng, 8) for _ in range(4000)])
     assert set(slow) == {10, 300} and (slow == 300).mean() == pytest.approx(0.05, abs=0.01)
     seen = Empirical(((1, 2), (30, 40)), limit=35)
     assert {tuple(seen.draw(rng, 2)) for _ in range(50)} == {(1, 2), (30, 35)}  # a group stays together

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strop.base.types import InputError
-from strop.lab.planning import Constant, Costs, LogNormal, Setup, simulate
+from strop.lab.planning import ConstantLength, Costs, LogNormal, Setup, simulate
 from strop.lab.planning.question import alternatives, best_split, splits
 
 
@@ -22,7 +22,7 @@ def test_work_is_split_by_its_weight() -> None:
     # 240 sequences of 10 tokens, a second each: 2400 s of generation, 800 s of updating. On 16 devices 12 generators
     # take 200 s, as 4 trainers do; any other split makes one of them longer.
     costs = Costs(decode_sequence=1, train_token=800 / 2400)
-    found = best_split(Setup(24, 10, max_lag=2, assign="sample"), costs, Constant(10), devices=16, steps=20)
+    found = best_split(Setup(24, 10, max_lag=2, assign="sample"), costs, ConstantLength(10), devices=16, steps=20)
     assert (found.setup.generators, found.setup.trainers) == (12, 4)
     assert found.mean == pytest.approx(200, rel=0.02)
 

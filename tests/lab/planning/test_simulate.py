@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strop.base.types import InputError, StropError
 from strop.lab.planning import (
-    Constant,
+    ConstantLength,
     Costs,
     LogNormal,
     Setup,
@@ -49,7 +49,7 @@ def test_synchronous_steps_are_generation_then_update() -> None:
     # Two prompts × two samples of 10 tokens; a decode step of n sequences takes 1 + 0.5·n s. All run: 10 × 3 = 30 s.
     # The update: 2 s and 0.1 s for each of 40 tokens: 6 s. Publication 1 s, writing down 3 s.
     costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
-    found = simulate(Setup(2, 2), costs, Constant(10), steps=3)
+    found = simulate(Setup(2, 2), costs, ConstantLength(10), steps=3)
     assert found.step_seconds == pytest.approx((40, 40, 40))
     assert found.trainer_busy == pytest.approx(18)
     assert found.trainer_idle == pytest.approx(1 - 6 / 40)
@@ -61,13 +61,13 @@ def test_synchronous_steps_are_generation_then_update() -> None:
 
 def test_updates_behind_are_those_since_the_weights_that_sampled() -> None:
     costs = Costs(decode_step=1, train_update=2)
-    off_policy = simulate(Setup(2, 2).alternating(4), costs, Constant(10), steps=3)
+    off_policy = simulate(Setup(2, 2).alternating(4), costs, ConstantLength(10), steps=3)
     assert off_policy.mean_lag == 0 and off_policy.updates_behind == (0 + 1 + 2 + 3) / 4
-    assert simulate(Setup(2, 2), costs, Constant(10), steps=3).updates_behind == 0
+    assert simulate(Setup(2, 2), costs, ConstantLength(10), steps=3).updates_behind == 0
     # Two passes over two updates: the third and fourth use the first pass's tokens again.
-    again = simulate(Setup(2, 2, updates_per_step=2, passes_per_batch=2), costs, Constant(10), steps=3)
+    again = simulate(Setup(2, 2, updates_per_step=2, passes_per_batch=2), costs, ConstantLength(10), steps=3)
     assert again.updates_behind == (0 + 1 + 2 + 3) / 4
-    pipeline = simulate(Setup(2, 2, max_lag=2, updates_per_step=2), costs, Constant(10), steps=9)
+    pipeline = simulate(Setup(2, 2, max_lag=2, updates_per_step=2), costs, ConstantLength(10), steps=9)
     assert pipeline.mean_lag > 0 and pipeline.updates_behind == pytest.approx(2 * pipeline.mean_lag + 0.5)
 
 
@@ -76,19 +76,21 @@ def test_with_one_version_of_lag_the_longer_of_both_sets_the_pace() -> None:
     # k = 1, P = 1: groups 0 and 1 are admitted at 0. Step 1 trains 10–14, then group 2 is admitted, and so on: the
     # generator never waits, so that steps end at 14, 24, 34.
     costs = Costs(decode_step=1, train_update=4)
-    found = simulate(Setup(1, 1, max_lag=1, slots=1), costs, Constant(10), steps=3)
+    found = simulate(Setup(1, 1, max_lag=1, slots=1), costs, ConstantLength(10), steps=3)
     assert ends(found) == pytest.approx([14, 24, 34])
     # Group 1 was sampled from 10 to 20: by version 0 until the update ended at 14, by version 1 in the 6 steps after,
     # and trained on version 1: lag 1 in 4 of 10 tokens. Group 2, admitted at 14 under version 1, runs from 20 to 30
     # and takes version 2 at 24: 4 of 10 again.
     assert found.lags == pytest.approx((0, 0.4, 0.4))
     # At k = 0 each step is 10 + 4.
-    assert ends(simulate(Setup(1, 1, slots=1), costs, Constant(10), steps=3)) == pytest.approx([14, 28, 42])
+    assert ends(simulate(Setup(1, 1, slots=1), costs, ConstantLength(10), steps=3)) == pytest.approx([14, 28, 42])
 
 
 def test_where_training_is_slower_generation_waits_for_the_gate() -> None:
     # Update 25 s, generation 10 s. k = 1: groups 0, 1 end at 10 and 20; updates run 10–35, 35–60, 60–85 without a gap.
-    found = simulate(Setup(1, 1, max_lag=1, slots=1), Costs(decode_step=1, train_update=25), Constant(10), steps=3)
+    found = simulate(
+        Setup(1, 1, max_lag=1, slots=1), Costs(decode_step=1, train_update=25), ConstantLength(10), steps=3
+    )
     assert ends(found) == pytest.approx([35, 60, 85])
     assert found.trainer_idle == pytest.approx(10 / 85)
     assert found.generators_idle == pytest.approx(1 - 30 / 85)
@@ -115,7 +117,9 @@ def test_a_free_slot_is_filled_at_once() -> None:
 def test_context_costs_grow_with_every_token() -> None:
     # One sequence behind 5 prompt tokens: steps cost 0.1 × (5 + 6 + 7 + 8) on top of 4 × 1. Prefill 0.5 s.
     costs = Costs(decode_step=1, decode_context=0.1, start_sequence=0.5)
-    assert simulate(Setup(1, 1, prompt_tokens=5), costs, Constant(4), steps=1).total == pytest.approx(4 + 2.6 + 0.5)
+    assert simulate(Setup(1, 1, prompt_tokens=5), costs, ConstantLength(4), steps=1).total == pytest.approx(
+        4 + 2.6 + 0.5
+    )
 
 
 def test_groups_go_to_generators_in_ticket_order_or_samples_are_spread() -> None:
@@ -131,7 +135,7 @@ def test_groups_go_to_generators_in_ticket_order_or_samples_are_spread() -> None
 def test_on_shared_devices_nothing_is_generated_while_training() -> None:
     # As with lag above, but generation stands still for 4 s in each step: 14 s a step at any lag.
     costs = Costs(decode_step=1, train_update=4)
-    found = simulate(Setup(1, 1, max_lag=1, slots=1, colocated=True), costs, Constant(10), steps=4)
+    found = simulate(Setup(1, 1, max_lag=1, slots=1, colocated=True), costs, ConstantLength(10), steps=4)
     assert ends(found) == pytest.approx([14, 28, 42, 56])
 
 
@@ -139,17 +143,17 @@ def test_weights_are_swapped_between_two_decode_steps() -> None:
     # Decode steps of 3 s; the update of group 0 ends at 12 + 4 = 16, within the step that ends at 18. The swap takes
     # 2 s there, so that group 1 ends at 12 + 12 + 2 = 26.
     costs = Costs(decode_step=3, train_update=4, swap=2)
-    found = simulate(Setup(1, 1, max_lag=1, slots=1), costs, Constant(4), steps=2)
+    found = simulate(Setup(1, 1, max_lag=1, slots=1), costs, ConstantLength(4), steps=2)
     assert ends(found) == pytest.approx([16, 30])
     assert found.lags == pytest.approx((0, 0.5))  # two of its four tokens are of version 0
 
 
 def test_a_dropped_group_is_replaced_with_refill_and_leaves_a_hole_without() -> None:
     costs = Costs(decode_step=1, train_token=1)
-    refilled = simulate(Setup(4, 1, refill=True, drop=0.5), costs, Constant(10), steps=20)
+    refilled = simulate(Setup(4, 1, refill=True, drop=0.5), costs, ConstantLength(10), steps=20)
     assert len(refilled.trained) == 80
     assert refilled.dropped > 40
-    holed = simulate(Setup(4, 1, drop=0.5), costs, Constant(10), steps=20)
+    holed = simulate(Setup(4, 1, drop=0.5), costs, ConstantLength(10), steps=20)
     assert len(holed.trained) + holed.dropped >= 80
     assert holed.tokens == 10 * len(holed.trained) < 800
 
@@ -157,7 +161,7 @@ def test_a_dropped_group_is_replaced_with_refill_and_leaves_a_hole_without() -> 
 def test_tokens_of_dropped_groups_were_generated_and_are_written_down() -> None:
     costs = Costs(decode_step=1, record_token=0.1)
     for refill in (False, True):
-        found = simulate(Setup(1, 1, refill=refill, drop=0.5, slots=1), costs, Constant(10), steps=20)
+        found = simulate(Setup(1, 1, refill=refill, drop=0.5, slots=1), costs, ConstantLength(10), steps=20)
         assert found.dropped > 5 and found.generated == 10 * (20 + found.dropped)
         assert found.recording == pytest.approx(0.1 * found.generated)
         assert found.tokens_per_second == pytest.approx(found.generated / found.total)
@@ -165,11 +169,11 @@ def test_tokens_of_dropped_groups_were_generated_and_are_written_down() -> None:
 
 def test_a_run_that_keeps_nothing_ends() -> None:
     with pytest.raises(StropError, match="too near to 1"):
-        simulate(Setup(1, 1, drop=0.999999), Costs(decode_step=1), Constant(1), steps=1)
+        simulate(Setup(1, 1, drop=0.999999), Costs(decode_step=1), ConstantLength(1), steps=1)
 
 
 def test_a_verdict_takes_its_time() -> None:
-    found = simulate(Setup(1, 1), Costs(decode_step=1, verdict=7), Constant(3), steps=2)
+    found = simulate(Setup(1, 1), Costs(decode_step=1, verdict=7), ConstantLength(3), steps=2)
     assert found.step_seconds == pytest.approx((10, 10))
 
 
@@ -177,7 +181,7 @@ def test_ppo_off_policy_makes_k_updates_of_a_batch_k_times_as_large() -> None:
     # k = 3: 30 s for three groups one after the other, then 3 updates of 4 s: 42 s, 14 s an update.
     setup = Setup(1, 1, slots=1).alternating(3)
     assert setup.name == "PPO-off-policy-3"
-    found = simulate(setup, Costs(decode_step=1, train_update=4), Constant(10), steps=2)
+    found = simulate(setup, Costs(decode_step=1, train_update=4), ConstantLength(10), steps=2)
     assert found.step_seconds == pytest.approx((42, 42))
     assert found.update_seconds == pytest.approx(14)
 
@@ -204,22 +208,22 @@ def test_the_bound_of_one_lag_is_its_formula() -> None:
     # P = 2, G = 2, 10 tokens each; a = 1, b = 0.5; two generators; U = 6 + 1 + 3.
     costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
     setup = Setup(2, 2, generators=2)
-    synchronous = pipeline_bound(setup, costs, Constant(10))
+    synchronous = pipeline_bound(setup, costs, ConstantLength(10))
     assert synchronous.trainer == pytest.approx(10)
     assert synchronous.generation == pytest.approx(40 * (1 / 2 + 0.5) / 2)  # two sequences in each generator
     assert synchronous.longest == pytest.approx(10 * 1.5)
     assert synchronous.seconds == pytest.approx(20 + 10)
     # k = 3: eight sequences in each: 40·(1/8 + 1/2)/2 = 12.5, the longest (15 + 10)/4, the trainer 10.
-    piped = pipeline_bound(setup.pipeline(3), costs, Constant(10))
+    piped = pipeline_bound(setup.pipeline(3), costs, ConstantLength(10))
     assert piped.seconds == pytest.approx(12.5)
     assert piped.limit == "generation"
     # On shared devices generation and training add up.
     shared = replace(setup, colocated=True, max_lag=3)
-    assert pipeline_bound(shared, costs, Constant(10)).seconds == pytest.approx(22.5)
+    assert pipeline_bound(shared, costs, ConstantLength(10)).seconds == pytest.approx(22.5)
 
 
 def test_stragglers_are_spread_over_the_versions_they_may_take() -> None:
-    lengths = Straggling(Constant(10), share=1.0, factor=30)
+    lengths = Straggling(ConstantLength(10), share=1.0, factor=30)
     costs = Costs(decode_step=1, train_update=20)
     bound = pipeline_bound(Setup(4, 4, max_lag=8, generators=64), costs, lengths)
     assert bound.limit == "longest"
@@ -281,8 +285,8 @@ def test_no_schedule_beats_the_bound(setup: Setup, costs: Costs, length: int) ->
     # All lengths alike, so that the bound is of each run and not of the mean.
     setup = replace(setup, drop=0.0)
     steps = 3 * (setup.max_lag + 1)
-    found = simulate(setup, costs, Constant(length), steps)
-    assert found.total >= steps * pipeline_bound(setup, costs, Constant(length), draws=10).seconds * (1 - 1e-9)
+    found = simulate(setup, costs, ConstantLength(length), steps)
+    assert found.total >= steps * pipeline_bound(setup, costs, ConstantLength(length), draws=10).seconds * (1 - 1e-9)
 
 
 @settings(max_examples=120)
@@ -304,8 +308,8 @@ def test_a_simulation_never_beats_the_bound_of_its_own_completions(
 
 def test_the_bound_of_a_simulation_is_the_expected_one_where_all_completions_are_alike() -> None:
     costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
-    found = simulate(Setup(2, 2, generators=2), costs, Constant(10), 5)
-    assert settled_bound(found, costs) == pipeline_bound(found.setup, costs, Constant(10))
+    found = simulate(Setup(2, 2, generators=2), costs, ConstantLength(10), 5)
+    assert settled_bound(found, costs) == pipeline_bound(found.setup, costs, ConstantLength(10))
     assert found.mean == pytest.approx(30)
     # k = 1: in four settled steps two are two steps apart, each with 100 of its longest and an update of 3.
     costs = Costs(decode_step=1, train_update=3)

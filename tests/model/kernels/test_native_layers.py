@@ -19,9 +19,9 @@ from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
 from strop.base.types import StropError
 from strop.model.kernels import native
-from strop.model.kernels.modules import Layout, fuse
+from strop.model.kernels.modules import SharedLayout, fuse
 from strop.model.kernels.native import LayerKernels
-from strop.model.policy import Packed, Policy
+from strop.model.policy import PackedInputs, Policy
 from strop.model.settings import FreshModel, ModelSettings
 
 SMALL = {"hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -215,11 +215,11 @@ def test_what_no_target_needs_is_not_computed():
     ids = torch.tensor([5, 6, 7, 8, 5, 6, 9, 5, 7, 1, 2, 3, 4, 4])
     positions = torch.tensor([0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 0, 1])
     rows = torch.tensor([1, 2, 5, 8, 9])  # predict 7, 8; 9; 1, 2
-    layout = Layout.of(ids, positions, (4, 3, 5, 2), rows)
+    layout = SharedLayout.of(ids, positions, (4, 3, 5, 2), rows)
     assert layout.token_ids.tolist() == [5, 6, 7, 5, 7, 1] and layout.positions.tolist() == [0, 1, 2, 0, 1, 2]
     assert layout.rows.tolist() == [1, 2, 1, 4, 5]
     assert layout.ends.tolist() == [0, 2, 3, 6] and layout.groups.tolist() == [0, 2, 3]
-    nothing = Layout.of(ids[:1], positions[:1], (1,), rows[:0])
+    nothing = SharedLayout.of(ids[:1], positions[:1], (1,), rows[:0])
     assert nothing.token_ids.tolist() == [5] and nothing.ends.tolist() == [0, 1] and len(nothing.rows) == 0
 
 
@@ -236,7 +236,7 @@ def test_a_shared_prompt_is_as_good_as_one_each(drawn: list[tuple[int, int, int]
     rows = [start + len(prompt) - 1 + t for start, (prompt, completion, _) in zip(starts, chosen, strict=False)
             for t in range(len(completion))]  # fmt: skip
     positions = torch.cat([torch.arange(length) for length in lengths])
-    packed = Packed(
+    packed = PackedInputs(
         torch.tensor(ids), positions, lengths, torch.tensor(rows), torch.tensor(ids)[torch.tensor(rows) + 1]
     )
     found = {}
@@ -253,7 +253,7 @@ def test_a_shared_prompt_is_as_good_as_one_each(drawn: list[tuple[int, int, int]
 def test_two_threads_make_the_same_gradients_every_time() -> None:
     """Two runs of a seed are equal bit for bit, however the machine's other work shifts the threads."""
     of = policy("qwen2", torch.float32, cpu_kernels=True)
-    packed = Packed.whole([[3, *((31 * t * t + n) % 97 for t in range(40))] for n in range(96)])  # one beginning
+    packed = PackedInputs.whole([[3, *((31 * t * t + n) % 97 for t in range(40))] for n in range(96)])  # one beginning
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -271,7 +271,7 @@ def test_two_threads_make_the_same_gradients_every_time() -> None:
 
 def learned(of: Policy) -> tuple[Tensor, dict[str, Tensor]]:
     """Log-probs and gradients of some tokens."""
-    packed = Packed.whole([[(31 * t + 5) % 97 for t in range(n)] for n in (9, 14, 40)])
+    packed = PackedInputs.whole([[(31 * t + 5) % 97 for t in range(n)] for n in (9, 14, 40)])
     logprob, entropy = of(packed, 1.0)
     (logprob.sum() + 0.1 * entropy.sum()).backward()
     return logprob.detach(), {name: p.grad for name, p in of.named_parameters() if p.grad is not None}

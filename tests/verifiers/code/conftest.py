@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strop_verify.code.outcome import CodeResult, Settings
+from strop_verify.code.outcome import CodeResult, ProgramSettings
 from strop_verify.code.tests import read_tests
 from strop_verify.code.verifier import run_tests
 from strop_verify.sandbox import Limits, Sandbox, probe
@@ -24,6 +24,6 @@ def judge() -> Iterator[Judge]:
     with Sandbox(limits, workers=1) as sandbox:
 
         def run(program: str, tests: Any, **settings: Any) -> CodeResult:
-            return run_tests(sandbox, program, read_tests(tests), Settings(limits, **settings))
+            return run_tests(sandbox, program, read_tests(tests), ProgramSettings(limits, **settings))
 
         yield run

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strop.base.types import InputError, Problem, Verdict
 from strop.verifiers.base import Isolation
-from strop.verifiers.math_cases import Case, judge_cases, read_cases
+from strop.verifiers.math_cases import MathCase, judge_cases, read_cases
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
 from strop_verify.verdict import Status
@@ -221,7 +221,7 @@ def test_a_file_of_cases_is_read_by_its_fields(tmp_path: Path) -> None:
         '{"gold": 2, "response": "2"}\n'
     )
     first, second = read_cases(file, MathVerifier(extract="any"))
-    assert first == Case(
+    assert first == MathCase(
         MathVerifier(
             extract="any",
             gold_form="raw",
@@ -290,7 +290,7 @@ def test_an_answer_is_itself(text: str) -> None:
 @pytest.mark.parametrize("written", ["raw", "raw box", "formula", "display", "both", "parentheses"])
 def test_the_cases_do_not_depend_on_how_they_are_written_down(written: str) -> None:
     begin, end = r"The answer is $\boxed{", "}$."
-    judge: list[Case] = []
+    judge: list[MathCase] = []
     for case in read_cases(CASES, MathVerifier(extract="any")):
         gold, response = str(case.problem.reference), case.response
         if not response.startswith(begin) or r"\$" in response or "$" in gold:

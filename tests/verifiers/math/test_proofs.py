@@ -22,7 +22,7 @@ from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal import Field
 from strop_verify.math.parser import Parser
-from strop_verify.math.proof import Outcome, compare
+from strop_verify.math.proof import ProofOutcome, compare
 
 TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))  # how many times as many pairs are drawn as in every run
 
@@ -51,7 +51,7 @@ def expression(text: str):  # noqa: ANN201
 def test_proved_equal(first: str, second: str) -> None:
     Effort.begin()
     for one, other in ((first, second), (second, first)):
-        assert compare(expression(one), expression(other)).outcome is Outcome.EQUAL
+        assert compare(expression(one), expression(other)).outcome is ProofOutcome.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_proved_equal(first: str, second: str) -> None:
 def test_proved_different(first: str, second: str) -> None:
     Effort.begin()
     for one, other in ((first, second), (second, first)):
-        assert compare(expression(one), expression(other)).outcome is Outcome.DIFFERENT
+        assert compare(expression(one), expression(other)).outcome is ProofOutcome.DIFFERENT
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_proved_different(first: str, second: str) -> None:
 def test_a_smaller_domain_is_no_proof(first: str, second: str) -> None:
     """A policy must not pass by an expression that is only defined where it agrees."""
     Effort.begin()
-    assert compare(expression(first), expression(second)).outcome is not Outcome.EQUAL
+    assert compare(expression(first), expression(second)).outcome is not ProofOutcome.EQUAL
 
 
 def test_intervals_hold_the_value() -> None:
@@ -102,7 +102,7 @@ def test_work_is_counted_and_ends() -> None:
     Effort.begin()
     with pytest.raises(TooMuch):
         Field().of(expression("(a+b+c+d)^{9}(a-b+c-d)^{9}(a+2b)^{9}"))
-    assert compare(expression("(a+b+c+d)^{9}(a-b+c-d)^{9}"), expression("a")).outcome is not Outcome.EQUAL
+    assert compare(expression("(a+b+c+d)^{9}(a-b+c-d)^{9}"), expression("a")).outcome is not ProofOutcome.EQUAL
 
 
 # ---------------------------------------------------------------------- kinds that are drawn as values

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from strop_verify.sandbox import Run, Sandbox
+from strop_verify.sandbox import ProgramRun, Sandbox
 from strop_verify.sandbox.cgroups import NAME
 from strop_verify.sandbox.layers import probe
 from strop_verify.sandbox.process import descendants
@@ -30,7 +30,7 @@ def mounts() -> str:
     return Path("/proc/self/mountinfo").read_text()
 
 
-def run_all(sandbox: Sandbox, program: str, inputs: Sequence[bytes], seconds: float = 6.0) -> list[Run]:
+def run_all(sandbox: Sandbox, program: str, inputs: Sequence[bytes], seconds: float = 6.0) -> list[ProgramRun]:
     """The runs of a program on these inputs, in their order, as many at once as the sandbox has workers."""
     with ThreadPoolExecutor(sandbox.workers) as threads:
         return list(threads.map(lambda given: sandbox.run(program, given, seconds), inputs))

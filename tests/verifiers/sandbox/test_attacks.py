@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.verifiers.sandbox.machine import processes_below
 
-from strop_verify.sandbox import Kind, Run, Sandbox
+from strop_verify.sandbox import Kind, ProgramRun, Sandbox
 
 SECONDS = 8.0
 
 
-def run(sandbox: Sandbox, program: str, stdin: bytes = b"", seconds: float = SECONDS) -> Run:
+def run(sandbox: Sandbox, program: str, stdin: bytes = b"", seconds: float = SECONDS) -> ProgramRun:
     """Run it twice where it ended in an error of ours, as the sandbox itself does, and see that nothing is left."""
     found = sandbox.run(program, stdin, seconds)
     assert found.ending.kind is not Kind.SANDBOX_ERROR, found.ending

@@ -18,7 +18,7 @@ from strop_verify.child_process import start_ticks
 from strop_verify.sandbox import Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
 from strop_verify.sandbox.cgroups import Hierarchies
 from strop_verify.sandbox.launchers import ForkServer, outermost, plan_for
-from strop_verify.sandbox.layers import Capabilities, attempt, require
+from strop_verify.sandbox.layers import SandboxCapabilities, attempt, require
 
 SMALL = Limits(memory=256 << 20, output=1 << 20, processes=16)
 ECHO = "print(input())"
@@ -122,7 +122,7 @@ def test_a_fork_server_without_isolation_is_seen_through() -> None:
 
 
 def test_without_isolation_it_refuses_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = Capabilities(plan_for("none", ("user", "proc", "ipc")), Hierarchies(), "", {"user": "forbidden"})
+    bare = SandboxCapabilities(plan_for("none", ("user", "proc", "ipc")), Hierarchies(), "", {"user": "forbidden"})
     monkeypatch.setattr("strop_verify.sandbox.layers.probe", lambda: bare)
     with pytest.raises(NoIsolation, match=r"user: forbidden.*allow_unsafe_sandbox"):
         Sandbox(SMALL)
@@ -132,7 +132,7 @@ def test_without_isolation_it_refuses_unless_told(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(os.geteuid() == 0 and not cgroups.find()[0].pids, reason="as root it needs a control group")
 def test_unsafe_runs_still_end_and_leave_nothing(sandbox: Sandbox) -> None:
     before = processes_below()
-    bare = Capabilities(plan_for("none", ("user", "proc", "ipc")), probe().hierarchies)
+    bare = SandboxCapabilities(plan_for("none", ("user", "proc", "ipc")), probe().hierarchies)
     # Without a user namespace the kernel counts what every program of this user runs, other tests' attacks too.
     with Sandbox(replace(SMALL, processes=400), workers=1, capabilities=bare) as unsafe:
         assert unsafe.run(ECHO, b"x").stdout == b"x\n"

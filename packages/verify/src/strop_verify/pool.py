@@ -58,7 +58,7 @@ class WorkerLimits:
     memory_mib: int = 1024
 
 
-class Reply(NamedTuple):
+class JobReply(NamedTuple):
     """The reply to a job.
 
     Attributes:
@@ -84,15 +84,15 @@ def split_number(message: bytes) -> tuple[int, bytes]:
     return _NUMBER.unpack_from(message)[0], message[_NUMBER.size :]
 
 
-def write_reply(reply: Reply) -> bytes:
+def write_reply(reply: JobReply) -> bytes:
     """A reply as JSON."""
     return json.dumps(reply).encode()
 
 
-def read_reply(body: bytes) -> Reply:
+def read_reply(body: bytes) -> JobReply:
     """The reply that `write_reply` wrote."""
     value, failure, detail, milliseconds = json.loads(body)
-    return Reply(value, None if failure is None else Status(failure), detail, milliseconds)
+    return JobReply(value, None if failure is None else Status(failure), detail, milliseconds)
 
 
 @dataclass
@@ -156,7 +156,7 @@ class Pool:
             self._restart()
         return number
 
-    def receive(self, seconds: float | None = 0.0) -> list[tuple[int, Reply]]:
+    def receive(self, seconds: float | None = 0.0) -> list[tuple[int, JobReply]]:
         """The replies that are in; waits up to `seconds` (None: as long as it takes) where there are none.
 
         Raises:
@@ -171,7 +171,7 @@ class Pool:
             self._channel.wait(min(left, QUIET_SECONDS))
         return []
 
-    def completed(self, numbers: Sequence[int]) -> Iterator[tuple[int, Reply]]:
+    def completed(self, numbers: Sequence[int]) -> Iterator[tuple[int, JobReply]]:
         """The replies to these jobs as they come, each with the place of its number; those of other jobs are dropped.
 
         Raises:
@@ -191,9 +191,9 @@ class Pool:
         self._end(CLOSING_SECONDS)
         self._supervisor.close()
 
-    def _collect(self) -> list[tuple[int, Reply]]:
+    def _collect(self) -> list[tuple[int, JobReply]]:
         """The replies that are in; does not wait."""
-        found: list[tuple[int, Reply]] = []
+        found: list[tuple[int, JobReply]] = []
         lost = False
         try:
             self._channel.flush()
@@ -210,7 +210,7 @@ class Pool:
             self._restart()
         return found
 
-    def _check_heartbeat(self) -> list[tuple[int, Reply]]:
+    def _check_heartbeat(self) -> list[tuple[int, JobReply]]:
         """Ask a quiet supervisor whether it runs and replace one that did not answer; returns the jobs given up."""
         now = time.monotonic()
         if now >= self._answer_due:
@@ -223,7 +223,7 @@ class Pool:
                 self._restart()
         return []
 
-    def _replace_silent(self) -> list[tuple[int, Reply]]:
+    def _replace_silent(self) -> list[tuple[int, JobReply]]:
         detail = "the worker processes did not answer twice"
         given_up = [number for number, job in self._open.items() if job.silences]
         for number in given_up:
@@ -232,7 +232,7 @@ class Pool:
             job.silences += 1
         self._end(0.0)
         self._restart("it did not answer and was killed")
-        return [(number, Reply(None, Status.TIMEOUT, detail)) for number in given_up]
+        return [(number, JobReply(None, Status.TIMEOUT, detail)) for number in given_up]
 
     def _start(self) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the supervisor lives)
@@ -290,7 +290,7 @@ _lock = threading.Lock()
 _shared: dict[tuple[str, WorkerLimits], Pool] = {}
 
 
-def ask(serve: str, setup: Any, limits: WorkerLimits, job: Any) -> Reply:
+def ask(serve: str, setup: Any, limits: WorkerLimits, job: Any) -> JobReply:
     """The reply to one job, from a pool that all calls with this `serve` and these limits share.
 
     The pool is made at the first call, with that call's `setup`, and ends with this process. Thread-safe.

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from strop_verify.child_process import connect_to_parent, die_with_parent, exit_reason
 from strop_verify.framing import Channel
-from strop_verify.pool import HEARTBEAT, Reply, WorkerLimits, enter_worker, numbered, split_number, write_reply
+from strop_verify.pool import HEARTBEAT, JobReply, WorkerLimits, enter_worker, numbered, split_number, write_reply
 from strop_verify.verdict import Status
 
 OUT_OF_MEMORY = 77  # exit status
@@ -161,7 +161,7 @@ class Supervisor:
             return
         detail = f"{failure} twice" if failure == job.failure else f"{job.failure}, then {failure}"
         failure_status = Status.TIMEOUT if late else Status.ERROR
-        reply = Reply(None, failure_status, detail, 1000 * (time.monotonic() - worker.begun))
+        reply = JobReply(None, failure_status, detail, 1000 * (time.monotonic() - worker.begun))
         self._control.send(numbered(job.number, write_reply(reply)))
 
     def _fork(self) -> Worker:
@@ -234,17 +234,17 @@ def _confine(limits: WorkerLimits, parent: int) -> None:
     gc.unfreeze()
 
 
-def _reply(handle: Handler, job: Any) -> Reply:
+def _reply(handle: Handler, job: Any) -> JobReply:
     begin = time.perf_counter()
     try:
         value = handle(job)
     except MemoryError:
         raise
     except RecursionError:
-        return Reply(None, Status.ERROR, "RecursionError in the verifier")
+        return JobReply(None, Status.ERROR, "RecursionError in the verifier")
     except Exception as error:  # a user's function may raise anything; the reply says so
-        return Reply(None, Status.ERROR, f"{type(error).__name__} in the verifier: {str(error)[:120]}")
-    return Reply(value, milliseconds=1000 * (time.perf_counter() - begin))
+        return JobReply(None, Status.ERROR, f"{type(error).__name__} in the verifier: {str(error)[:120]}")
+    return JobReply(value, milliseconds=1000 * (time.perf_counter() - begin))
 
 
 def main() -> None:

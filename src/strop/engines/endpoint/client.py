@@ -169,7 +169,7 @@ class NoChatTemplate(InputError):
     """Messages that the model behind an endpoint has no chat template for."""
 
 
-class Reply(NamedTuple):
+class EndpointReply(NamedTuple):
     """A model's answer, and the tokens that were counted for it."""
 
     text: str
@@ -214,7 +214,7 @@ class ChatEndpoint(Settings):
     def chat(
         self, messages: list[dict[str, str]], temperature: float, max_tokens: int, seed: int,
         patience: Patience | None = None,
-    ) -> Reply:  # fmt: skip
+    ) -> EndpointReply:  # fmt: skip
         """One completion; `patience` as of `ask`.
 
         Raises:
@@ -299,12 +299,12 @@ class ChatEndpoint(Settings):
         return {"Authorization": f"Bearer {key}"}
 
 
-def _reply(value: Any) -> Reply:
+def _reply(value: Any) -> EndpointReply:
     text = value["choices"][0]["message"]["content"]
     if not isinstance(text, str):
         raise ValueError("the answer has no text")
     usage = value.get("usage") or {}
-    return Reply(text, int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0), 0)
+    return EndpointReply(text, int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0), 0)
 
 
 def _message(error: HTTPError) -> tuple[str, str | None]:

@@ -24,19 +24,19 @@ from strop.engines import weights
 from strop.engines.base import BaseEngine, Row
 from strop.engines.continuation import Ending
 from strop.engines.protocol import Health, KvMode, Scores, WeightSource
-from strop.engines.requests import Limits
+from strop.engines.requests import RequestLimits
 from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.settings import EngineSettings
-from strop.engines.slots import Entry, RunningSequence, Slots
+from strop.engines.slots import RunningSequence, SlotEntry, Slots
 from strop.engines.torch.fused_forward import FusedForward
 from strop.engines.torch.kv import Ids, KeptKeys, Prefill, PrefillJob, SlotCache, SlotContext, blocks
 from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler
 from strop.model.attention import AttentionContext, PackedContext
 from strop.model.files import DTYPES, cast_parameters
-from strop.model.policy import Packed, Policy
+from strop.model.policy import PackedInputs, Policy
 
 
-class Runner:
+class ModelRunner:
     """Runs a policy over the slots; `prefill_tokens` bounds the prompt tokens of one forward pass.
 
     `fused` computes in the place of the policy's modules where it can.
@@ -92,7 +92,7 @@ class Runner:
 
     def _score_packed(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
         device = self.policy.device
-        packed = Packed.whole([ids.tolist() for ids in sequences]).to(device)
+        packed = PackedInputs.whole([ids.tolist() for ids in sequences]).to(device)
         hidden = self._hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, device))
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for part in packed.rows.split(self.policy.settings.chunk_tokens):  # [chunk, V] logits at a time
@@ -228,7 +228,7 @@ class TorchEngine(BaseEngine):
         generation = policy.model.generation_config
         end_ids = None if generation is None else generation.eos_token_id
         config = policy.model.config.to_dict()
-        limits = Limits.of(config, policy.vocabulary, end_ids, tokenizer, settings.max_tokens)
+        limits = RequestLimits.of(config, policy.vocabulary, end_ids, tokenizer, settings.max_tokens)
         super().__init__(limits, settings.slots, tokenizer, version)
         self.policy = policy
         self.settings = settings
@@ -241,7 +241,7 @@ class TorchEngine(BaseEngine):
         unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
         self._kept = KeptKeys(cache, settings.kept_mib)
         self._scheduler = Scheduler(self._slots, cache, self._kept, settings.shrink, unit)
-        self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._fused)
+        self._runner = ModelRunner(policy, self._slots, cache, settings.prefill_tokens, self._fused)
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
@@ -327,13 +327,13 @@ class TorchEngine(BaseEngine):
         self._scheduler.cache.clear()
         self._kept.clear()
 
-    def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
+    def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
         slots = self._slots
         for slot in slots.running():
             sequence, done = self._sequence(slot), int(slots.position[slot] - slots.first[slot])
             yield sequence.entry, sequence.index, slots.drawn[slot, :done], slots.logprobs[slot, :done]
 
-    def _enqueue(self, entry: Entry) -> None:
+    def _enqueue(self, entry: SlotEntry) -> None:
         self._scheduler.enqueue(entry)
 
     def _abort(self, request_id: str) -> None:

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from strop.base import machine
 from strop.engines.torch.native import DecodeKernels, load
 from strop.model.attention import AttentionContext
-from strop.model.attention_kinds import Kind, layer_reaches
+from strop.model.attention_kinds import AttentionKind, layer_reaches
 from strop.model.kernels import native
 from strop.model.kernels.modules import family_of
-from strop.model.kernels.products import Packed, Products
+from strop.model.kernels.products import PackedWeights, Products
 from strop.model.policy import Policy
 
 # Positions whose rotation depends on nothing but the position.
@@ -44,7 +44,7 @@ class Product:
         self._layers = tuple(layers)
         self._float_out = float_out
         self._products = _products_for(layers[0].weight.dtype)
-        self._packed: Packed | None = None
+        self._packed: PackedWeights | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -123,7 +123,7 @@ class FusedForward:
         self.eps = float(config.rms_norm_eps)
         self.dtype = policy.head_weight.dtype
         self.kernels = kernels
-        self._kinds = tuple(Kind(reach) for reach in layer_reaches(config))
+        self._kinds = tuple(AttentionKind(reach) for reach in layer_reaches(config))
         self._tables: tuple[Tensor, Tensor] | None = None
         self._products: dict[tuple[Any, ...], Product] = {}  # by type of weights and layers
         self.refresh()

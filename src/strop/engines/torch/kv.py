@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from strop.engines.torch.native import DecodeKernels
 from strop.model.attention import PackedContext
-from strop.model.attention_kinds import EVERYTHING, PLAIN, Kind, Reach, explicit
+from strop.model.attention_kinds import EVERYTHING, PLAIN, AttentionKind, Reach, explicit
 
 # Keys are read, and capacity grows, by whole blocks of tokens, so that shapes repeat.
 BLOCK = 32
@@ -186,7 +186,7 @@ class Prefill:
         self.places = torch.from_numpy(self.positions[self.packed :]).to(device)
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, cache: SlotCache, scale: float, kind: Kind
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, cache: SlotCache, scale: float, kind: AttentionKind
     ) -> list[Tensor]:
         """Attention of the R rows, in order: whole prompts over themselves, the others over their slots in the cache,
         where their own keys and values stand already; query [R, H, D], key and value [R, K, D]."""
@@ -257,7 +257,9 @@ class SlotContext:
             rows = torch.arange(w, device=values.device)
             places[rows, :, self.positions] = values[:w]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         """Attention [W + R, H, D] of query [W + R, H, D], key and value [W + R, K, D]."""
         keys, values = self.cache.layer(layer, key, value)
         parts: list[Tensor] = []
@@ -292,7 +294,7 @@ class SlotContext:
             self._firsts[reach] = reach.first(self.positions) * self.running
         return self._firsts[reach]
 
-    def _masks(self, kind: Kind) -> list[Tensor]:
+    def _masks(self, kind: AttentionKind) -> list[Tensor]:
         """Of each span what its rows see: as a bias of 0 and -inf [w, 1, length], or as bool where scores are bent."""
         key = kind.reach, kind.softmax
         if key not in self._seen:
@@ -306,7 +308,9 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, mask: Tensor, scale: float, kind: Kind) -> Tensor:
+def _decode(
+    query: Tensor, keys: Tensor, values: Tensor, span: Span, mask: Tensor, scale: float, kind: AttentionKind
+) -> Tensor:
     """One query [w, H, D] a slot of the span over its first `length` keys and values, [w, H, D]."""
     w, h, d = query.shape
     kv, capacity = keys.shape[1:3]

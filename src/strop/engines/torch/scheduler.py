@@ -10,7 +10,7 @@ from itertools import islice
 
 import numpy as np
 
-from strop.engines.slots import Entry, RunningSequence, Slots
+from strop.engines.slots import RunningSequence, SlotEntry, Slots
 from strop.engines.torch.kv import BLOCK, KeptKeys, PrefillJob, SlotCache, keys_read, spans
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
@@ -34,13 +34,13 @@ class Scheduler:
         self.slots = slots
         self.cache = cache
         self.kept = kept
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[SlotEntry] = deque()
         self.epoch = 0
         self._may_shrink = shrink
         self._unit = unit
         self._read_in_vain = 0
 
-    def enqueue(self, entry: Entry) -> None:
+    def enqueue(self, entry: SlotEntry) -> None:
         """Let an entry wait: last; or, where it continues a trajectory, before all that have not begun, so that few
         are under way at once."""
         if entry.request.continues is None:
@@ -87,7 +87,7 @@ class Scheduler:
         else:
             jobs.append(job)
 
-    def _chosen(self, entry: Entry, free: Iterable[int]) -> list[int]:
+    def _chosen(self, entry: SlotEntry, free: Iterable[int]) -> list[int]:
         """The free slots that an entry gets: the one that holds what it continues, else the first ones, vacated."""
         name = entry.request.continues
         home = None if name is None else self.kept.slot_of(name, entry.ids)
@@ -98,7 +98,7 @@ class Scheduler:
             self.kept.vacate(slot)
         return found
 
-    def _donor(self, entry: Entry) -> int | None:
+    def _donor(self, entry: SlotEntry) -> int | None:
         """A slot that holds the entry's prompt, computed with the present weights."""
         slot = entry.donor
         if slot is None or self.slots.prompt_of[slot] is not entry or self.slots.prompt_epoch[slot] != self.epoch:

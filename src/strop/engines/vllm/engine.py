@@ -23,9 +23,9 @@ from strop.base.types import Completion, ExpertArray, FinishReason, InputError, 
 from strop.engines import weights
 from strop.engines.base import BaseEngine, Row
 from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
-from strop.engines.requests import Limits
+from strop.engines.requests import RequestLimits
 from strop.engines.sampling import stream_key
-from strop.engines.slots import Entry, RunningSequence
+from strop.engines.slots import RunningSequence, SlotEntry
 from strop.engines.vllm.client import LOWEST, Chunk, Client
 from strop.engines.vllm.server import SOCKET, arguments_of, start
 from strop.engines.vllm.settings import Vllm
@@ -35,7 +35,7 @@ from strop.model.location import dtype_name
 from strop.model.settings import ModelSettings
 
 
-class Sample(RunningSequence):
+class VllmSample(RunningSequence):
     """A sample between its request and its report; a server is asked once for each of its phases.
 
     Attributes:
@@ -47,7 +47,7 @@ class Sample(RunningSequence):
             decoder layers of these numbers; None without such layers.
     """
 
-    def __init__(self, entry: Entry, index: int, layers: list[int]) -> None:
+    def __init__(self, entry: SlotEntry, index: int, layers: list[int]) -> None:
         super().__init__(entry, index)
         # vLLM's log-probs are of what top-k and top-p leave, so that with those nothing is known of the whole.
         self._whole = entry.request.sampling.temperature == 0 or not entry.request.sampling.truncates
@@ -162,7 +162,7 @@ class VllmEngine(BaseEngine):
     ) -> None:  # fmt: skip
         self._folder = ModelFolder.read(folder, model.trust_remote_code)
         config, end_ids = self._folder.config, self._folder.generation.get("eos_token_id")
-        limits = Limits.of(config, int(config["vocab_size"]), end_ids, tokenizer, settings.max_tokens)
+        limits = RequestLimits.of(config, int(config["vocab_size"]), end_ids, tokenizer, settings.max_tokens)
         super().__init__(limits, settings.slots, tokenizer, version, whole_logprobs=False)
         if (count := len(settings.urls)) > 1:
             raise InputError(f"engine.urls: {count} servers are for orchestration.generators={count}; name one here")
@@ -171,7 +171,7 @@ class VllmEngine(BaseEngine):
         self._dtype, self._given = DTYPES[dtype], self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
         self._layers = self._folder.layers_with_experts if model.replay_routing else []
         self._place = None if settings.weights_folder is None else Path(settings.weights_folder)
-        self._samples: dict[Sample, asyncio.Task[None]] = {}
+        self._samples: dict[VllmSample, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(settings.slots)
         self._salt = f"strop-{uuid.uuid4().hex[:12]}"
         self._silent = 0.0  # seconds for which steps have heard nothing of the server
@@ -269,16 +269,16 @@ class VllmEngine(BaseEngine):
     def _hold(self, paused: bool) -> None:
         self._run(self._go(not paused))
 
-    def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
+    def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
         return ((sample.entry, sample.index, sample.token_ids, sample.logprobs) for sample in self._samples)
 
-    def _enqueue(self, entry: Entry) -> None:
+    def _enqueue(self, entry: SlotEntry) -> None:
         self.settings.refuse_unable(entry.request.sampling)
         for index in range(entry.request.n):
-            sample = Sample(entry, index, self._layers)
+            sample = VllmSample(entry, index, self._layers)
             self._samples[sample] = self._loop.create_task(self._follow(sample))
 
-    def _finish(self, sample: Sample) -> None:
+    def _finish(self, sample: VllmSample) -> None:
         del self._samples[sample]
         assert sample.reason is not None
         token_ids, logprobs = np.array(sample.token_ids, np.int64), np.array(sample.logprobs, np.float32)
@@ -318,7 +318,7 @@ class VllmEngine(BaseEngine):
         if self._silent > self.settings.reply_seconds:
             raise EngineLost(f"{self._name} has drawn nothing for {self._silent:.0f} s")
 
-    async def _follow(self, sample: Sample) -> None:
+    async def _follow(self, sample: VllmSample) -> None:
         """Draw one sample to its end, by a request of the server for each phase."""
         async with self._slots:
             while sample.reason is None:
@@ -331,7 +331,7 @@ class VllmEngine(BaseEngine):
                 sample.end()
         self._finish(sample)
 
-    async def _end_requests(self, samples: Sequence[Sample]) -> None:
+    async def _end_requests(self, samples: Sequence[VllmSample]) -> None:
         """Abort what the server has been asked for, and wait for the end of it."""
         begin = self._loop.time()
         while names := [sample.request for sample in samples if sample.request is not None]:

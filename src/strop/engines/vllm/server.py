@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.machine import cuda_visible
-from strop.engines.requests import Limits
+from strop.engines.requests import RequestLimits
 from strop.engines.vllm.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
@@ -119,7 +119,7 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     return GuardedProcess([*command, *flags(arguments)], environment, place)
 
 
-def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits: Limits) -> dict[str, Any]:
+def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits: RequestLimits) -> dict[str, Any]:
     """The arguments of `vllm serve`, with underscores."""
     head = "float32" if model.generator_fp32_head else "model"
     known: dict[str, Any] = {

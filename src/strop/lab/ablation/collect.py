@@ -13,7 +13,7 @@ import numpy as np
 from strop.base.metrics import by_step, read_metrics
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
-from strop.lab.scaling.compare import ENOUGH_SEEDS, MARGIN, Comparison, Refit, compare, joint_refit
+from strop.lab.scaling.compare import ENOUGH_SEEDS, MARGIN, CurveComparison, Refit, compare, joint_refit
 from strop.lab.scaling.curves import PASS_RATE, Curve, XAxis, read_curve
 from strop.lab.scaling.fitting import Fit, FitSettings, Interval, fit
 from strop.run.folder import is_run
@@ -21,7 +21,7 @@ from strop.run.folder import is_run
 Verdict = Literal["better", "worse", "same", "undecided"]
 
 
-class Mean(NamedTuple):
+class SeedMean(NamedTuple):
     """A mean over `n` seeds; its standard error is None where there is only one seed."""
 
     value: float
@@ -38,13 +38,13 @@ class Paired(NamedTuple):
     level: float
 
 
-def mean(values: Sequence[float]) -> Mean | None:
+def mean(values: Sequence[float]) -> SeedMean | None:
     """Mean and standard error s/√n, s with n − 1; None without a value."""
     if not values:
         return None
     array = np.asarray(values, np.float64)
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
-    return Mean(float(array.mean()), error, len(array))
+    return SeedMean(float(array.mean()), error, len(array))
 
 
 def paired(differences: Sequence[float], level: float) -> Paired | None:
@@ -146,7 +146,7 @@ class VariantResult:
     pairs: tuple[float, ...]
     difference: Paired | None
     repeats_base: bool
-    comparison: Comparison | None
+    comparison: CurveComparison | None
     refits: tuple[Refit, ...]
     margin: float
 
@@ -169,7 +169,7 @@ class VariantResult:
         reasons = (run.fit.refused for run in self.runs if run.fit is not None)
         return tuple(dict.fromkeys(reason for reason in reasons if reason is not None))
 
-    def mean(self, of: Callable[[RunResult], float | None]) -> Mean | None:
+    def mean(self, of: Callable[[RunResult], float | None]) -> SeedMean | None:
         """Over the seeds whose run is finished and has the value."""
         values = [of(run) for run in self.finished]
         return mean([value for value in values if value is not None])

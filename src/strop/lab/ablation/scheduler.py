@@ -20,7 +20,7 @@ INTERVAL = 0.2  # seconds between two looks at the runs
 KILL_AFTER = 600.0  # seconds within which a run that was asked to stop must have saved its step
 
 
-class Stopped(StropError):
+class AblationStopped(StropError):
     """Ctrl-C: every run has saved its last finished step."""
 
     exit_code = 130
@@ -64,7 +64,7 @@ def execute(
             scheduler.close()
     if scheduler.stopping:
         done = sum(run.state == "finished" for run in scheduler.manifest.runs)
-        raise Stopped(
+        raise AblationStopped(
             f"stopped; {done} of {len(manifest.runs)} runs are finished; the same command goes on with {folder}"
         )
     return scheduler.manifest
@@ -82,7 +82,7 @@ def _make_bases(manifest: Manifest, waiting: Sequence[RunEntry], view: View) -> 
             located(config.model, run.seed, view)
 
 
-class Progress:
+class AblationProgress:
     """How far a run is, read from its metrics.jsonl as that grows."""
 
     def __init__(self, path: Path) -> None:
@@ -122,7 +122,7 @@ class _Work:
 
     run: RunEntry
     running: Running
-    progress: Progress
+    progress: AblationProgress
     begun: float
 
 
@@ -185,7 +185,7 @@ class _Scheduler:
         for slot in free[: len(self.waiting)]:
             run = self.waiting.pop(0)
             path, log = self.manifest.path(self.folder, run), self.manifest.log(self.folder, run)
-            progress = Progress(path / "metrics.jsonl")
+            progress = AblationProgress(path / "metrics.jsonl")
             progress.look()
             job = RunJob(run.label, path, self.manifest.config(run).model_dump(mode="json"), log, self.imports)
             self._slots[slot] = _Work(run, self.runner.start(job, slot), progress, time.monotonic())

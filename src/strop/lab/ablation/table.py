@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from strop.base.view import markdown_table, number
-from strop.lab.ablation.collect import Ablation, Mean, Paired, RunResult, VariantResult, mean
+from strop.lab.ablation.collect import Ablation, Paired, RunResult, SeedMean, VariantResult, mean
 from strop.lab.scaling.fitting import Fit, Parameter
 from strop.lab.scaling.tables import slope, slope_mean
 
@@ -77,7 +77,7 @@ def _fit_cells(variant: VariantResult) -> tuple[str, str, str]:
     )
 
 
-def parameter_mean(fits: Sequence[Fit], name: Parameter) -> Mean | None:
+def parameter_mean(fits: Sequence[Fit], name: Parameter) -> SeedMean | None:
     """The mean of a parameter over accepted fits."""
     return mean([float(getattr(fit.sigmoid, name)) for fit in fits if fit.sigmoid is not None])
 
@@ -95,7 +95,7 @@ def _parameter(fits: Sequence[Fit], name: Parameter, form: str | None) -> str:
     return f"{write(found.value)} ({write(low)} to {write(high)})"
 
 
-def rate(found: Mean | None) -> str:
+def rate(found: SeedMean | None) -> str:
     """`61.2 ± 0.8 %`; without an error for one seed."""
     if found is None:
         return ""
@@ -122,7 +122,7 @@ def _plain(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def _mean(found: Mean | None, form: str) -> str:
+def _mean(found: SeedMean | None, form: str) -> str:
     return "" if found is None else f"{found.value:{form}}"
 
 
@@ -224,7 +224,7 @@ def as_json(found: Ablation) -> dict[str, Any]:
 
 
 def _variant_json(variant: VariantResult) -> dict[str, Any]:
-    def parts(value: Mean | None) -> dict[str, float | None]:
+    def parts(value: SeedMean | None) -> dict[str, float | None]:
         return {"mean": None if value is None else value.value, "stderr": None if value is None else value.stderr}
 
     paired = variant.difference

@@ -9,12 +9,12 @@ The lag gate in it is the loop's own (`orchestration.lag_gate`), so that what is
 
 from strop.lab.planning.bound import Bound, pipeline_bound, settled_bound
 from strop.lab.planning.costs import Costs, Setup
-from strop.lab.planning.lengths import Constant, Empirical, Lengths, LogNormal, Straggling
+from strop.lab.planning.lengths import ConstantLength, Empirical, Lengths, LogNormal, Straggling
 from strop.lab.planning.simulate import Simulation, simulate
 
 __all__ = [
     "Bound",
-    "Constant",
+    "ConstantLength",
     "Costs",
     "Empirical",
     "Lengths",

@@ -25,7 +25,7 @@ class Lengths(Protocol):
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantLength:
     """Every completion has `tokens` tokens."""
 
     tokens: int
@@ -127,7 +127,7 @@ def parse_lengths(text: str, limit: int) -> Lengths:
 
 def _named(name: str, numbers: Sequence[float], limit: int) -> Lengths:
     if name == "constant" and len(numbers) == 1 and numbers[0] >= 1:
-        return Constant(min(int(numbers[0]), limit))
+        return ConstantLength(min(int(numbers[0]), limit))
     if name == "lognormal" and 2 <= len(numbers) <= 3:
         return LogNormal(numbers[0], numbers[1], limit, *numbers[2:])
     raise ValueError(name)

@@ -36,7 +36,7 @@ class FitQuality:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """The costs of a run, measured from its folder.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Step:
         return sum(map(sum, self.groups))
 
 
-def measure(folders: Sequence[RunFolder]) -> Measured:
+def measure(folders: Sequence[RunFolder]) -> MeasuredCosts:
     """Measure the costs of runs of at least a few steps each; the first step of each, which warms up, is left out.
 
     Configuration and shape are the first run's; the others add steps to the fits and groups to the lengths.
@@ -102,7 +102,7 @@ def measure(folders: Sequence[RunFolder]) -> Measured:
     setup = replace(setup, drop=min(max(dropped, 0.0), 0.99), prompt_tokens=prompt)
     whole = float(np.mean([step.seconds["step"] for step in own]))
     fits = (generation, update, rest)
-    return Measured(config, setup, Empirical(groups), costs, fits, whole, _notes(config, steps))
+    return MeasuredCosts(config, setup, Empirical(groups), costs, fits, whole, _notes(config, steps))
 
 
 def _read(folder: RunFolder) -> tuple[RunConfig, Setup, list[_Step]]:
@@ -307,7 +307,7 @@ class Question:
     setup: Setup
     costs: Costs
     lengths: Lengths
-    measured: Measured | None
+    measured: MeasuredCosts | None
     split: bool = False
     assumed: tuple[str, ...] = ()
 

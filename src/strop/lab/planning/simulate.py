@@ -26,7 +26,7 @@ _EPSILON = 1e-9  # of a decode step: sums of seconds are not exact
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedSequence:
     """A sequence that ended; `version_sum` adds up the weight versions that sampled its tokens."""
 
     ticket: int
@@ -84,14 +84,14 @@ class Generator:
         self._waiting.extend((ticket, tokens) for tokens in lengths)
         self._start()
 
-    def finish(self) -> list[Finished]:
+    def finish(self) -> list[FinishedSequence]:
         """Run to `next_end`; what ends there. Free slots are taken at once."""
         self._run(self._running[0][0] - self._steps)
-        found: list[Finished] = []
+        found: list[FinishedSequence] = []
         while self._running and self._running[0][0] == self._steps:
             _, _, ticket, tokens, before = heapq.heappop(self._running)
             self._context -= self._prompt + tokens
-            found.append(Finished(ticket, tokens, self._versions - before))
+            found.append(FinishedSequence(ticket, tokens, self._versions - before))
         self._start()
         return found
 
@@ -410,7 +410,7 @@ class _Run:
     def _draw(self, ticket: int) -> float:
         return derive(self.seed, "drop", ticket) % 2**32 / 2**32
 
-    def _note(self, finished: Finished, end: float) -> None:
+    def _note(self, finished: FinishedSequence, end: float) -> None:
         group = self.groups[finished.ticket]
         group.missing -= 1
         group.tokens += finished.tokens

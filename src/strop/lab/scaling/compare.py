@@ -66,7 +66,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CurveComparison:
     """Two recipes. `by` is what decides between them; None where nothing does. `better` is the name of one, or None.
 
     `difference` is first minus second, of A where A decides or is undecided, of B or log C_mid at the common
@@ -134,7 +134,7 @@ def seeds(recipe: str, fits: Sequence[Fit]) -> Seeds:
 
 def compare(
     first: str, first_fits: Sequence[Fit], second: str, second_fits: Sequence[Fit], margin: float = MARGIN
-) -> Comparison | None:
+) -> CurveComparison | None:
     """Whether two recipes differ, each given by the fits of its seeds; None where one has no accepted fit.
 
     Where a recipe has three seeds that scatter by more than `margin`, theirs is used instead.
@@ -150,16 +150,16 @@ def compare(
     difference, interval = _difference(a_first, a_second, level)
     apart, wide = abs(difference) > margin, interval[1] - interval[0] > 2.0 * margin
     if (apart and interval[0] <= 0.0 <= interval[1]) or (not apart and wide):
-        return Comparison(first, second, "undecided", None, None, difference, interval, margin, None)
+        return CurveComparison(first, second, "undecided", None, None, difference, interval, margin, None)
     if apart:
         better = first if difference > 0 else second
-        return Comparison(first, second, "differ", "A", better, difference, interval, margin, None)
+        return CurveComparison(first, second, "differ", "A", better, difference, interval, margin, None)
     return _by_efficiency(first, ours, second, theirs, margin, 0.5 * (a_first[0] + a_second[0]))
 
 
 def _by_efficiency(
     first: str, ours: Sequence[Fit], second: str, theirs: Sequence[Fit], margin: float, asymptote: float
-) -> Comparison:
+) -> CurveComparison:
     level = ours[0].settings.level
     refits = [[refit(found, asymptote) for found in fits] for fits in (ours, theirs)]
 
@@ -173,12 +173,12 @@ def _by_efficiency(
     b, b_interval = _difference(pooled(0, False, 0), pooled(0, False, 1), level)
     if not b_interval[0] <= 0.0 <= b_interval[1]:
         better = first if b > 0 else second
-        return Comparison(first, second, "differ", "B", better, b, b_interval, margin, asymptote)
+        return CurveComparison(first, second, "differ", "B", better, b, b_interval, margin, asymptote)
     mid, mid_interval = _difference(pooled(1, True, 0), pooled(1, True, 1), level)
     if not mid_interval[0] <= 0.0 <= mid_interval[1]:
         better = first if mid < 0 else second
-        return Comparison(first, second, "differ", "C_mid", better, mid, mid_interval, margin, asymptote)
-    return Comparison(first, second, "no difference", None, None, b, b_interval, margin, asymptote)
+        return CurveComparison(first, second, "differ", "C_mid", better, mid, mid_interval, margin, asymptote)
+    return CurveComparison(first, second, "no difference", None, None, b, b_interval, margin, asymptote)
 
 
 def _asymptotes(fits: Sequence[Fit], stream: int) -> tuple[float, Array]:

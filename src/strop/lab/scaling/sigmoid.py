@@ -99,7 +99,7 @@ class FitProblem:
         return least, np.array([self.most[row], np.log(B_BOUNDS[1]), high + reach, 1.0])
 
 
-class Minimum(NamedTuple):
+class BoxMinimum(NamedTuple):
     """Parameters [4] and the weighted squared error, with the penalty of the shift."""
 
     theta: Array
@@ -117,7 +117,7 @@ class Solution:
     sse: Array
 
     @classmethod
-    def of(cls, found: Sequence[Minimum]) -> Solution:
+    def of(cls, found: Sequence[BoxMinimum]) -> Solution:
         """From one minimum a data set."""
         theta = np.stack([each.theta for each in found])
         b, mid = np.exp(theta[:, LOG_B]), np.exp(theta[:, LOG_MID])
@@ -143,7 +143,7 @@ def solve(problem: FitProblem, starts: int = 1, guess: Array | None = None) -> S
     return Solution.of(found)
 
 
-def minimise(problem: FitProblem, row: int, start: Array, free: Sequence[int]) -> Minimum:
+def minimise(problem: FitProblem, row: int, start: Array, free: Sequence[int]) -> BoxMinimum:
     """The minimum next to `start` [4] over the parameters `free`; the others stay where they are.
 
     Levenberg-Marquardt, and where it leaves the bounds the slower search of scipy that respects them.
@@ -165,7 +165,7 @@ def minimise(problem: FitProblem, row: int, start: Array, free: Sequence[int]) -
             xtol=PRECISION, gtol=PRECISION, max_nfev=EVALUATIONS,
         ).x  # fmt: skip
         found = np.clip(found, low, high)
-    return Minimum(errors.whole(found), float((errors.residual(found) ** 2).sum()))
+    return BoxMinimum(errors.whole(found), float((errors.residual(found) ** 2).sum()))
 
 
 class _Errors:
@@ -269,7 +269,7 @@ def solve_on_grid(log_compute: Array, y: Array, r0: Array, grid: PaperGrid) -> S
     return Solution.of([_best(problem, row, cells, grid) for row, cells in enumerate(candidates)])
 
 
-def _best(problem: FitProblem, row: int, cells: Array, grid: PaperGrid) -> Minimum:
+def _best(problem: FitProblem, row: int, cells: Array, grid: PaperGrid) -> BoxMinimum:
     """The best of the candidate cells [K, 3] of a data set, (A, log B, log C_mid) each."""
     r0 = problem.r0[row]
     starts = {(a, mid): np.array([a - r0, b, mid, 0.0]) for a, b, mid in cells[::-1].tolist()}
@@ -285,7 +285,7 @@ def _best(problem: FitProblem, row: int, cells: Array, grid: PaperGrid) -> Minim
     return min(found, key=_error)
 
 
-def _error(found: Minimum) -> float:
+def _error(found: BoxMinimum) -> float:
     return found.sse
 
 

@@ -20,7 +20,7 @@ from strop.base.pieces import refused_flag
 from strop.base.types import InputError
 from strop.lab.scaling.compare import (
     MARGIN,
-    Comparison,
+    CurveComparison,
     Refit,
     Seeds,
     auto_windows,
@@ -125,7 +125,7 @@ class Study:
     predict: Sequence[float] = ()
     windows: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
     joint: Sequence[Refit] = ()
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[CurveComparison] = ()
     seeds: Sequence[Seeds] = ()
 
 
@@ -257,7 +257,7 @@ def _refit(each: Refit) -> dict[str, Any]:
     }
 
 
-def _comparison(each: Comparison) -> dict[str, Any]:
+def _comparison(each: CurveComparison) -> dict[str, Any]:
     value = asdict(each)
     return value | {"interval": list(each.interval), "A": value.pop("asymptote"), "text": str(each)}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from strop.base.view import number
-from strop.lab.ablation.collect import Mean, mean
+from strop.lab.ablation.collect import SeedMean, mean
 from strop.lab.scaling.compare import Refit
 from strop.lab.scaling.fitting import Fit
 from strop.lab.scaling.study import Study
@@ -110,7 +110,7 @@ def slope(refits: Sequence[Refit]) -> str:
     return f"{found.value:.2f} ± {found.stderr:.2f}"
 
 
-def slope_mean(refits: Sequence[Refit]) -> Mean | None:
+def slope_mean(refits: Sequence[Refit]) -> SeedMean | None:
     """B over the seeds of a recipe; None without any."""
     return mean([each.sigmoid.B for each in refits])
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from strop.base.types import IntArray
 from strop.model.attention import strop_attention
-from strop.model.attention_kinds import PLAIN, Kind
+from strop.model.attention_kinds import PLAIN, AttentionKind
 from strop.model.kernels.native import LayerKernels
 
 # What the names of a family's classes begin with. All compute a decoder layer alike; experts stay the module's.
@@ -141,7 +141,7 @@ def fuse(model: PreTrainedModel, kernels: LayerKernels) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class SharedLayout:
     """The tokens that are computed.
 
     Attributes:
@@ -159,7 +159,7 @@ class Layout:
     groups: Tensor
 
     @classmethod
-    def of(cls, token_ids: Tensor, positions: Tensor, lengths: Sequence[int], rows: Tensor) -> Layout:
+    def of(cls, token_ids: Tensor, positions: Tensor, lengths: Sequence[int], rows: Tensor) -> SharedLayout:
         """The layout of packed sequences of `lengths`, of which `rows` [M] are wanted; see `policy.Packed`."""
         ids, wanted = token_ids.numpy(), rows.numpy()
         starts = np.cumsum((0, *lengths))
@@ -213,11 +213,13 @@ def _pieces(ids: IntArray, starts: IntArray, rows: IntArray) -> tuple[list[tuple
 class SharedContext:
     """Causal attention of a layout."""
 
-    def __init__(self, layout: Layout, kernels: LayerKernels) -> None:
+    def __init__(self, layout: SharedLayout, kernels: LayerKernels) -> None:
         self.layout = layout
         self.kernels = kernels
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
         """Attention [L, H, D] of query [L, H, D] over key, value [L, K, D]; see `attention.AttentionContext`.
 
         Raises:

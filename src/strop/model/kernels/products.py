@@ -37,7 +37,7 @@ _LINE = 32  # numbers of bfloat16 in a cache line
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedWeights:
     """Weights and bias as `Products.multiply` reads them: [O padded to whole panels, I]."""
 
     weight: Tensor
@@ -69,7 +69,7 @@ class Products:
         known = weight.device.type == self.device and weight.dtype == torch.bfloat16 and weight.is_contiguous()
         return known and self.multiplies(weight.dtype) and inputs % _LINE == 0 and outputs % 2 == 0
 
-    def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: Packed | None = None) -> Packed:
+    def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: PackedWeights | None = None) -> PackedWeights:
         """A copy of weights [O, I], one below the other (in bfloat16 I is even), and of their bias [O], as `multiply`
         reads it; the weights in the memory of `into`, an earlier one of theirs."""
         if any(len(part) % _PANEL for part in parts[:-1]):
@@ -81,9 +81,9 @@ class Products:
             part = part.contiguous()
             self.call("pack", part, weight[start:], len(part), part.shape[1] * part.element_size() // 4)
             start += len(part)
-        return Packed(weight, _padded(bias), outputs)
+        return PackedWeights(weight, _padded(bias), outputs)
 
-    def multiply(self, x: Tensor, by: Packed, float_out: bool) -> Tensor:
+    def multiply(self, x: Tensor, by: PackedWeights, float_out: bool) -> Tensor:
         """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""
         x = x.contiguous()
         rows, inputs = x.shape

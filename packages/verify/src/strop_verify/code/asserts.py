@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from strop_verify.code.outcome import Outcome, Settings, Tally, outcome_of
+from strop_verify.code.outcome import Outcome, ProgramSettings, Tally, outcome_of
 from strop_verify.code.tests import Tests
 from strop_verify.sandbox.limits import Kind
 from strop_verify.sandbox.pool import Slot
@@ -33,7 +33,7 @@ class Pipes:
         self._theirs = []
 
 
-def run_asserts(slot: Slot, program: str, tests: Tests, settings: Settings, tally: Tally) -> None:
+def run_asserts(slot: Slot, program: str, tests: Tests, settings: ProgramSettings, tally: Tally) -> None:
     """Run the snippets in the tester's sandbox; a test is passed when the tester says so, and by nothing else."""
     seconds = settings.total(len(tests))
     source = json.dumps([tests.inputs, settings.stop])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from strop_verify.code.outcome import Outcome, Settings, Tally, outcome_of
+from strop_verify.code.outcome import Outcome, ProgramSettings, Tally, outcome_of
 from strop_verify.code.tests import Tests
 from strop_verify.sandbox.guest.codec import MAX_DEPTH, CodecError, encode
 from strop_verify.sandbox.limits import Kind
@@ -136,7 +136,7 @@ def conversation(slot: Slot, program: str, seconds: float) -> Iterator[Conversat
                 os.close(descriptor)
 
 
-def run_calls(slot: Slot, program: str, tests: Tests, settings: Settings, tally: Tally) -> None:
+def run_calls(slot: Slot, program: str, tests: Tests, settings: ProgramSettings, tally: Tally) -> None:
     """Call the function with every test's arguments; after a call that ended the process the rest get a new one."""
     place = 0
     while place < len(tests) and not tally.over:
@@ -147,7 +147,7 @@ def run_calls(slot: Slot, program: str, tests: Tests, settings: Settings, tally:
             place = _run_some(solution, tests, settings, tally, place)
 
 
-def _run_some(solution: Conversation, tests: Tests, settings: Settings, tally: Tally, place: int) -> int:
+def _run_some(solution: Conversation, tests: Tests, settings: ProgramSettings, tally: Tally, place: int) -> int:
     """Tests from `place` on until one ends the process; the place of the next."""
     loaded = solution.answer(None, tally.seconds)
     failure = _failure(loaded, "loaded")

@@ -36,7 +36,7 @@ class CodeResult:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProgramSettings:
     """How programs are tested.
 
     Attributes:
@@ -63,7 +63,7 @@ class Settings:
 class Tally:
     """Counts tests and keeps the first failure."""
 
-    def __init__(self, settings: Settings, total: int) -> None:
+    def __init__(self, settings: ProgramSettings, total: int) -> None:
         self._settings, self._total = settings, total
         self._began = time.monotonic()
         self._limit = settings.total(total)

@@ -6,7 +6,7 @@ import math
 import re
 from decimal import Decimal
 
-from strop_verify.code.outcome import Outcome, Settings, Tally, outcome_of
+from strop_verify.code.outcome import Outcome, ProgramSettings, Tally, outcome_of
 from strop_verify.code.tests import Tests
 from strop_verify.sandbox.limits import Kind
 from strop_verify.sandbox.pool import Slot
@@ -67,7 +67,7 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:59]}…")
 
 
-def run_stdio(slot: Slot, program: str, tests: Tests, settings: Settings, tally: Tally) -> None:
+def run_stdio(slot: Slot, program: str, tests: Tests, settings: ProgramSettings, tally: Tally) -> None:
     """Run every test; the output is compared here, and the program must end well besides."""
     for place, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
         seconds = tally.seconds

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from strop_verify.code.asserts import run_asserts
 from strop_verify.code.calls import run_calls
-from strop_verify.code.outcome import CodeResult, Outcome, Settings, Tally
+from strop_verify.code.outcome import CodeResult, Outcome, ProgramSettings, Tally
 from strop_verify.code.stdio import run_stdio
 from strop_verify.code.tests import Tests, read_tests
 from strop_verify.extract import after_thinking
@@ -54,7 +54,9 @@ def last_python_block(text: str) -> str | None:
 RUNNERS = {"stdio": run_stdio, "call": run_calls, "assert": run_asserts}
 
 
-def run(program: str, tests: object, limits: Settings | None = None, allow_unsafe_sandbox: bool = False) -> CodeResult:
+def run(
+    program: str, tests: object, limits: ProgramSettings | None = None, allow_unsafe_sandbox: bool = False
+) -> CodeResult:
     """Run a program against tests in the sandbox that this process shares; blocks until the tests are over.
 
     Args:
@@ -67,29 +69,29 @@ def run(program: str, tests: object, limits: Settings | None = None, allow_unsaf
         ValueError: the tests cannot be read.
         NoIsolation: this machine cannot isolate untrusted programs.
     """
-    settings = limits or Settings()
+    settings = limits or ProgramSettings()
     return run_tests(shared(settings.limits, None, allow_unsafe_sandbox), program, read_tests(tests), settings)
 
 
 def verify(
-    tests: object, response: str, limits: Settings | None = None, partial_credit: bool = False,
+    tests: object, response: str, limits: ProgramSettings | None = None, partial_credit: bool = False,
     allow_unsafe_sandbox: bool = False,
 ) -> Verdict:  # fmt: skip
     """The verdict on the last closed ```python block of a response; see `run`.
 
     With `partial_credit` the score is the share of tests passed; set `limits.stop` to false with it.
     """
-    settings = limits or Settings()
+    settings = limits or ProgramSettings()
     sandbox = shared(settings.limits, None, allow_unsafe_sandbox)
     return verify_in(sandbox, tests, response, settings, partial_credit)
 
 
 def verify_all(
-    pairs: Iterable[tuple[object, str]], limits: Settings | None = None, partial_credit: bool = False,
+    pairs: Iterable[tuple[object, str]], limits: ProgramSettings | None = None, partial_credit: bool = False,
     allow_unsafe_sandbox: bool = False,
 ) -> Iterator[tuple[int, Verdict]]:  # fmt: skip
     """The verdicts on (tests, response) pairs as they come, each with the place of its pair; one program a core."""
-    settings = limits or Settings()
+    settings = limits or ProgramSettings()
     sandbox = shared(settings.limits, None, allow_unsafe_sandbox)
     with ThreadPoolExecutor(sandbox.workers) as threads:
         running = {
@@ -100,7 +102,7 @@ def verify_all(
             yield running[done], done.result()
 
 
-def run_tests(sandbox: Sandbox, program: str, tests: Tests, settings: Settings) -> CodeResult:
+def run_tests(sandbox: Sandbox, program: str, tests: Tests, settings: ProgramSettings) -> CodeResult:
     """Test a program; blocks, from any thread. After a failure of the sandbox it is tried once more in a fresh one."""
     began = time.monotonic()
     with sandbox.slot() as slot:
@@ -110,7 +112,7 @@ def run_tests(sandbox: Sandbox, program: str, tests: Tests, settings: Settings) 
     return replace(result, milliseconds=(time.monotonic() - began) * 1000)
 
 
-def _once(slot: Slot, program: str, tests: Tests, settings: Settings) -> CodeResult:
+def _once(slot: Slot, program: str, tests: Tests, settings: ProgramSettings) -> CodeResult:
     tally = Tally(settings, len(tests))
     try:
         RUNNERS[tests.kind](slot, program, tests, settings, tally)
@@ -119,7 +121,9 @@ def _once(slot: Slot, program: str, tests: Tests, settings: Settings) -> CodeRes
     return tally.result()
 
 
-def verify_in(sandbox: Sandbox, reference: object, text: str, settings: Settings, partial_credit: bool) -> Verdict:
+def verify_in(
+    sandbox: Sandbox, reference: object, text: str, settings: ProgramSettings, partial_credit: bool
+) -> Verdict:
     """Run the last block of Python in a response against the tests in `reference`; blocks until they are over."""
     try:
         tests = read_tests(reference)

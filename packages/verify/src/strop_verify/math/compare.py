@@ -28,7 +28,7 @@ from strop_verify.math.expressions import DEFINITIONS, Effort, Node, Token, TooM
 from strop_verify.math.grammar import Reading, is_region, label, read_tokens
 from strop_verify.math.matrices import as_tuple
 from strop_verify.math.normal import Field
-from strop_verify.math.proof import Outcome, Proof, compare, different, equal, unknown
+from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
 from strop_verify.math.quantities import in_letters
 from strop_verify.math.regions import Unsolved, line, same
 from strop_verify.math.values import (
@@ -297,7 +297,7 @@ class _Comparison:
     def _all(self, golds: Sequence[Node], givens: Sequence[Node]) -> Proof:
         """Pairs of answers: different where one is, equal where all are."""
         proofs = [self.answers(gold, given) for gold, given in zip(golds, givens, strict=True)]
-        for outcome in (Outcome.DIFFERENT, Outcome.UNKNOWN):
+        for outcome in (ProofOutcome.DIFFERENT, ProofOutcome.UNKNOWN):
             found = next((proof for proof in proofs if proof.outcome is outcome), None)
             if found is not None:
                 return found
@@ -456,7 +456,7 @@ class _Comparison:
         alone += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
         if not alone:
             return equal(f"each of {len(gold)} is among the other's")
-        if any(all(proof.outcome is Outcome.DIFFERENT for proof in row) for row in alone):
+        if any(all(proof.outcome is ProofOutcome.DIFFERENT for proof in row) for row in alone):
             return different("a member is missing")
         return unknown("a member is not proved to be among the other's")
 

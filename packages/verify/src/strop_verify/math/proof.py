@@ -34,7 +34,7 @@ _PRECISIONS = (80, 320, 1280, 5120)
 _MOST_BITS = 40_000
 
 
-class Outcome(StrEnum):
+class ProofOutcome(StrEnum):
     """What is proved of two answers."""
 
     EQUAL = "equal"
@@ -45,28 +45,28 @@ class Outcome(StrEnum):
 class Proof(NamedTuple):
     """An outcome and what shows it."""
 
-    outcome: Outcome
+    outcome: ProofOutcome
     why: str
 
     @property
     def equal(self) -> bool:
         """Whether the two are proved equal."""
-        return self.outcome is Outcome.EQUAL
+        return self.outcome is ProofOutcome.EQUAL
 
 
 def equal(why: str) -> Proof:
     """Proved equal."""
-    return Proof(Outcome.EQUAL, why)
+    return Proof(ProofOutcome.EQUAL, why)
 
 
 def different(why: str) -> Proof:
     """Proved different."""
-    return Proof(Outcome.DIFFERENT, why)
+    return Proof(ProofOutcome.DIFFERENT, why)
 
 
 def unknown(why: str) -> Proof:
     """Neither proved."""
-    return Proof(Outcome.UNKNOWN, why)
+    return Proof(ProofOutcome.UNKNOWN, why)
 
 
 def compare(first: Node, second: Node) -> Proof:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from strop_verify.math.bounds import Bounds
-from strop_verify.pool import Pool, Reply, WorkerLimits, ask
+from strop_verify.pool import JobReply, Pool, WorkerLimits, ask
 from strop_verify.verdict import UNDECIDED, Status, Verdict, shortened
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _read_settings(fields: dict[str, Any]) -> MathSettings:
     return MathSettings(**fields | {"match_types": tuple(fields["match_types"]), "bounds": Bounds(**fields["bounds"])})
 
 
-def _verdict_of(reply: Reply) -> Verdict:
+def _verdict_of(reply: JobReply) -> Verdict:
     if reply.failure is not None:
         return Verdict(0.0, reply.failure, reply.detail)
     score, status, detail = reply.value

@@ -37,7 +37,7 @@ class Hierarchies:
         return f"version 1: {', '.join(found)}" if found else ""
 
 
-class Group:
+class ControlGroup:
     """The groups of one launcher."""
 
     def __init__(self, hierarchies: Hierarchies) -> None:

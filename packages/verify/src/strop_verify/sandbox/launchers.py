@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from strop_verify.child_process import ChildProcess
-from strop_verify.sandbox.cgroups import Group, Hierarchies
+from strop_verify.sandbox.cgroups import ControlGroup, Hierarchies
 from strop_verify.sandbox.guest.isolate import NOBODY
 from strop_verify.sandbox.limits import Limits, SandboxFailure
 
@@ -30,7 +30,7 @@ BOOT = "import sys; sys.path.insert(0, sys.argv[2]); from guest.fork_server impo
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """How sandbox processes are isolated; `without` names optional layers that this machine lacks."""
 
     mode: Mode
@@ -44,7 +44,7 @@ class Plan:
         return {**asdict(self), "cgroups": list(cgroups)}
 
 
-def plan_for(mode: Mode, without: Iterable[str] = ()) -> Plan:
+def plan_for(mode: Mode, without: Iterable[str] = ()) -> LaunchPlan:
     """The plan for this interpreter: system libraries, Python itself, its installed packages; no home, no data."""
     links, wanted = [], ["/usr"]
     for path in SYSTEM:
@@ -56,7 +56,7 @@ def plan_for(mode: Mode, without: Iterable[str] = ()) -> Plan:
     packages = [path for path in packages if os.path.isdir(path)]
     wanted += [path for path in LINKER if os.path.exists(path)]
     wanted += [*_interpreter_folders(), *packages]
-    return Plan(mode, tuple(outermost(wanted)), tuple(links), tuple(packages), tuple(without))
+    return LaunchPlan(mode, tuple(outermost(wanted)), tuple(links), tuple(packages), tuple(without))
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
@@ -103,7 +103,7 @@ class Launcher(Protocol):
     """Starts sandbox processes, one at a time."""
 
     isolated: bool
-    group: Group | None
+    group: ControlGroup | None
     resident: int  # bytes that a sandbox process shares with its launcher when it begins
 
     def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
@@ -138,9 +138,9 @@ class Launcher(Protocol):
 class ForkServer:
     """A warm interpreter that forks sandbox processes, see `guest.fork_server`."""
 
-    def __init__(self, plan: Plan, limits: Limits, hierarchies: Hierarchies) -> None:
+    def __init__(self, plan: LaunchPlan, limits: Limits, hierarchies: Hierarchies) -> None:
         self.isolated = plan.mode != "none"
-        self.group: Group | None = None
+        self.group: ControlGroup | None = None
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             arguments = command("main", limits.stack, str(theirs.fileno()))
@@ -152,7 +152,7 @@ class ForkServer:
                 raise SandboxFailure(f"the fork server does not start: {error}") from error
         try:
             if hierarchies.described:
-                self.group = Group(hierarchies)
+                self.group = ControlGroup(hierarchies)
                 self.group.add(self._process.pid)
             self._control.settimeout(START_SECONDS)
             self._control.send(json.dumps(plan.wire(self.group.folders if self.group else ())).encode())
@@ -211,9 +211,9 @@ class Bubblewrap:
     isolated = True
     resident = 0
 
-    def __init__(self, plan: Plan, limits: Limits, path: str, hierarchies: Hierarchies) -> None:
+    def __init__(self, plan: LaunchPlan, limits: Limits, path: str, hierarchies: Hierarchies) -> None:
         self._plan, self._limits, self._path = plan, limits, path
-        self.group = Group(hierarchies) if hierarchies.described else None
+        self.group = ControlGroup(hierarchies) if hierarchies.described else None
         self._process: ChildProcess | None = None
         self._first = -1
 
@@ -305,7 +305,7 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
-def _in_group(group: Group | None) -> list[str]:
+def _in_group(group: ControlGroup | None) -> list[str]:
     """A command that joins the group, then becomes the command that follows."""
     if group is None:
         return []
@@ -314,7 +314,7 @@ def _in_group(group: Group | None) -> list[str]:
     return ["/bin/sh", "-c", f'{joins} && exec "$@"', "sh"]
 
 
-def _remove(group: Group) -> None:
+def _remove(group: ControlGroup) -> None:
     """A group is busy for a moment after its last process has ended."""
     for attempt in range(100):
         try:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from strop_verify.sandbox import cgroups
 from strop_verify.sandbox.cgroups import Hierarchies
 from strop_verify.sandbox.guest.isolate import NOBODY, OPTIONAL
-from strop_verify.sandbox.launchers import Bubblewrap, ForkServer, Launcher, Mode, Plan, plan_for
-from strop_verify.sandbox.limits import Kind, Limits, Run, SandboxFailure
+from strop_verify.sandbox.launchers import Bubblewrap, ForkServer, Launcher, LaunchPlan, Mode, plan_for
+from strop_verify.sandbox.limits import Kind, Limits, ProgramRun, SandboxFailure
 from strop_verify.sandbox.process import SandboxProcess, finish
 from strop_verify.verdict import VerifyError
 
@@ -49,7 +49,7 @@ LAYERS = {
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class SandboxCapabilities:
     """What was found.
 
     Attributes:
@@ -59,7 +59,7 @@ class Capabilities:
         missing: what does not work here, with the reason.
     """
 
-    plan: Plan
+    plan: LaunchPlan
     hierarchies: Hierarchies
     bubblewrap: str = ""
     missing: dict[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class NoIsolation(VerifyError):
 
 
 @functools.cache
-def probe() -> Capabilities:
+def probe() -> SandboxCapabilities:
     """What this machine can do; takes a fraction of a second, once."""
     hierarchies, reason = cgroups.find()
     found = _probe(hierarchies, reason)
@@ -101,7 +101,7 @@ def probe() -> Capabilities:
     return found
 
 
-def _probe(hierarchies: Hierarchies, reason: str) -> Capabilities:
+def _probe(hierarchies: Hierarchies, reason: str) -> SandboxCapabilities:
     bubblewrap = shutil.which("bwrap") or ""
     missing = {} if hierarchies.described else {"control groups": reason}
     if not bubblewrap:
@@ -110,9 +110,9 @@ def _probe(hierarchies: Hierarchies, reason: str) -> Capabilities:
         plan, why = attempt(mode, hierarchies, bubblewrap)
         if plan is not None:
             missing.update({LAYERS[step]: reason for step, reason in why.items() if step in LAYERS})
-            return Capabilities(plan, hierarchies, bubblewrap, missing)
+            return SandboxCapabilities(plan, hierarchies, bubblewrap, missing)
         missing[mode] = "; ".join(why.values())
-    return Capabilities(plan_for("none", OPTIONAL), hierarchies, bubblewrap, missing)
+    return SandboxCapabilities(plan_for("none", OPTIONAL), hierarchies, bubblewrap, missing)
 
 
 def candidates(bubblewrap: str, hierarchies: Hierarchies) -> list[Mode]:
@@ -131,7 +131,7 @@ def candidates(bubblewrap: str, hierarchies: Hierarchies) -> list[Mode]:
     return modes
 
 
-def attempt(mode: Mode, hierarchies: Hierarchies, bubblewrap: str) -> tuple[Plan | None, dict[str, str]]:
+def attempt(mode: Mode, hierarchies: Hierarchies, bubblewrap: str) -> tuple[LaunchPlan | None, dict[str, str]]:
     """A plan of this mode that was seen to hold, optional layers left out one by one; None and why where none does."""
     without: dict[str, str] = {}
     while True:
@@ -149,7 +149,7 @@ def attempt(mode: Mode, hierarchies: Hierarchies, bubblewrap: str) -> tuple[Plan
         without[step] = why
 
 
-def require(allow_unsafe: bool) -> Capabilities:
+def require(allow_unsafe: bool) -> SandboxCapabilities:
     """What this machine can do.
 
     Raises:
@@ -165,7 +165,7 @@ def require(allow_unsafe: bool) -> Capabilities:
     return found
 
 
-def holes(run: Run) -> str:
+def holes(run: ProgramRun) -> str:
     """What the trial program got through, in words; "" for nothing."""
     try:
         facts = json.loads(run.stdout)
@@ -181,7 +181,7 @@ def holes(run: Run) -> str:
     return ", ".join(name for name, open_ in found.items() if open_)
 
 
-def _trial(plan: Plan, hierarchies: Hierarchies, bubblewrap: str) -> Run:
+def _trial(plan: LaunchPlan, hierarchies: Hierarchies, bubblewrap: str) -> ProgramRun:
     limits = Limits()
     with tempfile.NamedTemporaryFile(mode="w") as secret, socket.socket(socket.AF_UNIX) as listener:
         os.chmod(secret.name, 0o644)
@@ -200,7 +200,7 @@ def _trial(plan: Plan, hierarchies: Hierarchies, bubblewrap: str) -> Run:
             launcher.close()
 
 
-def _launcher(plan: Plan, limits: Limits, hierarchies: Hierarchies, bubblewrap: str) -> Launcher:
+def _launcher(plan: LaunchPlan, limits: Limits, hierarchies: Hierarchies, bubblewrap: str) -> Launcher:
     if plan.mode == "bubblewrap":
         return Bubblewrap(plan, limits, bubblewrap, hierarchies)
     return ForkServer(plan, limits, hierarchies)

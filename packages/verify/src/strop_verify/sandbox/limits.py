@@ -69,7 +69,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Run:
+class ProgramRun:
     """One program run to its end: how it ended and what it wrote."""
 
     ending: Ending

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from strop_verify.sandbox.launchers import Launcher
-from strop_verify.sandbox.layers import Capabilities, require
-from strop_verify.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
+from strop_verify.sandbox.layers import SandboxCapabilities, require
+from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
 from strop_verify.sandbox.process import Role, SandboxProcess, finish
 
 CLOSE_SECONDS = 60.0
@@ -29,7 +29,7 @@ CLOSE_SECONDS = 60.0
 class Slot:
     """Runs one program at a time: a launcher, and a second one where two programs talk to each other."""
 
-    def __init__(self, capabilities: Capabilities, limits: Limits) -> None:
+    def __init__(self, capabilities: SandboxCapabilities, limits: Limits) -> None:
         self._capabilities, self._limits = capabilities, limits
         self._launchers: list[Launcher | None] = [None, None]
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class Sandbox:
 
     def __init__(
         self, limits: Limits | None = None, workers: int | None = None, allow_unsafe: bool = False,
-        capabilities: Capabilities | None = None,
+        capabilities: SandboxCapabilities | None = None,
     ) -> None:  # fmt: skip
         self.limits = limits or Limits()
         self.capabilities = capabilities or require(allow_unsafe)
@@ -124,7 +124,7 @@ class Sandbox:
         finally:
             self._free.put(slot)
 
-    def run(self, program: str, stdin: bytes = b"", seconds: float = 6.0) -> Run:
+    def run(self, program: str, stdin: bytes = b"", seconds: float = 6.0) -> ProgramRun:
         """Run a program to its end, at most `seconds` of wall clock; never raises for what the program does."""
         run = self._run(program, stdin, seconds)
         return self._run(program, stdin, seconds) if run.ending.kind is Kind.SANDBOX_ERROR else run
@@ -145,13 +145,13 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, program: str, stdin: bytes, seconds: float) -> Run:
+    def _run(self, program: str, stdin: bytes, seconds: float) -> ProgramRun:
         with self.slot() as slot:
             try:
                 with slot.process("main", program, stdin, seconds) as process:
                     return finish(process, seconds)
             except SandboxFailure as error:
-                return Run(Ending(Kind.SANDBOX_ERROR, str(error)))
+                return ProgramRun(Ending(Kind.SANDBOX_ERROR, str(error)))
 
 
 _shared: dict[tuple[int, Limits, int | None, bool], Sandbox] = {}

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from strop_verify.child_process import signal_name
 from strop_verify.sandbox.guest.frames import FrameError, FrameReader, frame
 from strop_verify.sandbox.launchers import Launcher
-from strop_verify.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
+from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MOST = 4096
@@ -159,9 +159,9 @@ class SandboxProcess:
         return Ending(kind, detail, seconds, cpu, max(self._peak, peak))
 
     @property
-    def run(self) -> Run:
+    def run(self) -> ProgramRun:
         """The ending with all output, once `finished`."""
-        return Run(self.ending, bytes(self.stdout), bytes(self._stderr))
+        return ProgramRun(self.ending, bytes(self.stdout), bytes(self._stderr))
 
     def write(self, descriptor: int, data: bytes) -> None:
         """Write to a pipe of the program's while pumping; the descriptor is non-blocking and stays the caller's."""
@@ -390,7 +390,7 @@ def pump(processes: Sequence[SandboxProcess], timeout: float) -> None:
         process._watch()
 
 
-def finish(process: SandboxProcess, deadline: float) -> Run:
+def finish(process: SandboxProcess, deadline: float) -> ProgramRun:
     """Pump until the program has ended; kill it at `deadline`, seconds after it began."""
     while not process.finished:
         now = time.monotonic()

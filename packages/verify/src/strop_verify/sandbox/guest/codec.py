@@ -48,7 +48,7 @@ class CodecError(Exception):
     """The value is too large or too deep, or the wire form is none."""
 
 
-class Encoder:
+class ValueEncoder:
     """Writes one value; `export` is asked for whatever is no value."""
 
     def __init__(self, export: Export) -> None:
@@ -100,7 +100,7 @@ class Encoder:
 
 def encode(value: Any, export: Export) -> Any:
     """The wire form of `value`, see `Encoder.encode`."""
-    return Encoder(export).encode(value)
+    return ValueEncoder(export).encode(value)
 
 
 def decode(wire: Any, resolve: Import) -> Any:

@@ -39,7 +39,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-class Channel:
+class ParentChannel:
     """Frames over a pair of pipes; reads block."""
 
     def __init__(self, reading: int, writing: int) -> None:
@@ -69,17 +69,17 @@ class Channel:
 class Callback:
     """A function of the tester's: it can be called, and that is all."""
 
-    def __init__(self, server: Server, number: int) -> None:
+    def __init__(self, server: SolutionServer, number: int) -> None:
         self._server, self._number = server, number
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self._server.call_back(self._number, arguments, keywords)
 
 
-class Server:
+class SolutionServer:
     """Answers requests about the objects of one solution."""
 
-    def __init__(self, names: dict[str, Any], channel: Channel) -> None:
+    def __init__(self, names: dict[str, Any], channel: ParentChannel) -> None:
         self._names, self._channel = names, channel
         self._objects: list[Any] = []  # by handle; kept alive, so that ids of objects stay theirs
         self._handles: dict[int, int] = {}
@@ -213,8 +213,8 @@ def run(code: types.CodeType, channels: list[int]) -> NoReturn:
     """Run the solution's module, then serve its objects; the process ends with the channel."""
     module = types.ModuleType(MODULE)
     sys.modules[MODULE] = module
-    channel = Channel(*channels)
-    server = Server(module.__dict__, channel)
+    channel = ParentChannel(*channels)
+    server = SolutionServer(module.__dict__, channel)
     try:
         try:
             exec(code, module.__dict__)

@@ -26,7 +26,7 @@ from .codec import CodecError, decode, encode
 from .frames import FrameError, frame, write_all
 from .names import names_of
 from .program import SYNTAX_ERRORS, forget_prelude
-from .solution import MODULE, OPERATIONS, Channel
+from .solution import MODULE, OPERATIONS, ParentChannel
 
 FOREIGN = {"np": "numpy", "pd": "pandas", "numpy": "numpy", "pandas": "pandas"}
 # What tests use without importing it. Nothing here may be what a solution is asked to write: no `gcd`, no `add`.
@@ -44,7 +44,7 @@ EFFECTS = ("iter", "next", "delitem")  # operations that may change something
 PUBLIC_DUNDERS = ("__name__", "__doc__", "__dict__", "__qualname__")
 
 
-class Lost(BaseException):
+class SolutionLost(BaseException):
     """The solution is gone or talks nonsense; not an Exception, so that no test catches it by accident."""
 
 
@@ -52,10 +52,10 @@ class RemoteExit(Exception):
     """The solution asked the interpreter to end."""
 
 
-class Remote:
+class RemoteObject:
     """The solution as the tests see it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ParentChannel) -> None:
         self._channel = channel
         self._functions: list[Any] = []  # of the tests, passed to the solution
         self._exceptions: dict[int, type[BaseException]] = {}
@@ -191,7 +191,7 @@ class Remote:
 
     def _lose(self, why: str, cause: BaseException | None = None) -> NoReturn:
         self.lost = self.lost or why or "the solution is gone"
-        raise Lost(self.lost) from cause
+        raise SolutionLost(self.lost) from cause
 
 
 class Handle:
@@ -199,7 +199,7 @@ class Handle:
 
     __slots__ = ("__remote", "__number", "__kind")
 
-    def __init__(self, remote: Remote, number: int, kind: str) -> None:
+    def __init__(self, remote: RemoteObject, number: int, kind: str) -> None:
         object.__setattr__(self, "_Handle__remote", remote)
         object.__setattr__(self, "_Handle__number", number)
         object.__setattr__(self, "_Handle__kind", kind)
@@ -273,7 +273,7 @@ for _name in sorted(_UNARY | _BINARY):
 def _replace(target: Any, value: Any) -> None:
     """Give a mutable argument the content that it has on the other side."""
     if type(target) is not type(value):
-        raise Lost("an argument changed its type")
+        raise SolutionLost("an argument changed its type")
     if isinstance(target, list | bytearray):
         target[:] = value
     elif isinstance(target, dict | set):
@@ -284,10 +284,10 @@ def _replace(target: Any, value: Any) -> None:
         target.extend(value)
 
 
-class Tests:
+class AssertionTests:
     """Snippets of assertions, run one after another in one namespace beside the names of a solution."""
 
-    def __init__(self, snippets: list[str], remote: Remote) -> None:
+    def __init__(self, snippets: list[str], remote: RemoteObject) -> None:
         self._snippets, self._remote = snippets, remote
         self._names: dict[str, Any] = {"__name__": "tests"}
         exec(HELPERS, self._names)
@@ -349,7 +349,7 @@ class Tests:
 class _SolutionModule(types.ModuleType):
     """For tests that say `from solution import f`."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: RemoteObject) -> None:
         super().__init__(MODULE)
         self._remote = remote
 
@@ -368,8 +368,8 @@ def run(source: str, channels: list[int]) -> NoReturn:
     forget_prelude()  # its names could be what the solution was asked to write
     snippets, stop = json.loads(source)
     reading, writing, report = channels
-    remote = Remote(Channel(reading, writing))
-    tests = Tests(snippets, remote)
+    remote = RemoteObject(ParentChannel(reading, writing))
+    tests = AssertionTests(snippets, remote)
 
     def report_on(*message: Any) -> None:
         write_all(report, frame(list(message)))
