@@ -95,9 +95,8 @@ def test_filters(tmp_path: Path, filters: dict[str, Any], expected: list[int]) -
     assert [each["length"] for each in found["rows"]] == [1 + place for place in expected]
 
 
-@pytest.mark.parametrize("reward", [None, 0.0])  # 0: as an older strop wrote it
-def test_what_the_verifier_failed_on_is_found_by_no_reward(tmp_path: Path, reward: float | None) -> None:
-    run = make_run(tmp_path / "run", steps=1, rows=2, status="error", reward=reward)
+def test_what_the_verifier_failed_on_is_found_by_no_reward(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, rows=2, status="error", reward=None)
     assert places(page(run, Filters(lowest=-1))) == places(page(run, Filters(highest=1))) == []
     assert len(places(page(run, Filters(status="error")))) == 2
 

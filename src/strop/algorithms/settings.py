@@ -38,8 +38,7 @@ class AlgorithmSettings(Settings):
             advantage to 0 and keeps their tokens in the loss's denominator and in its regularizers (Skywork-OR1,
             Ablation 3, Adv-Mask-After); `drop` leaves their tokens out of the loss altogether (ScaleRL). With both the
             completions count in their group's mean and standard deviation; `zero_before` (Adv-Mask-Before) and
-            `drop_before` leave them out of these too. `after` and `before` are former names of `drop` and
-            `drop_before`.
+            `drop_before` leave them out of these too.
         anchor: what importance ratios are taken against: the log-probs the `generator` recorded, or those the trainer
             finds for the same tokens before the batch's first update (`recomputed`, as verl and Open-Reasoner-Zero do).
         correction: with a recomputed anchor, the factor on each token's loss for π_anchor / π_generator.

@@ -138,16 +138,14 @@ def pass_rates(
     from strop.base.types import InputError
     from strop.base.view import counted
     from strop.data.history import PassRateBetween
-    from strop.data.pass_rates import add_up, deciles, guess_said
+    from strop.data.pass_rates import add_up, deciles
     from strop.run.folder import near_run
 
     for run in map(Path, runs):
         if not run.exists():
             raise InputError(f"there is no run folder {run}{near_run(run)}")
     wanted = PassRateBetween(low=low, high=high, unseen="drop")
-    found, guessed = add_up(runs, wanted)
-    if guessed:
-        print(guess_said(guessed), file=sys.stderr)
+    found = add_up(runs, wanted)
 
     def text() -> None:
         print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in deciles(found)])

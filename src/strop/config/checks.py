@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from strop.base.imports import refuse_code
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, flatten, parse_set
-from strop.config.renamed import accepted
 from strop.config.schema import RunConfig, stage_configs
 from strop.engines.vllm.settings import Vllm
 from strop.orchestration.settings import RaySettings
@@ -171,7 +170,7 @@ def _check_orchestration(config: RunConfig) -> None:
 
 
 def parse(data: dict[str, Any], origin: str, to_run: bool = True, replacing: Sequence[str] = ()) -> RunConfig:
-    """A validated configuration from a plain dictionary, which may be an earlier version's (see `renamed`).
+    """A validated configuration from a plain dictionary.
 
     Args:
         data: plain values, as a file or a run folder holds them.
@@ -189,12 +188,12 @@ def parse(data: dict[str, Any], origin: str, to_run: bool = True, replacing: Seq
     except InputError:
         if not replacing:
             raise
-        return _parsed(_edited(accepted(data), replacing), origin, to_run)
+        return _parsed(_edited(data, replacing), origin, to_run)
 
 
 def _parsed(data: dict[str, Any], origin: str, to_run: bool) -> RunConfig:
     try:
-        config = validated(RunConfig.model_validate(accepted(data)))
+        config = validated(RunConfig.model_validate(data))
     except ValidationError as error:
         raise InputError(f"{origin}: {explain(error)}") from error
     except RecursionError as error:
@@ -211,7 +210,7 @@ def edit(config: RunConfig, sets: list[str] | tuple[str, ...]) -> RunConfig:
 
 def _edited(data: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
     for text in sets:
-        data = apply_edits(data, accepted(parse_set(text)), RunConfig)
+        data = apply_edits(data, parse_set(text), RunConfig)
     return data
 
 

@@ -105,7 +105,7 @@ def _matching(folder: RunFolder, step: int, filters: Filters) -> NDArray[np.int6
         kept &= _mask(pc.equal(table["problem_id"], filters.problem))
     if filters.truncated is not None:
         kept &= _mask(pc.equal(table["finish_reason"], "length")) == filters.truncated
-    if filters.lowest is not None or filters.highest is not None:  # an older strop gave 0 where the verifier failed
+    if filters.lowest is not None or filters.highest is not None:
         kept &= ~_mask(pc.is_in(table["status"], pa.array(UNJUDGED)))
     if filters.lowest is not None:
         kept &= _mask(pc.greater_equal(table["reward"], filters.lowest))

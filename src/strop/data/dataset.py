@@ -15,7 +15,7 @@ from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Problem
 from strop.base.view import counted
 from strop.data.history import EARLIER, Visit
-from strop.data.pass_rates import guess_said, recalled
+from strop.data.pass_rates import recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import problem_key, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
@@ -100,8 +100,6 @@ class Data:
         removed: training problems left out because they ask a held-out question.
         spoilt: problems that were not held out because the model was trained on them before.
         deselected: training problems that `data.select` left out.
-        by_id: files of `data.history` whose problems were told by their ids alone.
-        guessed: files of `data.history` with visits whose run is not known.
     """
 
     train: Dataset
@@ -109,8 +107,6 @@ class Data:
     removed: int
     deselected: int = 0
     spoilt: int = 0
-    by_id: tuple[str, ...] = ()
-    guessed: tuple[str, ...] = ()
 
     def report(self) -> tuple[str, ...]:
         """Lines for the user: how many problems there are, and how many were left out and why."""
@@ -133,13 +129,6 @@ class Data:
             lines.append(f"train: {counted(self.deselected, 'problems')} left out by data.select")
         if self.train.visits:
             lines.append(f"train: {len(self.train.visits)} of {len(self.train)} problems are known from earlier runs")
-        if self.by_id:
-            lines.append(
-                f"data.history={','.join(self.by_id)}: names no questions (an older strop wrote it), so its problems "
-                "are matched by id alone; leave it out where these ids were other questions"
-            )
-        if self.guessed:
-            lines.append(f"data.history={guess_said(self.guessed)}")
         return tuple(lines)
 
 
@@ -192,8 +181,7 @@ def _with_history(data: Data, settings: DataSettings) -> Data:
     """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
     if not settings.history:
         return data
-    visits, by_id, guessed = recalled(settings.history, data.train.problems)
-    data = replace(data, by_id=by_id, guessed=guessed)
+    visits = recalled(settings.history, data.train.problems)
     if settings.select is None:
         return replace(data, train=replace(data.train, visits=visits))
     # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.

@@ -120,8 +120,7 @@ class ParquetFile(FileSource):
         import pyarrow
 
         try:
-            unnamed = self.columns in (Columns(), Columns(prompt="prompt", answer="answer"))  # the latter in older runs
-            return unnamed and all(is_problem_table(existing_file(path)) for path in self.files)
+            return self.columns == Columns() and all(is_problem_table(existing_file(path)) for path in self.files)
         except (pyarrow.ArrowInvalid, OSError):
             return False  # `records` says what is wrong with it
 

@@ -23,7 +23,7 @@ EARLIER = -1  # the stage of visits that another run made
 
 class Visit(NamedTuple):
     """A group of `samples` judged completions, of which `passed` are right, at step `step` of stage `stage`, made in
-    the run with the id `run`: empty for a run's own visits until they are written, and in files of an older strop.
+    the run with the id `run`, which is empty for a run's own visits until they are written.
     """
 
     step: int
@@ -61,7 +61,7 @@ class History:
         return {str(index): [list(visit) for visit in visits] for index, visits in self._visits.items()}
 
     def load(self, state: Mapping[str, Sequence[Sequence[Any]]]) -> None:
-        """Take back what `state` gave; that of an older strop names no runs."""
+        """Take back what `state` gave."""
         self._visits = {int(index): [Visit(*visit) for visit in visits] for index, visits in state.items()}
 
     def recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:

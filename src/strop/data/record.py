@@ -31,14 +31,14 @@ class ProblemRecord:
     Attributes:
         trained: questions that the run may train on.
         held_out: questions that it never trains on, in their order; empty where nothing is held out.
-        answers: the references of these; empty in the record of an older strop.
-        before: questions that the model had been trained on when the run began; None in the record of an older strop.
+        answers: the references of these.
+        before: questions that the model had been trained on when the run began.
     """
 
     trained: frozenset[str]
     held_out: tuple[str, ...]
-    answers: tuple[str, ...] = ()
-    before: frozenset[str] | None = None
+    answers: tuple[str, ...]
+    before: frozenset[str]
 
     @classmethod
     def of(cls, data: Data, before: frozenset[str] = frozenset()) -> ProblemRecord:
@@ -51,17 +51,15 @@ class ProblemRecord:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
         """The record that `to_json` wrote."""
-        before = value.get("before")
         return cls(
-            frozenset(value["trained"]), tuple(value["held_out"]), tuple(value.get("answers", ())),
-            None if before is None else frozenset(before),
-        )  # fmt: skip
+            frozenset(value["trained"]), tuple(value["held_out"]), tuple(value["answers"]), frozenset(value["before"])
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept in the run folder."""
         return {
             "held_out": list(self.held_out), "answers": list(self.answers), "trained": sorted(self.trained),
-            "before": None if self.before is None else sorted(self.before),
+            "before": sorted(self.before),
         }  # fmt: skip
 
     def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
@@ -86,7 +84,7 @@ class ProblemRecord:
 
     def other_answers(self, held_out: Iterable[Problem]) -> str | None:
         """A line on how many of the held-out problems, in the order of the run, have another answer than it began with;
-        None where none has, or an older strop wrote down no answers."""
+        None where none has."""
         pairs = zip(map(_answer_digest, held_out), self.answers, strict=False)  # perhaps the first of them alone
         changed = sum(now != before for now, before in pairs)
         if not changed:

@@ -111,7 +111,7 @@ class Difficulty(Step):
         try:
             tallies = {entry["id"]: SampleTally(*entry["tally"]) for entry in journal.entries}
             too_long: dict[str, int] = {
-                entry["id"]: entry.get("limit", self.max_prompt_tokens)  # an older strop wrote none
+                entry["id"]: entry["limit"]
                 for entry in journal.entries
                 if entry["tally"][1] < 0
             }

@@ -23,7 +23,6 @@ from strop.base.types import InputError, Verdict
 from strop.base.view import SilentView, View
 from strop.config.checks import parse
 from strop.config.edits import apply_edits, explain, flatten, nested
-from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 from strop.data.rows import Columns
 from strop.environments.base import Environment
@@ -229,7 +228,7 @@ def _edited(base: RunConfig, edits: Mapping[str, Any]) -> RunConfig:
     """
     data = base.model_dump(mode="json")
     for key, value in edits.items():
-        data = apply_edits(data, accepted(nested(key, _plain(value))), RunConfig)
+        data = apply_edits(data, nested(key, _plain(value)), RunConfig)
     return parse(data, "strop.train", to_run=False)  # by the caller's own hand
 
 

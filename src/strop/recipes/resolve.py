@@ -20,7 +20,6 @@ from strop.base.imports import allow_edits, blamed, load_module, refuse_code
 from strop.base.types import InputError
 from strop.config.checks import edit, parse, validated
 from strop.config.edits import apply_edits, explain
-from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 from strop.config.tiny import edits_of, tiny
 from strop.model.location import asked_with
@@ -97,7 +96,7 @@ def _from_toml(path: Path) -> RunConfig:
     if not isinstance(name, str):
         raise InputError(f'{path}: say which recipe it changes, e.g. recipe = "grpo"; the list: strop recipes')
     try:
-        data = apply_edits(recipes.build(name).model_dump(mode="json"), accepted(changes), RunConfig)
+        data = apply_edits(recipes.build(name).model_dump(mode="json"), changes, RunConfig)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except RecursionError as error:

@@ -51,7 +51,7 @@ from strop.config.edits import differing
 from strop.data.history import PASS_RATES
 from strop.data.record import PROBLEMS, ProblemRecord
 
-FORMAT = 1
+FORMAT = 2
 LOCK = ".lock"
 SUMMARY = "summary.json"
 UNTRAINED = "untrained.json"
@@ -147,8 +147,6 @@ class RunFolder:
         for left_over in run.path.rglob(f"*{TEMPORARY}"):
             if left_over.is_file():
                 left_over.unlink()
-        if not run.identity:
-            run.write_json(MARKER, {**run.read_json(MARKER), "id": _new_id()})
         return run
 
     # ------------------------------------------------------------------ where things are
@@ -160,12 +158,12 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """What tells the run from all others, wherever its folder is; an older strop's has it once it is resumed.
+        """What tells the run from all others, wherever its folder is.
 
         Raises:
             InputError: see `read_json`.
         """
-        return str(self.read_json(MARKER).get("id", ""))
+        return str(self.read_json(MARKER)["id"])
 
     @property
     def config_path(self) -> Path:
@@ -378,7 +376,7 @@ class SettingChange(NamedTuple):
 
 
 def read_changes(folder: RunFolder) -> list[SettingChange]:
-    """Every change of the run's settings, in order; of an older strop's runs none are known."""
+    """Every change of the run's settings, in order."""
     if not (folder.path / CHANGES).exists():
         return []
     rows = folder.read_json(CHANGES)["changes"]

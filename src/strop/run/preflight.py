@@ -24,7 +24,6 @@ from strop.base.types import InputError
 from strop.base.view import amount
 from strop.config.checks import edit, parse
 from strop.config.edits import differing, explain
-from strop.config.renamed import accepted
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.mixture import Mixture
 from strop.data.rows import HubDataset
@@ -283,7 +282,7 @@ def model_of(run: RunFolder) -> tuple[ModelSettings, int]:
     Raises:
         InputError: the settings are not valid, or would run code that the user has not named.
     """
-    stored = accepted(run.read_json("config.json"))
+    stored = run.read_json("config.json")
     try:
         found = ModelSettings.model_validate(stored.get("model"))
     except ValidationError as error:

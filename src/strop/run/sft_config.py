@@ -13,7 +13,6 @@ from strop.base.imports import command, refuse_code
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
-from strop.config.renamed import accepted
 from strop.data.demonstrations import COMPLETION, Demonstrations
 from strop.data.files import JsonLines
 from strop.data.rows import Columns
@@ -65,7 +64,7 @@ def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> Sft
     source = ModelSettings(fresh=FreshModel()) if model == FRESH else ModelSettings(path=model)
     data: dict[str, Any] = SftConfig(model=source, demonstrations=str(demonstrations)).model_dump(mode="json")
     for text in sets:
-        data = apply_edits(data, accepted(parse_set(text)), SftConfig)
+        data = apply_edits(data, parse_set(text), SftConfig)
     return _parse(data, "--set")
 
 
@@ -85,6 +84,6 @@ def stored_config(folder: RunFolder) -> SftConfig:
 
 def _parse(data: dict[str, Any], origin: str) -> SftConfig:
     try:
-        return SftConfig.model_validate(accepted(json.loads(json.dumps(data))))
+        return SftConfig.model_validate(json.loads(json.dumps(data)))
     except ValidationError as error:
         raise InputError(f"{origin}: {explain(error)}") from error

@@ -45,12 +45,7 @@ def questions_of(model: str | None) -> frozenset[str] | None:
 
 def _of_run(folder: RunFolder) -> frozenset[str] | None:
     record = folder.read_problems()
-    if record is not None and record.before is not None:
-        return record.trained | record.before
-    # Begun by an older strop, which knows the run that it goes on from by its place alone.
-    began_with = folder.read_json("config.json")["model"]["path"]
-    before = None if began_with is None or Path(began_with).is_relative_to(folder.path) else questions_of(began_with)
-    return before if record is None else record.trained | (before or frozenset())
+    return None if record is None else record.trained | record.before
 
 
 def trained_before(model: str | None) -> Seen:

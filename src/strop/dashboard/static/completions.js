@@ -72,7 +72,7 @@ async function fill(list, anew) {
   }
 }
 
-/** Whether the verifier came to a verdict; a run of an older strop has rewards of 0 where it failed. */
+/** Whether the verifier came to a verdict. */
 const judged = row => !["timeout", "error"].includes(row.status);
 
 function item(run, row) {
