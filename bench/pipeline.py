@@ -34,7 +34,7 @@ import torch
 from bench.simulated import SimulatedLearner, Simulation
 
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.data.dataset import load_data
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec, end

@@ -94,7 +94,7 @@ def embedded(steps: int, folder: Path) -> None:
 
 def predict(name: str, sources: list[Path], target: Path) -> None:
     """Plan the run `target` from the costs of `sources`, and say how far off that is."""
-    from strop.config.checks import parse
+    from strop.config.parse import parse
     from strop.lab.planning import Empirical, simulate
     from strop.lab.planning.costs import setup_of
     from strop.lab.planning.question import measure

@@ -24,7 +24,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble

@@ -26,7 +26,7 @@ from common import SHAPES, OtherProcess, Spent, begin, emit, interleaved, model_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.dataset import load_data
 from strop.model.byte_tokenizer import byte_tokenizer

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from strop.base.metrics import read_metrics
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder

@@ -23,7 +23,7 @@ from strop.base.files import replacing
 from strop.base.metrics import read_metrics
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.config.checks import parse
+from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.run.folder import RunFolder
 from strop.run.run import train

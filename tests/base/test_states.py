@@ -14,7 +14,7 @@ from strop.algorithms.rewards import BinaryReward, Reward
 from strop.base.imports import allow_module
 from strop.base.pieces import State, StatefulPiece, States, stateful_pieces
 from strop.base.types import Completion, InputError, Verdict
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.recipes.resolve import resolve
 from strop.run.run import Interrupted, resume, train
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import Lora, ModelSettings

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.cli.commands import app
 from strop.cli.options import recipe_names, run_folders, setting_keys
-from strop.config.checks import edits_of_file
+from strop.config.parse import edits_of_file
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, SettingChange, read_changes, write_change
 from strop.run.status import runs_in

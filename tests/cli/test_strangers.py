@@ -16,7 +16,7 @@ from strop.base import imports
 from strop.base.imports import CODE
 from strop.base.types import InputError, StropError
 from strop.cli.commands import app
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.model.files import export
 from strop.prepare.config import load_config
 from strop.recipes.resolve import resolve

@@ -12,8 +12,8 @@ from strop import recipes
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.losses import Cispo, PpoClip
 from strop.base.types import InputError
-from strop.config.checks import edit, parse, validated
 from strop.config.edits import flatten, parse_set
+from strop.config.parse import edit, parse, validated
 from strop.config.schema import RunConfig
 from strop.data.gsm8k import Gsm8k
 from strop.model.settings import FreshModel
@@ -174,7 +174,7 @@ def test_json_of_a_run_is_a_configuration(tmp_path: Path) -> None:
 def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "from strop.config.edits import edit\nfrom strop.recipes.resolve import resolve\n"
+        "from strop.config.parse import edit\nfrom strop.recipes.resolve import resolve\n"
         "def recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n"
     )
     assert resolve(str(file)).steps == 5

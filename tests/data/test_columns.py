@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tests.prepare.working import run
 
 from strop.base.types import InputError, Problem
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.data.columns import NoColumn, condition, pick
 from strop.data.files import JsonLines, ParquetFile
 from strop.data.flat_files import CsvFile

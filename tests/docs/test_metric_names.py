@@ -10,7 +10,7 @@ import pytest
 
 from strop.base.metrics import read_metrics
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
 from strop.run.run import train

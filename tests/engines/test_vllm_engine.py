@@ -24,7 +24,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch import Tensor
 
 from strop.base.types import InputError, StropError
-from strop.config.checks import edit, validated
+from strop.config.parse import edit, validated
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine, embedded_settings, own_engine
 from strop.engines.protocol import EngineLost, Request, Sampling

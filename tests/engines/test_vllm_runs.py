@@ -15,7 +15,7 @@ from tests.recipes import bases
 from tests.runs import parameters, small_config
 
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.model.settings import EMBEDDED
 from strop.recipes import build

@@ -14,7 +14,7 @@ from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.imports import allow_module
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.quickstart import calculator
 from strop.run.folder import RunFolder

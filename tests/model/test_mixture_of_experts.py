@@ -19,7 +19,7 @@ from strop.algorithms.losses import Cispo
 from strop.algorithms.objective import Objective
 from strop.base.metrics import values
 from strop.base.types import InputError
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.engines.protocol import Sampling
 from strop.model.critic import Critic
 from strop.model.files import export, fresh_model

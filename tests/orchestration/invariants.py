@@ -24,7 +24,7 @@ from tests.runs import assert_same_run, metrics
 from strop.base.seeds import derive
 from strop.base.types import Group
 from strop.base.view import SilentView
-from strop.config.checks import parse
+from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.model.policy import PackedInputs
 from strop.run.folder import RunFolder

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.lab.planning import ConstantLength, Costs, Lengths, Setup, Simulation, Straggling
 from strop.lab.planning.simulate import _Run
 from strop.orchestration.lag_gate import LagGate, Window

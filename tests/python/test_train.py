@@ -19,7 +19,7 @@ import strop
 from strop.algorithms.losses import PpoClip
 from strop.base import session
 from strop.base.types import InputError, Problem, Verdict
-from strop.config.checks import parse
+from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.chain_sum import ChainSum
 from strop.environments.base import Environment, Session

@@ -11,8 +11,8 @@ import pytest
 import strop
 from strop.algorithms.aggregation import ConstantDenominator
 from strop.base.types import InputError
-from strop.config.checks import edit, parse
 from strop.config.edits import flatten
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.config.tiny import tiny
 from strop.recipes import build, catalogue
@@ -83,7 +83,7 @@ def test_the_loop_and_what_it_drives_know_no_paper() -> None:
     words = {name.split(".")[0] for name in NAMES if "_" in name or name in ("dapo", "archer", "opefo", "scalerl")}
     words |= {"archer", "opefo", "skywork_or1", "open_reasoner_zero"}
     for file in (
-        "run/loop", "training/learner", "run/curriculum", "run/assembly", "run/run", "training/samples", "base/states",
+        "run/loop", "training/learner", "run/curriculum", "run/assembly", "run/run", "training/samples", "base/pieces",
         "training/step",
     ):  # fmt: skip
         code = re.sub(r'""".*?"""|#.*', "", (root / f"{file}.py").read_text(), flags=re.DOTALL).lower()

@@ -11,7 +11,7 @@ import pytest
 from tests.recipes import bases
 
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, Stage
 from strop.config.tiny import tiny
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS

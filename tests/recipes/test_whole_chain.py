@@ -21,7 +21,7 @@ from tests.tiny import tiny_qwen3
 from torch import Tensor, nn
 
 from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.model.critic import Critic
 from strop.model.policy import Policy

@@ -7,7 +7,7 @@ import pytest
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
 from strop.report.build import summary

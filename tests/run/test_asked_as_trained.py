@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine

@@ -11,7 +11,7 @@ from tests.runs import small_config
 from tests.tiny import byte_tokenizer, tiny_settings
 
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings

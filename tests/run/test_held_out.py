@@ -16,7 +16,7 @@ from tests.runs import small_config
 from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import load_data
 from strop.data.files import JsonLines

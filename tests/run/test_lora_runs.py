@@ -15,7 +15,7 @@ from tests.runs import assert_same_run, metrics, parameters, small_config
 from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.base.view import SilentView, View
 from strop.cli import app
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.quickstart import calculator, recipe
 from strop.run.folder import RunFolder, is_run

@@ -29,7 +29,7 @@ from strop.base.metrics import read_metrics
 from strop.base.types import InputError, IntArray, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.cli.run_commands import report_run
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
 from strop.orchestration.evaluator import InProcessEvaluator
 from strop.orchestration.executor import Publication

@@ -13,7 +13,7 @@ from tests.runs import assert_same_run, metrics, small_config
 from strop.base.imports import allow_module
 from strop.base.types import Group, InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data.pass_rates import read_pass_rates
 from strop.data.sampler import NoProblemsLeft

@@ -54,7 +54,7 @@ def _from_files(sets: list[str]) -> list[str]:
     """What `--set` was given, the settings of a file (`@changes.toml`) in its place."""
     if not any(text.startswith("@") for text in sets):
         return sets
-    from strop.config.checks import edits_of_file
+    from strop.config.parse import edits_of_file
 
     return [edit for text in sets for edit in (edits_of_file(Path(text[1:])) if text.startswith("@") else [text])]
 

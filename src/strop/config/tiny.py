@@ -15,7 +15,7 @@ from typing import Any
 
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator
 from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
-from strop.config.checks import validated
+from strop.config.parse import validated
 from strop.config.schema import RunConfig, Stage
 from strop.data.chain_sum import ChainSum
 from strop.data.history import HardOnly, ProblemFilter

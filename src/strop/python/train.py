@@ -21,8 +21,8 @@ from strop.base import imports, session
 from strop.base.pieces import Piece
 from strop.base.types import InputError, Verdict
 from strop.base.view import SilentView, View
-from strop.config.checks import parse
 from strop.config.edits import apply_edits, explain, flatten, nested
+from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.rows import Columns
 from strop.environments.base import Environment

@@ -5,7 +5,7 @@ All start from ScaleRL's base (`scalerl_base`) and differ in what is written her
 
 from __future__ import annotations
 
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes._names import named
 from strop.recipes.scalerl_base import recipe as base

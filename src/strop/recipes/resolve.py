@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from strop import recipes
 from strop.base.imports import allow_edits, blamed, load_module, refuse_code
 from strop.base.types import InputError
-from strop.config.checks import edit, parse, validated
 from strop.config.edits import apply_edits, explain
+from strop.config.parse import edit, parse, validated
 from strop.config.schema import RunConfig
 from strop.config.tiny import edits_of, tiny
 from strop.model.location import asked_with

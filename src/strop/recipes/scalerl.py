@@ -16,7 +16,7 @@ from strop.algorithms.losses import Cispo
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Interruption, Sampling

@@ -8,7 +8,7 @@ trained on and asked again, logits in the model's own precision. Section 3.2 abl
 
 from __future__ import annotations
 
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes._names import named
 from strop.recipes.scalerl import OFF_POLICY_8

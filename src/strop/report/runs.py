@@ -12,8 +12,8 @@ from strop.base.files import distinct_names
 from strop.base.metrics import by_step
 from strop.base.types import InputError
 from strop.base.view import benchmark_rates, counted, duration
-from strop.config.checks import parse
 from strop.config.edits import differing
+from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.model.location import asked_with
 from strop.model.settings import ModelSettings

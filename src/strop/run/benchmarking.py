@@ -20,7 +20,7 @@ from strop.base.files import read_json, write_json
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
 from strop.base.view import SilentView, View, counted
-from strop.config.checks import edit, parse
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Seen, make_example, never_seen, no_instruction
 from strop.data.templates import Auto, PromptTemplate, Tokenizer

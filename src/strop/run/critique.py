@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView, View, amount, counted, duration, percent
-from strop.config.checks import edit, parse
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
 from strop.data.dataset import Data, Dataset, load_data

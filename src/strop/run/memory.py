@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base import machine
 from strop.base.machine import GIB
 from strop.base.types import InputError, StropError, first_line
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, stage_configs
 from strop.engines.vllm.settings import Vllm
 from strop.model.attention_kinds import longest_sequence

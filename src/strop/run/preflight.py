@@ -22,8 +22,8 @@ from strop.base.imports import MAIN, command, not_allowed, refuse_absent, refuse
 from strop.base.machine import GIB
 from strop.base.types import InputError
 from strop.base.view import amount
-from strop.config.checks import edit, parse
 from strop.config.edits import differing, explain
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.mixture import Mixture
 from strop.data.rows import HubDataset

@@ -22,7 +22,7 @@ from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import StropError
 from strop.base.view import View
-from strop.config.checks import validated
+from strop.config.parse import validated
 from strop.config.schema import RunConfig
 from strop.data.record import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft

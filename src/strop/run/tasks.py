@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
 from strop.base.view import SilentView, View, counted, percent
-from strop.config.checks import edit
 from strop.config.edits import explain, flatten
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
 from strop.data.source import ProblemSource, question_digest

@@ -9,7 +9,7 @@ from tests.lab.ablation.cases import write_base
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.config.checks import edit
+from strop.config.parse import edit
 from strop.lab.ablation.variants import VariantRequest, differences, split, variants
 from strop.recipes.resolve import resolve
 

@@ -19,8 +19,8 @@ import strop
 from strop.base.files import write_text, writing
 from strop.base.pieces import Settings
 from strop.base.types import InputError
-from strop.config.checks import parse
 from strop.config.edits import explain
+from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.lab.ablation.variants import Variant, Variants, differences
 from strop.run.folder import SUMMARY, is_run

@@ -187,7 +187,7 @@ def main() -> int:
 
 def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:
     from strop.base.imports import allow_module, allow_settings, code_settings
-    from strop.config.checks import parse
+    from strop.config.parse import parse
     from strop.run.folder import RunFolder, is_run
     from strop.run.run import resume, train
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from strop import recipes
 from strop.base.types import InputError
-from strop.config.checks import edit, parse, validated
+from strop.config.parse import edit, parse, validated
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.base.types import InputError
-from strop.config.checks import edit, parse
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.lab.planning.bound import pipeline_bound, settled_bound
 from strop.lab.planning.costs import Costs, Setup, default_lengths, scalerl_costs, setup_of

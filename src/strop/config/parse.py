@@ -1,4 +1,4 @@
-"""Settings that contradict each other, found before anything is loaded. Each check is one line to the user."""
+"""From plain values to a valid `RunConfig`: parsing, edits, and the checks of settings that contradict each other."""
 
 from __future__ import annotations
 
