@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,8 @@ from strop.base.view import SilentView
 from strop.cli import app
 from strop.data.dataset import load_data
 from strop.engines.protocol import Sampling
+from strop.evaluation.evaluate import ProblemSet
+from strop.evaluation.result import EvaluationResult
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
@@ -30,9 +33,9 @@ from strop.run import critique, engine_trial
 from strop.run.accelerators import SIZE, Finding, products_a_second
 from strop.run.cautions import cautions
 from strop.run.critique import criticise
+from strop.run.measuring import measure_open
 from strop.run.questions import preview
 from strop.run.run import train
-from strop.run.tasks import measured
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +166,10 @@ def test_a_step_of_a_small_model_takes_its_tokens_time(
 def test_completions_that_were_asked_take_what_they_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small model's rollout was guessed from its operations where its seconds had just been measured."""
 
-    def slow(*given: Any) -> dict[str, Any]:
-        return measured(*given) | {"seconds": 64.0}
+    def slow(*given: Any) -> EvaluationResult:
+        return replace(measure_open(*given), seconds=64.0)
 
-    monkeypatch.setattr(critique, "measured", slow)
+    monkeypatch.setattr(critique, "measure_open", slow)
     monkeypatch.setattr("strop.run.step_time.products_a_second", lambda dtype: 1e18)
     times = [
         next(finding.found for finding in criticise("grpo", small=True, asked=asked) if finding.topic == "time")
@@ -227,11 +230,11 @@ def test_it_is_asked_what_it_will_be_trained_on_as_its_first_stage_does(monkeypa
     """Not the few problems that are held out, nor only the first of a file that may be sorted."""
     asked: list[tuple[list[str], Sampling]] = []
 
-    def noted(config, policy, tokenizer, dataset, samples, sampling, view):
-        asked.append(([problem.id for problem in dataset.problems], sampling))
-        return measured(config, policy, tokenizer, dataset, samples, sampling, view)
+    def noted(config: Any, policy: Any, tokenizer: Any, problems: ProblemSet, view: Any) -> EvaluationResult:
+        asked.append(([problem.id for problem in problems.dataset.problems], problems.sampling))
+        return measure_open(config, policy, tokenizer, problems, view)
 
-    monkeypatch.setattr(critique, "measured", noted)
+    monkeypatch.setattr(critique, "measure_open", noted)
     stages = 'stages=[{"steps": 2, "set": {"sampling.max_new_tokens": 11}}, {}]'
     sets = ["data.held_out.count=5", "evaluation.temperature=0", stages]
     findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=16)}

@@ -24,6 +24,7 @@ from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.templates import Auto
+from strop.evaluation.evaluate import ProblemSet, held_out_seed
 from strop.model.location import RESERVED, dtype_name
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
@@ -33,10 +34,11 @@ from strop.run.cautions import cautions, few_to_train_on
 from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run
 from strop.run.judgeable import caution, refuse_unjudgeable
+from strop.run.measuring import measure_open
 from strop.run.memory import NotKnownBeforehand, fitting_here, outline
+from strop.run.models import open_model
 from strop.run.questions import known_room, most_room, play_of, validation_sets, within_reach
 from strop.run.step_time import step_seconds
-from strop.run.tasks import measured, open_model
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
@@ -359,11 +361,13 @@ def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginni
     chosen = train.subset(_spread(len(train), count))
     policy, tokenizer = open_model(first, view)
     samples = first.batch.samples_per_prompt
-    found = measured(first, policy, tokenizer, chosen, samples, first.sampling, view)
-    over = f"{counted(found['problems'], 'problems')}, {counted(found['samples_per_problem'], 'answers')} each"
+    seed = held_out_seed(first.seed)
+    asked = ProblemSet(chosen.name, chosen, samples, first.sampling, first.verifier, seed)
+    found = measure_open(first, policy, tokenizer, asked, view)
+    over = f"{counted(len(chosen), 'problems')}, {counted(samples, 'answers')} each"
     completions = len(chosen) * samples
-    seconds = found["seconds"] / completions if completions >= first.engine.slots else None
-    return Beginning(found["pass_rate"], over, found["truncation_rate"], found["mean_length"], seconds)
+    seconds = found.seconds / completions if completions >= first.engine.slots else None
+    return Beginning(found.pass_rate, over, found.truncation_rate, found.mean_length, seconds)
 
 
 def _start(beginning: Beginning | None) -> Finding:

@@ -17,9 +17,9 @@ from strop.engines.build import embedded_settings, own_engine
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
+from strop.evaluation.evaluate import fitted
 from strop.model.settings import ModelSettings
 from strop.run.accelerators import Finding
-from strop.run.tasks import fitted
 from strop.training.embedded_base import located
 
 SECONDS = 10.0  # that an engine generates for
@@ -69,7 +69,7 @@ def _tokens_a_second(
         engine.capabilities.refuse_unable(config.sampling)
         # Budgets of thinking may need more tokens than a round has, and what they inject is not generated.
         free = config.sampling.model_copy(update=dict.fromkeys(_OF_THINKING))
-        sampling = fitted(free, data.train, engine, view)
+        sampling = fitted(free, data.train, engine.capabilities.max_tokens, view.note)
         first = min(FIRST, sampling.max_new_tokens)
         _round(config, engine, data, sampling, first, 0)
         tokens, seconds = _round(config, engine, data, sampling, first, 1)
