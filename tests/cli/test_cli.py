@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from strop import cli
-from strop.cli.run_commands import report_quickstart
+from strop.cli.run_endings import report_quickstart
 from strop.config.edits import flatten
 from strop.run import doctor
 from strop.run.folder import RunFolder

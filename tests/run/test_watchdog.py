@@ -28,7 +28,7 @@ from pathlib import Path
 from strop.base.view import SilentView
 from strop.run import watchdog as watch
 from strop.base.progress import made
-from strop.orchestration.process_registry import Worker, stacks_path, write_processes
+from strop.orchestration.process_registry import RegisteredWorker, stacks_path, write_processes
 from strop.base.types import StropError
 watch.BEAT_SECONDS = 0.1
 run = Path(sys.argv[1])
@@ -59,7 +59,7 @@ def worker():
     path = stacks_path(run, "generator-0")
     child = subprocess.Popen([sys.executable, "-c", text, str(path)], stdout=subprocess.PIPE)
     child.stdout.readline()
-    write_processes(run, [Worker.of("generator-0", child.pid)])
+    write_processes(run, [RegisteredWorker.of("generator-0", child.pid)])
     made("a completion")
     child.stdout.readline()
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from strop.base.near import near
 from strop.base.pieces import Piece, Settings, choices, complaint, field_type, find, first_model, spoken
 from strop.base.types import InputError
+from strop_verify.verdict import shortened
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _unknown(path: str, key: str, value: Any, model: type[BaseModel]) -> str:
     meant = near(key, known) or inner.get(near(key, inner) or "")
     hint = f"did you mean {path}{meant}?" if meant else f"known here: {', '.join(path + name for name in known)}"
     of = f" of {model.piece_name()} (another is named with {path}piece)" if issubclass(model, Piece) else ""
-    return f"unknown setting {path}{key}={value!r}{of}; {hint}"
+    return f"unknown setting {path}{key}={shortened(repr(value), 100)}{of}; {hint}"
 
 
 def explain(error: ValidationError) -> str:
