@@ -91,16 +91,16 @@ def rubric_reward(
 
 
 async def task_reward(task: Any, trace: Any) -> float:
-    """A reward for tasks of `verifiers.v1` whose data have the field `answer` (mathematics) or `tests` (programs).
+    """A reward for tasks of `verifiers.v1` whose data have the field `tests` (programs) or `answer` (mathematics).
 
     Raises:
         VerifierFailed: there is no verdict; verifiers then counts the rollout as failed.
         VerifyError: the task's data have neither field.
     """
-    for field, domain in (("tests", "code"), ("answer", "math")):
-        reference = getattr(task.data, field, None)
-        if reference is not None:
-            return await _score("code" if domain == "code" else "math", reference, trace.last_reply)
+    if (tests := getattr(task, "tests", None)) is not None:
+        return await _score("code", tests, trace.last_reply)
+    if (answer := getattr(task, "answer", None)) is not None:
+        return await _score("math", answer, trace.last_reply)
     raise VerifyError("the task's data have neither 'answer' nor 'tests'")
 
 
