@@ -135,7 +135,7 @@ def test_with_a_real_rubric() -> None:
 def test_with_a_real_task_of_verifiers() -> None:
     vf = pytest.importorskip("verifiers.v1", reason="the package verifiers from 0.4 on is not installed")
 
-    class Question(vf.TaskData):  # type: ignore[name-defined, misc]
+    class Question(vf.TaskData):  # type: ignore[name-defined]
         answer: str
 
     task = vf.Task(

@@ -12,7 +12,7 @@ the verifier is never a reward: each adapter reports it in the way that its trai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 from strop_verify import code, math
@@ -77,7 +77,7 @@ def compute_score(
 
 def rubric_reward(
     domain: Domain, math_settings: MathSettings | None = None, program_settings: ProgramSettings | None = None
-) -> Callable[..., Awaitable[float]]:
+) -> Callable[..., Coroutine[Any, Any, float]]:
     """A reward function for a `Rubric` of verifiers; the answer or the tests are the data set's column `answer`.
 
     It raises `VerifierFailed` where there is no verdict; the rubric logs that and counts 0.
