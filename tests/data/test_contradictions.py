@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strop.base.types import Problem
-from strop.data.contradictions import contradictions, warning
+from strop.data.dataset import contradiction_warning, contradictions
 
 
 def problem(number: int, prompt: str, reference: object) -> Problem:
@@ -22,7 +22,7 @@ def test_questions_with_different_answers() -> None:
         problem(7, "Alone?", {"a": 2, "b": 1}),
     ]
     assert [(one.id, other.id) for one, other in contradictions(problems)] == [("p-0", "p-2"), ("p-4", "p-5")]
-    told = warning("mine.jsonl", problems)
-    assert told is not None and told.startswith("mine.jsonl: 2 questions stand there more than once")
-    assert "42 (p-0) and 43 (p-2)" in told and "\n" not in told
-    assert warning("mine.jsonl", problems[:2]) is None
+    told = contradiction_warning("mine.jsonl", problems)
+    assert told is not None and told.startswith("mine.jsonl: 2 questions") and "\n" not in told
+    assert "42 (p-0)" in told and "43 (p-2)" in told
+    assert contradiction_warning("mine.jsonl", problems[:2]) is None

@@ -19,9 +19,9 @@ from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import load_data
-from strop.data.files import JsonLines
 from strop.data.mixture import Mixture
 from strop.data.record import ProblemRecord
+from strop.data.rows import JsonLines
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark

@@ -39,10 +39,7 @@ class ProblemSource(Piece):
 
     modules: ClassVar[tuple[str, ...]] = (
         "strop.data.chain_sum",
-        "strop.data.gsm8k",
         "strop.data.rows",
-        "strop.data.files",
-        "strop.data.flat_files",
         "strop.data.mixture",
         "strop.data.reasoning_gym",
         "strop.environments.source",

@@ -21,7 +21,7 @@ from strop.base.types import InputError, Problem
 from strop.base.view import SilentView, View, amount, counted, duration, percent
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
-from strop.data import contradictions
+from strop.data import dataset
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.templates import Auto
 from strop.model.location import RESERVED, dtype_name
@@ -288,7 +288,7 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
         yield Finding("data", "note", found, f"a step takes {prompts} of them: lower batch.prompts_per_step")
     else:
         yield Finding("data", "ok", found)
-    warning = contradictions.warning(data.train.name, data.train.problems)
+    warning = dataset.contradiction_warning(data.train.name, data.train.problems)
     if warning is not None:
         yield Finding("contradictions", "note", warning, "remove one of each, or merge them: strop data prepare")
     few = few_to_train_on(config, data)

@@ -19,7 +19,7 @@ from strop.base.hub import silence
 from strop.base.seeds import derive
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
-from strop.data import contradictions
+from strop.data import dataset
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.record import ProblemRecord
@@ -79,7 +79,7 @@ def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: V
     refuse_unjudgeable(config.verifier, data)
     narrow, few = caution(config.verifier, data.train.problems), few_to_train_on(config, data)
     found = (
-        contradictions.warning(data.train.name, data.train.problems),
+        dataset.contradiction_warning(data.train.name, data.train.problems),
         *(one.line for one in cautions(config)),
         None if few is None else few.line,
         None if narrow is None else ": ".join(narrow),
