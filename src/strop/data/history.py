@@ -149,14 +149,10 @@ class HardOnly(ProblemFilter):
         return attempts > 0 and sum(visit.passed for visit in visits) < self.below * attempts
 
 
-class AskedQuestion(NamedTuple):
-    """A visited problem: its id, which may be another problem's where seeds differ, and its question's digest."""
-
-    id: str
-    question: str
+QuestionKey = tuple[str, str]  # a problem's id, which another problem may have where seeds differ, and its digest
 
 
-def read_pass_rates(path: Path) -> dict[AskedQuestion, list[Visit]]:
+def read_pass_rates(path: Path) -> dict[QuestionKey, list[Visit]]:
     """The visits of every problem, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
 
     Raises:
@@ -165,12 +161,12 @@ def read_pass_rates(path: Path) -> dict[AskedQuestion, list[Visit]]:
     file = _file(path)
     if not file.is_file():
         raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
-    found: dict[AskedQuestion, list[Visit]] = {}
+    found: dict[QuestionKey, list[Visit]] = {}
     for number, line in enumerate(file.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
             visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"], str(v["run"])) for v in row["visits"]]
-            found[AskedQuestion(row["id"], row["question"])] = visits
+            found[row["id"], row["question"]] = visits
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
     return found
@@ -199,12 +195,12 @@ def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
     Raises:
         InputError: see `read_pass_rates`.
     """
-    files: dict[AskedQuestion, list[list[Visit]]] = {}
+    files: dict[QuestionKey, list[list[Visit]]] = {}
     for path in _unique(paths):
         for name, visits in read_pass_rates(Path(path)).items():
             files.setdefault(name, []).append(visits)
     found = {name: merge_visits(visits) for name, visits in files.items()}
-    rows = [rate_of(name.id, visits) for name, visits in found.items() if visits and wanted(visits, 0)]
+    rows = [rate_of(name, visits) for (name, _), visits in found.items() if visits and wanted(visits, 0)]
     return sorted(rows, key=lambda row: (row.pass_rate, row.id))
 
 
@@ -222,7 +218,7 @@ def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> dict[int, lis
     Raises:
         InputError: see `read_pass_rates`; or a file that knows none of the problems.
     """
-    place = {AskedQuestion(each.id, question_digest(each)): index for index, each in enumerate(problems)}
+    place = {(each.id, question_digest(each)): index for index, each in enumerate(problems)}
     files: dict[int, list[list[Visit]]] = {}
     for path in _unique(paths):
         visits = read_pass_rates(Path(path))
