@@ -16,7 +16,6 @@ from strop.base.view import SilentView
 from strop.cli.commands import app
 from strop.data.dataset import load_data
 from strop.data.history import (
-    AskedQuestion,
     DropSolved,
     HardOnly,
     History,
@@ -50,7 +49,7 @@ def test_a_history_survives_json_and_a_file(tmp_path: Path) -> None:
     assert (row["id"], row["attempts"], row["pass_rate"], row["last_pass_rate"]) == ("c", 8, 7 / 8, 1.0)
     (tmp_path / "pass_rates.jsonl").write_text("\n".join(lines))
     (asked,) = read_pass_rates(tmp_path).items()
-    assert asked == (AskedQuestion("c", question_digest(problem("c"))), [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)])
+    assert asked == (("c", question_digest(problem("c"))), [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)])
 
 
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
