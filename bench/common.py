@@ -31,8 +31,7 @@ from transformers import (
 )
 
 from strop.base.sample import Sample
-from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import DTYPES
+from strop.model.files import DTYPES, byte_tokenizer
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel, ModelSettings
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.algorithms.advantages import GroupRelative
-from strop.algorithms.diagnostics.step import (
+from strop.algorithms.step_diagnostics import (
     credit_metrics,
     length_metrics,
     reflection_metrics,

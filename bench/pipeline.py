@@ -36,7 +36,7 @@ from bench.simulated import SimulatedLearner, Simulation
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.data.dataset import load_data
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec, end
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.messages import StoredWeights

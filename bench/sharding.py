@@ -28,7 +28,7 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble
-from strop.run.rank_worker import join
+from strop.run.learners import join
 from strop.training.checkpoint import Retention
 from strop.training.learner import Learner
 from strop.training.optimizer import own_part

@@ -29,7 +29,7 @@ from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.dataset import load_data
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble
 from strop.run.loop import Loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 

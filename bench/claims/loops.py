@@ -17,8 +17,7 @@ from strop.base.files import cache_folder
 from strop.base.seeds import derive
 from strop.base.view import SilentView
 from strop.data.chain_sum import FallibleDemonstrator, draw_question, part_of
-from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import export
+from strop.model.files import byte_tokenizer, export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
 from strop.training.embedded_base import WORDS, EmbeddedBase, embedded_base

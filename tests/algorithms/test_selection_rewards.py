@@ -6,7 +6,7 @@ import pytest
 from tests.made import PROBLEM, completion, group, rollout
 
 from strop.algorithms.rewards import BinaryReward
-from strop.algorithms.selection import Selection
+from strop.algorithms.settings import Selection
 from strop.base.types import Rollout, Verdict
 from strop_verify.verdict import Status
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.algorithms.advantages import GroupRelative, Outcomes, TurnLevel
-from strop.algorithms.selection import Selection
+from strop.algorithms.settings import Selection
 from strop.base.types import Completion, Problem, Rollout, Verdict
 from strop_verify.verdict import Status
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.made import group, rollout
 
-from strop.algorithms.diagnostics.groups import lag_metrics, verifier_failures
-from strop.algorithms.diagnostics.step import step_diagnostics
+from strop.algorithms.step_diagnostics import lag_metrics, step_diagnostics, verifier_failures
 from strop.base.metrics import Maximum, Mean, Minimum, Stat, Total, merge, values
 from strop.base.sample import Sample
 from strop.base.seeds import derive

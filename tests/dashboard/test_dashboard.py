@@ -24,7 +24,7 @@ from strop.dashboard import reading
 from strop.dashboard.app import Dashboard
 from strop.dashboard.beside import following
 from strop.dashboard.reading import Filters, FollowedRuns, page
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
 from strop.training.embedded_base import WORDS

@@ -11,7 +11,7 @@ from tests.kit.bring import TEMPLATES, tokenizer
 from strop.base.types import InputError, Message, Problem
 from strop.data.dataset import make_example
 from strop.data.templates import BOXED, DATE, Auto, ChatTemplate, Plain
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.verifiers.answer import Answer, ExactMatch, MultipleChoice
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import ByDomain

@@ -19,7 +19,7 @@ from strop.data.files import JsonLines
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain, encode_prompt, opening
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 CHATTING = byte_tokenizer(chat=True)

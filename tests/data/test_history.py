@@ -18,7 +18,7 @@ from strop.data.dataset import load_data
 from strop.data.history import DropSolved, HardOnly, History, PassRateBetween, Visit
 from strop.data.pass_rates import AskedQuestion, add_up, deciles, read_pass_rates, recalled, together
 from strop.data.source import question_digest
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.run.run import resume, train
 
 

@@ -10,7 +10,7 @@ from strop.data.chain_sum import ChainSum
 from strop.data.dataset import assert_disjoint, load_data
 from strop.data.mixture import Mixture
 from strop.data.settings import DataSettings, HeldOutSettings
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.run.curriculum import Curriculum
 
 SOURCES = (ChainSum(count=3, terms=4), ChainSum(count=3, terms=5))

@@ -16,8 +16,7 @@ from tests.tiny import tiny_qwen3
 
 import strop
 from strop.base import session
-from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import export
+from strop.model.files import byte_tokenizer, export
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if "\nimport strop\n" in path.read_text())

@@ -23,7 +23,7 @@ from strop.engines.torch.fused_forward import FusedForward
 from strop.engines.torch.native import DecodeKernels
 from strop.model.attention import PackedContext
 from strop.model.kernels import native as layers
-from strop.model.kernels.products import Products
+from strop.model.kernels.native import Products
 from strop.model.policy import PackedInputs as PackedTokens
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment, Reply, Session, Unjudged
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop_verify.verdict import Status
 
 # The shape of Qwen's templates: tool results in the user's name, thinking dropped from earlier turns.

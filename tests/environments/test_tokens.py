@@ -13,7 +13,7 @@ from tests.environments.test_turns import said
 from strop.base.types import Completion, InputError, Message
 from strop.data.templates import Auto, ChatTemplate, Plain
 from strop.environments.tokens import Chat, TurnTokens
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 
 GO_ON = (Message(role="user", content="Go on."), Message(role="tool", content="46"))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.environments.players import Praising
 
-from strop.algorithms.diagnostics.groups import environment_metrics
+from strop.algorithms.step_diagnostics import environment_metrics
 from strop.base.metrics import values
 from strop.base.types import Completion, FinishReason, Group, Observation, Problem, Rollout, Verdict, VersionSpan
 from strop.data.templates import Plain
@@ -19,7 +19,7 @@ from strop.environments.sessions import with_turns
 from strop.environments.tokens import TurnTokens
 from strop.environments.turns import counted, joined, next_turn, out_of_room
 from strop.environments.worker import read_outcome, write_outcome
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.verifiers.answer import Answer
 from strop.verifiers.protocol import InlineJudge
 from strop_verify.verdict import Status

@@ -15,7 +15,7 @@ from strop.engines.protocol import Request, Sampling
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SampleStore
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.verifiers.answer import Answer
 
 Answers = Mapping[str, Sequence[str]]

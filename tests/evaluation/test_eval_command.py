@@ -22,7 +22,7 @@ from strop.data.templates import Auto
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.run.benchmark_plan import BenchmarkPlan, NamedModel, parse_models
 from strop.run.benchmarking import held_out_of, measure, shared_template
 from strop.run.run import train

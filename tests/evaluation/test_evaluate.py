@@ -21,7 +21,7 @@ from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.evaluation.evaluate import evaluate, reporting_to
 from strop.evaluation.result import EvaluationResult, paired_test
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.model.policy import PackedInputs
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier

@@ -17,7 +17,7 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
 from strop.evaluation.validation import ValidationSet, by_problem, gain
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.run.benchmark_plan import BenchmarkPlan, parse_models
 from strop.run.benchmarking import measure
 from strop.run.questions import validation_sets

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 
 FOLDER = Path(__file__).parent / "templates"
 TEMPLATES = ("qwen2_5", "qwen3", "mistral_nemo")

@@ -17,7 +17,7 @@ from tests.runs import small_config
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, load_data
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.orchestration.connection import WorkerLauncher, WorkerSpec
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.messages import StoredWeights

@@ -26,7 +26,7 @@ from strop.evaluation.benchmarks import HELD_OUT, benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import EvaluationResult
 from strop.lab.scaling.curves import read_curve
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf
 from strop.orchestration.evaluator_process import WorkerEvaluator

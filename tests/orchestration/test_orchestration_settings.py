@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.runs import small_config
 
-from strop.algorithms.diagnostics.groups import lag_metrics
+from strop.algorithms.step_diagnostics import lag_metrics
 from strop.base.metrics import values
 from strop.base.sample import Sample
 from strop.base.types import InputError

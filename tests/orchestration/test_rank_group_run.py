@@ -22,7 +22,7 @@ from strop.config.schema import RunConfig
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroupLost
 from strop.run.folder import RunFolder
-from strop.run.rank_group_learner import RankGroupLearner
+from strop.run.learners import RankGroupLearner
 from strop.run.run import resume, train
 from strop.run.tasks import open_checkpoint
 from strop.training import checkpoint

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms.diagnostics.repetition import WINDOW
-from strop.algorithms.diagnostics.step import PATTERNS
 from strop.algorithms.entropy_losses import ClipCov, KlCov
 from strop.algorithms.losses import Gspo
 from strop.algorithms.opefo import Opefo
+from strop.algorithms.repetition import WINDOW
 from strop.algorithms.rewards import LengthPenalty, OverlongShaping
+from strop.algorithms.step_diagnostics import PATTERNS
 from strop.algorithms.value import ValueLoss
 from strop.engines.protocol import PHRASE
 from strop.lab.scaling import FitSettings

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop_verify.verdict import Status
 
 

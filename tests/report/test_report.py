@@ -12,7 +12,7 @@ from tests.runs import small_config
 
 from strop.base.types import InputError, Verdict
 from strop.cli.run_endings import report_run
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.report.build import undecided_answers, write_report
 from strop.report.runs import read_runs
 from strop.run.folder import RunFolder

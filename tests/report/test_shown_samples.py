@@ -8,7 +8,7 @@ import pytest
 from tests.report.cases import row
 from tests.runs import small_config
 
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.report.runs import read_runs
 from strop.report.samples import SHOWN_TOKENS, flow_of, recorded_answers, shown_tokens, tokenizer_of
 from strop.run.folder import RunFolder

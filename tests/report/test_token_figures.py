@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from tests.report.cases import row
 
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.report.figures.tokens import (
     TokenBatch,
     prompt_means,

@@ -15,7 +15,7 @@ from strop.config.parse import edit
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import tasks
 from strop.run.folder import RunFolder

@@ -15,7 +15,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup
 from strop.run.assembly import generator_spec
 from strop.run.devices import devices_apart, driver_device, local_placement, seat
-from strop.run.rank_group_learner import RankGroupLearner
+from strop.run.learners import RankGroupLearner
 from strop.training.compute import ComputeMeter
 
 SECONDS = {"step": 10.0, "rollout": 5.0, "update": 2.0, "verify": 1.0, "evaluation": 1.5, "checkpoint": 0.5}

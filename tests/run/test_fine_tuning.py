@@ -19,7 +19,7 @@ from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config, tasks
 from strop.run.benchmark_plan import parse_models

@@ -26,7 +26,7 @@ from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.run import benchmarking, fine_tuning, preflight, resuming, sft_config
 from strop.run.benchmark_plan import BenchmarkPlan, parse_models
 from strop.run.benchmarking import measure

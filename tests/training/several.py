@@ -12,7 +12,7 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from strop.config.schema import RunConfig
-from strop.run.rank_worker import join
+from strop.run.learners import join
 from strop.training.learner import Learner
 
 Work = Callable[[Learner, int], Any]

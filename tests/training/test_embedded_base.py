@@ -10,7 +10,7 @@ import pytest
 from strop.base.types import Problem
 from strop.base.view import SilentView
 from strop.data.chain_sum import ChainSum, FallibleDemonstrator, part_of, solve
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import byte_tokenizer
 from strop.model.settings import FreshModel
 from strop.training.embedded_base import WORDS, EmbeddedBase, demonstrations, embedded_base
 from strop.training.settings import SftSettings

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from strop.base.types import InputError, StropError
-from strop.run.rank_group_learner import RankSettings
-from strop.run.rank_worker import Scattered
+from strop.run.learners import RankSettings, Scattered
 from strop.training.ranks import interface_of, open_store, reach_store, use_interface_of
 
 NOBODY = "192.0.2.1"  # of no machine (RFC 5737)

@@ -18,8 +18,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from strop.base.types import InputError
-from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import export, fresh_model
+from strop.model.files import byte_tokenizer, export, fresh_model
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel
 from strop.training import sharding

@@ -12,7 +12,7 @@ import pytest
 from tests.made import completion
 
 from strop.algorithms.rewards import DirectReward
-from strop.algorithms.selection import Selection
+from strop.algorithms.settings import Selection
 from strop.base import session
 from strop.base.types import Group, InputError, Problem, Rollout, Verdict
 from strop.verifiers.judges import judge_for

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError
 
-from strop.algorithms.diagnostics.alerts import AlertLimits
+from strop.algorithms.alerts import AlertLimits
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.pieces import OneOrMore, Settings
 from strop.base.types import InputError, Problem

@@ -23,8 +23,7 @@ from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
 from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
 from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
-from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import checkpoint_layers, export, fresh_model, load_pretrained, stored_model
+from strop.model.files import byte_tokenizer, checkpoint_layers, export, fresh_model, load_pretrained, stored_model
 from strop.model.head import LogitForm, collision, logprob_entropy, project
 from strop.model.kernels import native
 from strop.model.kernels.modules import SharedContext, SharedLayout, fuse

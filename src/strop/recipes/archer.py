@@ -14,8 +14,7 @@ from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.entropy_losses import ArcherClip
 from strop.algorithms.regularizers import KlPenalty
 from strop.algorithms.rewards import BinaryReward
-from strop.algorithms.selection import Selection
-from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.algorithms.token_types import EntropyQuantile
 from strop.config.parse import edit
 from strop.config.schema import RunConfig

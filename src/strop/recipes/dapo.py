@@ -11,8 +11,7 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.rewards import BinaryReward, OverlongShaping
-from strop.algorithms.selection import Selection
-from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling

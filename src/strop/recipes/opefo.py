@@ -13,8 +13,7 @@ from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip, Reinforce
 from strop.algorithms.opefo import Opefo
 from strop.algorithms.rewards import BinaryReward
-from strop.algorithms.selection import Selection
-from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings

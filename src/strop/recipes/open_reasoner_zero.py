@@ -13,8 +13,7 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.rewards import BinaryReward
-from strop.algorithms.selection import Selection
-from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.algorithms.value import Gae, ValueLoss
 from strop.config.schema import RunConfig, Stage
 from strop.data.history import HardOnly

@@ -14,8 +14,7 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import PromptMean
 from strop.algorithms.losses import Cispo
 from strop.algorithms.rewards import BinaryReward
-from strop.algorithms.selection import Selection
-from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings

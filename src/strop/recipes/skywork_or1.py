@@ -16,8 +16,7 @@ from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.regularizers import AdaptiveEntropy
 from strop.algorithms.rewards import BinaryReward
-from strop.algorithms.selection import Selection
-from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.schema import RunConfig, Stage
 from strop.data.history import DropSolved
 from strop.data.settings import DataSettings, HeldOutSettings

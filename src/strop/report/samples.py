@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.statistics import entropy_flow
 from strop.base.types import FloatArray
-from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import load_tokenizer
+from strop.model.files import byte_tokenizer, load_tokenizer
 from strop.report.figures.tokens import QUANTILE, injected
 from strop.report.runs import RunData
 from strop.report.texts import pieces

@@ -35,10 +35,9 @@ from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import MEMORY, WeightTransport
 from strop.run.checks import of_model, refuse
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
-from strop.run.learner_parts import make_learner, modules_of
+from strop.run.learners import RankGroupLearner, make_learner, modules_of
 from strop.run.memory import known, noted
 from strop.run.questions import fitted_into, read_problems
-from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
 from strop.verifiers.judges import OpenJudges, judge_for

@@ -22,8 +22,8 @@ from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
 from strop.data.source import question_digest
 from strop.data.templates import Auto
-from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
+from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
 from strop.run.sft_config import SftConfig
 from strop.training import checkpoint

@@ -30,9 +30,8 @@ from strop.run.checks import large_adapters
 from strop.run.finding import Finding
 from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, as_taught, load_model, read_data, shuffled
 from strop.run.folder import RunFolder, check_free
+from strop.run.learners import agreed, loopback, meet
 from strop.run.memory import TooLarge, largest_microbatch, tuning_noted
-from strop.run.rank_group_learner import loopback
-from strop.run.rank_worker import agreed, meet
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers

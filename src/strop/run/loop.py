@@ -31,10 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from strop.algorithms.diagnostics.alerts import Memory, alerts
-from strop.algorithms.diagnostics.groups import group_metrics, lag_metrics, verifier_failures
-from strop.algorithms.diagnostics.step import step_diagnostics
+from strop.algorithms.alerts import Memory, alerts
 from strop.algorithms.rewards import LengthShaping, Reward
+from strop.algorithms.step_diagnostics import group_metrics, lag_metrics, step_diagnostics, verifier_failures
 from strop.base import progress
 from strop.base.metrics import merge, values
 from strop.base.pieces import States

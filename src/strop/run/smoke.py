@@ -33,8 +33,7 @@ from strop.model.files import cast_parameters
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run.finding import Finding
-from strop.run.learner_parts import Modules, make_learner
-from strop.run.rank_worker import join
+from strop.run.learners import Modules, join, make_learner
 from strop.training.learner import Learner
 from strop.training.packing import pack
 from strop.training.step import score_samples

@@ -25,8 +25,7 @@ from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.data.chain_sum import CALL, CALL_END, CallingDemonstrator, FallibleDemonstrator, draw_question, part_of
-from strop.model.byte_tokenizer import EOS, byte_tokenizer
-from strop.model.files import export, load_tokenizer
+from strop.model.files import EOS, byte_tokenizer, export, load_tokenizer
 from strop.model.location import locate
 from strop.model.policy import load_policy
 from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, FreshModel, ModelSettings

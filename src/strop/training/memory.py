@@ -29,8 +29,7 @@ from strop.model.attention_kinds import PLAIN, AttentionKind
 from strop.model.head import logprob_entropy
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
-from strop.model.kernels.native import LayerKernels
-from strop.model.kernels.products import Products
+from strop.model.kernels.native import LayerKernels, Products
 from strop.model.lora import AdaptedLinear
 from strop.model.policy import Policy
 from strop.training.sharding import decoder_layers

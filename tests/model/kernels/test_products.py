@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from strop.model.kernels import native
-from strop.model.kernels.products import Products
+from strop.model.kernels.native import Products
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -24,7 +24,7 @@ from strop.model.attention import AttentionContext
 from strop.model.attention_kinds import AttentionKind, layer_reaches
 from strop.model.kernels import native
 from strop.model.kernels.modules import family_of
-from strop.model.kernels.products import PackedWeights, Products
+from strop.model.kernels.native import PackedWeights, Products
 from strop.model.policy import Policy
 
 # Positions whose rotation depends on nothing but the position.

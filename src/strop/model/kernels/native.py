@@ -6,14 +6,23 @@ They compute in float32, round results where the modules of transformers round, 
 PyTorch's operators go through memory about ten times for a norm, and attend padded batches. Sums over rows are made in
 one order, whatever the number of threads.
 
-Shapes: N rows (tokens), E features of a row, H query heads, K key/value heads, D features of a head.
+Matrix products: of few rows with packed weights, and of bfloat16 with weights as they are. Their sums are float32 too.
+
+    products = kernels.products
+    y = products.multiply(x, products.pack([weight], bias), float_out=True)
+    y = products.forward(x, weight, bias, torch.float32)      # the same bits
+
+Shapes: N rows (tokens), I inputs and O outputs of a product, E features of a row, H query heads, K key/value heads,
+D features of a head.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,10 +32,111 @@ from torch import Tensor
 
 from strop.base.types import StropError
 from strop.model.kernels.compiled import Address, compiled, declared
-from strop.model.kernels.products import Products
+
+_P, _L = Address, c_long
+_PRODUCT_ARGUMENTS = {
+    "pack": (_P, _P, _L, _L),
+    "multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
+    "linear": (_P, _P, _P, _P, _L, _L, _L, c_int),
+    "grad_input": (_P, _P, _P, _L, _L, _L, c_int),
+    "grad_weight": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
+}
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}
+_PANEL, _LONGEST = 32, 4096  # of product.c
+_LINE = 32  # numbers of bfloat16 in a cache line
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeights:
+    """Weights and bias as `Products.multiply` reads them: [O padded to whole panels, I]."""
+
+    weight: Tensor
+    bias: Tensor | None
+    outputs: int
+
+
+class Products:
+    """The functions of product.c over tensors."""
+
+    device: ClassVar[str] = "cpu"  # type of device of the tensors that fit
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._functions = declared(library, _PRODUCT_ARGUMENTS)
+        self._multiplies = library["strop_multiplies"]
+
+    def call(self, name: str, *given: Tensor | float | None) -> None:
+        """A function of the source."""
+        self._functions[name](*given)
+
+    def multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether `multiply` is for this processor and type."""
+        return dtype in _TYPES and bool(self._multiplies(_TYPES[dtype]))
+
+    def fits(self, weight: Tensor) -> bool:
+        """Whether `forward` and its gradients take a weight [O, I]: of bfloat16 on a CPU that multiplies it, of rows of
+        whole cache lines and an even number of them."""
+        outputs, inputs = weight.shape
+        known = weight.device.type == self.device and weight.dtype == torch.bfloat16 and weight.is_contiguous()
+        return known and self.multiplies(weight.dtype) and inputs % _LINE == 0 and outputs % 2 == 0
+
+    def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: PackedWeights | None = None) -> PackedWeights:
+        """A copy of weights [O, I], one below the other (in bfloat16 I is even), and of their bias [O], as `multiply`
+        reads it; the weights in the memory of `into`, an earlier one of theirs."""
+        if any(len(part) % _PANEL for part in parts[:-1]):
+            parts = [torch.cat(list(parts))]
+        outputs = sum(map(len, parts))
+        weight = parts[0].new_empty(-(-outputs // _PANEL) * _PANEL, parts[0].shape[1]) if into is None else into.weight
+        start = 0
+        for part in parts:
+            part = part.contiguous()
+            self.call("pack", part, weight[start:], len(part), part.shape[1] * part.element_size() // 4)
+            start += len(part)
+        return PackedWeights(weight, _padded(bias), outputs)
+
+    def multiply(self, x: Tensor, by: PackedWeights, float_out: bool) -> Tensor:
+        """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""
+        x = x.contiguous()
+        rows, inputs = x.shape
+        out = torch.empty(rows, by.outputs, dtype=torch.float32 if float_out else x.dtype)
+        half = _TYPES[x.dtype]
+        self.call("multiply", x, by.weight, by.bias, out, rows, inputs, by.outputs, half, half and not float_out)
+        return out
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """x [N, I] · weightᵀ + bias [N, O] in `dtype`, float32 or bfloat16, without a gradient."""
+        (rows, inputs), outputs = x.shape, len(weight)
+        out = torch.empty(rows, outputs, dtype=dtype, device=x.device)
+        self.call("linear", x.contiguous(), weight, _padded(bias), out, rows, inputs, outputs, _TYPES[dtype])
+        return out
+
+    def grad_input(self, grad: Tensor, weight: Tensor) -> Tensor:
+        """The gradient [N, I] of x from that of the outputs [N, O], both in bfloat16."""
+        outputs, inputs = weight.shape
+        out = torch.empty(len(grad), inputs, dtype=grad.dtype, device=grad.device)
+        self.call("grad_input", grad.contiguous(), weight, out, len(grad), inputs, outputs, 1)
+        return out
+
+    def grad_weight(self, grad: Tensor, x: Tensor, dtype: torch.dtype, onto: Tensor | None = None) -> Tensor:
+        """The gradient [O, I] of the weight in `dtype` from that of the outputs [N, O] and from x [N, I], both in
+        bfloat16; added to `onto` where that is given, in float32."""
+        (rows, outputs), inputs = grad.shape, x.shape[1]
+        if rows > _LONGEST and onto is None:
+            onto = torch.zeros(outputs, inputs, device=grad.device)
+        out = torch.empty(outputs, inputs, dtype=dtype, device=grad.device) if onto is None else onto
+        for start in range(0, rows, _LONGEST):
+            g, part = grad[start : start + _LONGEST].contiguous(), x[start : start + _LONGEST].contiguous()
+            panels = x.new_empty(-(-inputs // _PANEL) * _PANEL, len(g) + len(g) % 2)
+            how = (len(g), inputs, outputs, _TYPES[out.dtype], onto is not None)
+            self.call("grad_weight", g, part, panels, out, *how)
+        return out.to(dtype)
+
+
+def _padded(bias: Tensor | None) -> Tensor | None:
+    """A bias [O] in float32 for whole panels."""
+    return None if bias is None else F.pad(bias.float(), (0, -len(bias) % _PANEL))
+
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("layers.c", "attention.c", "softmax.c", "product.c"))
-_P, _L = Address, c_long
 _ARGUMENTS = {
     "norm_forward": (_P, _P, _P, _P, _L, _L, c_float, c_int),
     "norm_backward": (_P, _P, _P, _P, _P, _P, _L, _L, c_int),
@@ -41,7 +151,6 @@ _MAY_FAIL = {  # these return whether there was no memory for them
     "attention_forward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
     "attention_backward": (*(_P,) * 11, _L, _L, _L, _L, c_float, c_int),
 }
-_TYPES = {torch.float32: 0, torch.bfloat16: 1}
 _BLOCK = 64  # rows that are summed together in layers.c
 LANES = 16
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.runs import small_config
 
-from strop.algorithms.diagnostics.alerts import STEPS_OF_CALM, AlertLimits, alerts
+from strop.algorithms.alerts import STEPS_OF_CALM, AlertLimits, alerts
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.recipes.resolve import resolve

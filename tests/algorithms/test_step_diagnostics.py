@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.made import PROBLEM, completion
 
 from strop.algorithms.advantages import GroupRelative
-from strop.algorithms.diagnostics.step import Quantile, is_reflective, reflections, step_diagnostics
+from strop.algorithms.step_diagnostics import Quantile, is_reflective, reflections, step_diagnostics
 from strop.base.metrics import Metrics, merge, values
 from strop.base.sample import Sample
 from strop.base.types import FinishReason, Group, Restart, Rollout, Verdict

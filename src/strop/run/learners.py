@@ -1,0 +1,482 @@
+"""The learner of a run: in this process, or sharded over several ranks.
+
+`make_learner` builds the learner of one process. `join` builds the learner of one of several ranks: the same `Learner`,
+with sharded modules and trainers that know the ranks. `RankGroupLearner` is what the run sees of those ranks: every
+rank is called with the same arguments and computes its share, the first one answers, and the digests of the others'
+results are compared with its own.
+
+    learner = join(config, rank=1, size=2, rendezvous="file:///tmp/meet", seconds=1800.0)
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from inspect import signature
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed.device_mesh import init_device_mesh
+
+from strop.base.metrics import plain, values
+from strop.base.seeds import derive
+from strop.base.types import InputError, StropError
+from strop.base.view import SilentView, View
+from strop.config.schema import RunConfig, stage_configs
+from strop.model.critic import HEAD_FILE, Critic
+from strop.model.device import pick_device
+from strop.model.policy import Policy, WithoutAdapters, load_policy
+from strop.model.sequence_parallel import SequenceParallel, refuse_heads
+from strop.orchestration.connection import ControllerConnection, WorkerLauncher, WorkerSpec
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.rank_group import Handler, RankGroup, serve
+from strop.orchestration.weight_store import WeightStore, read
+from strop.run.devices import Seat
+from strop.training.embedded_base import located
+from strop.training.learner import Learner, objective_of
+from strop.training.ranks import ALONE, Ranks, Together, open_store, reach_store, use_interface_of
+from strop.training.samples import TrainResult
+from strop.training.sharding import Place, sharded_critic, sharded_policy
+from strop.training.step import Trainer
+from strop.training.storage import Storage
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The modules that a learner trains, and its reference policy: whole, or all sharded over the same ranks."""
+
+    policy: Policy
+    critic: Critic | None = None
+    reference: Policy | WithoutAdapters | None = None
+
+
+def make_learner(
+    config: RunConfig, modules: Modules, ranks: Ranks = ALONE, storage: Storage | None = None
+) -> Learner:
+    """The trainers of the policy and, where there is one, of the critic."""
+    batch, temperature = config.batch, config.sampling.temperature
+    updates = config.steps * batch.updates_per_step * batch.passes_per_batch
+    trainer = Trainer(modules.policy, objective_of(config.algorithm), config.optim, updates, temperature, ranks)
+    critic = None
+    if modules.critic is not None:
+        settings = config.critic
+        assert settings is not None
+        total = config.steps * settings.updates_per_step * settings.passes_per_batch
+        critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
+    return Learner(config.learner, trainer, critic, modules.reference, storage)
+
+
+def wants_reference(config: RunConfig) -> bool:
+    """Whether some stage holds on to the starting policy."""
+    return any(stage.algorithm.needs_reference for stage in stage_configs(config))
+
+
+def modules_of(config: RunConfig, policy: Policy, view: View) -> Modules:
+    """The policy, and the critic and reference policy where the algorithm wants them, in this process."""
+    critic = None
+    if config.critic is not None:
+        critic = _critic(config, config.critic.path, policy, view).to(policy.device)
+    reference: Policy | WithoutAdapters | None = None
+    if wants_reference(config):
+        moves = any(stage.algorithm.reference.reset_every is not None for stage in stage_configs(config))
+        reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
+    return Modules(policy, critic, reference)
+
+
+def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> Critic:
+    """The policy with a value head; or an exported critic, or another model with a value head, from `path`.
+
+    Raises:
+        InputError: there is no such model, or it knows other tokens than the policy.
+    """
+    seed = derive(config.seed, "critic")
+    if path is None:
+        return Critic.from_policy(policy, seed)
+    settings = config.model.model_copy(update={"path": path, "fresh": None, "revision": None, "lora": None})
+    try:
+        settings = located(settings, config.seed, view)
+        if (Path(path) / HEAD_FILE).is_file():
+            critic = Critic.load(Path(path), settings)
+        else:
+            critic = Critic.from_policy(load_policy(settings)[0], seed)
+    except InputError as error:
+        raise InputError(f"critic.path={path}: {error}") from error
+    check_tokens(critic, policy, path)
+    return critic
+
+
+def check_tokens(critic: Critic, policy: Policy, path: str) -> None:
+    """Refuse a critic from `path` that does not know the policy's tokens.
+
+    Raises:
+        InputError: naming both numbers.
+    """
+    known = critic.model.get_input_embeddings().weight.shape[0]
+    if known < policy.vocabulary:
+        raise InputError(
+            f"critic.path={path}: it knows {known} tokens and the policy {policy.vocabulary}; name a model with the "
+            "policy's tokenizer"
+        )
+
+
+def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, seconds: float) -> Learner:
+    """Meet the other ranks and build this one's share of the learner; every rank is called with the same `config`.
+
+    Args:
+        config: of the run.
+        rank: of this process, from 0; on GPUs, it takes the GPU of that number, modulo those it sees.
+        size: how many ranks there are.
+        rendezvous: where they meet: `tcp://HOST:PORT` or `file://PATH`, or a store that all have opened.
+        seconds: how long an exchange may take before it is given up.
+
+    Raises:
+        StropError: a model cannot be loaded.
+    """
+    team = config.orchestration.sequence_parallel
+    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team)
+    torch.manual_seed(derive(config.seed, "torch"))
+    modules = sharded_modules(config, place)
+    _share_sequences(modules, rank, size, team, datetime.timedelta(seconds=seconds))
+    return make_learner(config, modules, ranks, storage)
+
+
+def meet(
+    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1
+) -> tuple[Place, Together, Storage]:
+    """Meet the other ranks: where this one keeps its shards, all of them, and how their tensors reach the disk.
+
+    The arguments are those of `join`; a rank of several on GPUs takes the GPU of its number. `team` ranks in a row
+    compute each micro-batch together.
+    """
+    timeout = datetime.timedelta(seconds=seconds)
+    if device.type == "cuda":
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
+    place = Place(init_device_mesh(device.type, (size,)), device)
+    # Groups of their own: exchanges of different threads and of different backends must not meet.
+    ranks = Together(dist.new_group(backend="gloo", timeout=timeout), team)
+    return place, ranks, Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
+
+
+def _share_sequences(modules: Modules, rank: int, size: int, team: int, timeout: datetime.timedelta) -> None:
+    """Have ranks in a row, `team` of them, compute each micro-batch together.
+
+    Raises:
+        InputError: a model's heads cannot be shared among them.
+    """
+    if team == 1:
+        return
+    groups = [dist.new_group(list(range(first, first + team)), timeout) for first in range(0, size, team)]
+    for module in (modules.policy, modules.critic, modules.reference):
+        if module is not None:
+            assert isinstance(module, (Policy, Critic))
+            refuse_heads(module.model.config.to_dict(), team)
+            module.sequence = SequenceParallel(groups[rank // team])
+
+
+def sharded_modules(config: RunConfig, place: Place) -> Modules:
+    """Policy, critic and reference policy as one process would build them, this rank's rows of each.
+
+    Raises:
+        InputError: there is no such model, or it cannot be trained.
+    """
+    adapted = located(config.model, config.seed, SilentView())
+    model = adapted.model_copy(update={"lora": None})
+    seed = derive(config.seed, "model")
+    policy = sharded_policy(adapted, seed, place)
+    critic = None
+    if config.critic is not None:
+        path = config.critic.path
+        settings = model
+        if path is not None:
+            named = model.model_copy(update={"path": path, "fresh": None, "revision": None})
+            settings = located(named, config.seed, SilentView())
+        try:
+            critic = sharded_critic(settings, derive(config.seed, "critic"), seed if path is None else 0, place)
+        except InputError as error:
+            raise InputError(f"critic.path={path}: {error}") from error
+        check_tokens(critic, policy, str(path))
+    reference = sharded_policy(model, seed, place).requires_grad_(False) if wants_reference(config) else None
+    return Modules(policy, critic, reference)
+
+
+# ---------------------------------------------------------------------- as a worker
+
+
+def main(connection: ControllerConnection, settings: RankSettings) -> None:
+    """Join the other ranks, then do what the controller calls for."""
+    if settings.rendezvous is None:
+        calls = Scattered(settings, connection.address).handlers
+    else:
+        config = RunConfig.model_validate(settings.config)
+        learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
+        calls = handlers(learner)
+    serve(connection, settings.rank == 0, calls)
+
+
+class Scattered:
+    """A rank that may be on a host of its own; `handlers` are all of a rank's once it has met the others."""
+
+    def __init__(self, settings: RankSettings, address: str) -> None:
+        self._settings = settings
+        self._address = address
+        self._store: TCPStore | None = None
+        self.handlers: dict[str, Handler] = {"host": self.host, "meet": self.meet}
+
+    def host(self, mark: str) -> tuple[str | None, str]:
+        """The address at which the others meet the first rank; None from the others.
+
+        `mark` is a file in the run's folder, which all must see.
+
+        Raises:
+            InputError: this rank does not see it.
+        """
+        if not Path(mark).exists():
+            raise InputError(
+                f"trainer-{self._settings.rank}, on {socket.gethostname()}, does not see the run's folder "
+                f"{Path(mark).parent}, where ranks write checkpoints; put it where all nodes see it, or leave "
+                "orchestration.ray.train_in_cluster out"
+            )
+        if self._settings.rank > 0:
+            return None, ""
+        self._store = open_store(self._address, self._settings.size, self._settings.seconds)
+        return f"{self._address}:{self._store.port}", ""
+
+    def meet(self, place: str) -> tuple[None, str]:
+        """Join the other ranks."""
+        settings = self._settings
+        use_interface_of(self._address)
+        store = self._store or reach_store(place, settings.size, settings.seconds)
+        config = RunConfig.model_validate(settings.config)
+        learner = join(config, settings.rank, settings.size, store, settings.seconds)
+        self.handlers.update(handlers(learner))
+        return None, ""
+
+
+def handlers(learner: Learner) -> dict[str, Handler]:
+    """By name, what a rank does when `RankGroupLearner` calls: it gives a value and the digest all ranks must share."""
+
+    def learn(*arguments: Any) -> TrainResult | None:
+        result = learner.learn(*arguments)
+        return None if result is None else TrainResult(result.samples, plain(result.metrics))
+
+    def publish(root: str, version: int) -> tuple[StoredWeights | None, str]:
+        weights = learner.weights()  # of all ranks together; the first one has them and writes them
+        return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
+
+    same = (
+        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
+        learner.load, learner.export,
+    )  # fmt: skip
+    calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
+    return {name: agreed(call) for name, call in calls.items()} | {"publish": publish}
+
+
+def agreed(call: Callable[..., Any]) -> Handler:
+    """What a rank does when it is called: the value, and the digest of it that all ranks must share."""
+
+    def handle(*arguments: Any) -> tuple[Any, str]:
+        value = call(*arguments)
+        return value, digest(value)
+
+    return handle
+
+
+def digest(value: Any) -> str:
+    """A digest that ranks share where they came to the same: train results by their samples and metrics."""
+    found = hashlib.blake2b(digest_size=16)
+    if isinstance(value, np.ndarray):
+        found.update(value.tobytes())
+    elif isinstance(value, TrainResult):
+        for sample in value.samples:
+            found.update(sample.id.to_bytes(8, "little", signed=True))
+            found.update(sample.advantages.tobytes())
+        found.update(json.dumps(values(value.metrics), sort_keys=True).encode())
+    else:
+        found.update(str(value).encode())
+    return found.hexdigest()
+
+
+# One host: exchanges stay on the loopback device unless the user has said otherwise.
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """The settings of a rank's worker: the run's configuration as plain data, and the arguments of `join`.
+
+    With `rendezvous` None the ranks learn where to meet by the calls `host` and `meet`.
+    """
+
+    config: dict[str, Any]
+    rank: int
+    size: int
+    rendezvous: str | None
+    seconds: float
+
+
+def loopback() -> dict[str, str]:
+    """The environment of ranks that are all on this host, as far as the user has not said otherwise."""
+    return {name: value for name, value in _LOOPBACK.items() if name not in os.environ}
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def forwarded(
+    method: Callable[Concatenate[Learner, P], R], changes_weights: bool = False
+) -> Callable[Concatenate[RankGroupLearner, P], R]:
+    """A method of `Learner` as one of `RankGroupLearner`: every rank is called with it, the first one's value returned.
+
+    Args:
+        method: what is called.
+        changes_weights: whether weights that lie in a store are old afterwards.
+    """
+
+    def call(self: RankGroupLearner, /, *given: P.args, **named: P.kwargs) -> R:
+        bound = signature(method).bind(self, *given, **named)
+        value: R = self.call(method.__name__, *bound.args[1:])
+        if changes_weights:
+            self.stored = None
+        return value
+
+    update_wrapper(call, method)
+    return call
+
+
+class RankGroupLearner:
+    """A `Learning` over `config.orchestration.trainers` ranks.
+
+    Args:
+        config: of the run.
+        launcher: starts the ranks.
+        threads: of each rank, for computing on a CPU.
+        note: receives, in one line, what does not end the run.
+        scattered: ranks may be on several hosts, the first one on this; else what they say to each other stays here.
+        seats: what each rank is given to compute on; none: this host's CPU.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        launcher: WorkerLauncher,
+        threads: int,
+        note: Callable[[str], None],
+        scattered: bool = False,
+        seats: Sequence[Seat] = (),
+    ) -> None:
+        self._config = config
+        self._launcher = launcher
+        self._threads = threads
+        self._note = note
+        self._scattered = scattered
+        self._seats = seats or [Seat("cpu")] * config.orchestration.trainers
+        self._apart = scattered  # they have not met yet
+        self._folder = Path()
+        self._ranks: RankGroup | None = None
+        self._meeting: Path | None = None
+        self.stored: StoredWeights | None = None  # the present weights, where they lie in a store
+
+    # ------------------------------------------------------------------ the ranks
+
+    def start(self, folder: Path) -> None:
+        """Launch the ranks, which load their shards meanwhile."""
+        self._launcher.attach(folder)
+        self._folder = folder.resolve()
+        rendezvous = None
+        if not self._scattered:  # ranks meet at a file: unlike a port no other process can connect to it
+            self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
+            rendezvous = f"file://{self._meeting}/meet"
+        orchestration = self._config.orchestration
+        data = self._config.model_dump(mode="json")
+        environment = {} if self._scattered else loopback()
+        specs = [
+            WorkerSpec(
+                role=f"trainer-{rank}",
+                entry="strop.run.learners:main",
+                settings=RankSettings(data, rank, orchestration.trainers, rendezvous, orchestration.stall_seconds),
+                threads=self._threads,
+                environment={**environment, **self._seats[rank].environment},
+                gpus=self._seats[rank].gpus,
+                beside_controller=rank == 0,  # it writes the weights, into memory of this host
+            )
+            for rank in range(orchestration.trainers)
+        ]
+        self._ranks = RankGroup(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Have every rank do it; what the first one answers. Scattered ranks meet at the first call.
+
+        Raises:
+            StropError: see `RankGroup.call`.
+        """
+        if self._ranks is None:
+            raise StropError("the trainer's ranks are not started")
+        if self._apart:
+            self._apart = False
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".seen-") as mark:
+                place = self._ranks.call("host", mark.name)
+            self._ranks.call("meet", place)
+        return self._ranks.call(method, *arguments)
+
+    def close(self) -> None:
+        """End the ranks, once they have written what they were writing; may be called twice."""
+        if self._ranks is not None and self._ranks.alive:
+            try:
+                if not self._apart:
+                    self.settle(wait=True)
+            except StropError as error:
+                self._note(str(error))
+            self._ranks.close()
+        if self._meeting is not None:
+            shutil.rmtree(self._meeting, ignore_errors=True)
+
+    # ------------------------------------------------------------------ what every rank does
+
+    sizes = forwarded(Learner.sizes)
+    enter = forwarded(Learner.enter)
+    replan = forwarded(Learner.replan)
+    learn = forwarded(Learner.learn, changes_weights=True)
+    probe = forwarded(Learner.probe)
+    broken = forwarded(Learner.broken)
+    save = forwarded(Learner.save)
+    settle = forwarded(Learner.settle)
+    load = forwarded(Learner.load, changes_weights=True)
+    export = forwarded(Learner.export)
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Have the first rank write the weights as `version` of a store.
+
+        Raises:
+            DiskFull: there is no room for them.
+        """
+        stored = self.call("publish", str(store.root.resolve()), version)
+        assert isinstance(stored, StoredWeights)
+        self.stored = stored
+        return stored
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Every parameter whole, in a mapped file; it may be gone after the next publication."""
+        if self.stored is not None:
+            return read(self.stored)
+        with tempfile.TemporaryDirectory(prefix="strop-weights-") as place:
+            found = read(self.publish(WeightStore(Path(place)), 0))  # stays mapped when the file is gone
+        self.stored = None
+        return found
