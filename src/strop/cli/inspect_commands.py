@@ -19,7 +19,6 @@ from strop.cli.options import (
     print_differences,
     print_markdown,
     print_table,
-    print_terms,
     show,
     viewing,
 )
@@ -48,7 +47,7 @@ def recipes(context: typer.Context, as_json: Json = False) -> None:
 
     found = catalogue()
     value = [{"name": recipe.name, "summary": recipe.summary} for recipe in found]
-    show(as_json, value, lambda: print_terms([(recipe.name, recipe.summary) for recipe in found]))
+    show(as_json, value, lambda: print_table(("recipe", ""), [(recipe.name, recipe.summary) for recipe in found]))
 
 
 @recipes_app.command("show")
