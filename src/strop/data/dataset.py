@@ -7,7 +7,6 @@ data.train[3].prompt_ids, data.held_out, data.report()
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,12 +14,11 @@ from functools import cached_property
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Problem
 from strop.base.view import counted
-from strop.data.history import EARLIER, Visit, recalled
+from strop.data.history import EARLIER, Visit
+from strop.data.pass_rates import recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import problem_key, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
-
-_SHOWN = 40  # characters of a question or an answer in a warning
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,46 +305,3 @@ def _held_out(
     room = settings.max_prompt_tokens
     chosen = build_dataset(label, problems, settings.template, tokenizer, room, instruct)
     return chosen, len(every) - len(problems)
-
-
-
-def contradictions(problems: Sequence[Problem]) -> list[tuple[Problem, Problem]]:
-    """Pairs of problems with one question (white space aside) and different references, a pair for each question.
-
-    References are compared as they stand, strings without the white space around them: `18` and `18.0` are different
-    here, for which of them a verifier takes for equal is not known.
-    """
-    first: dict[str, Problem] = {}
-    found: dict[str, tuple[Problem, Problem]] = {}
-    for problem in problems:
-        key = question_key(problem)
-        before = first.setdefault(key, problem)
-        if before is not problem and key not in found and _written_reference(before) != _written_reference(problem):
-            found[key] = (before, problem)
-    return list(found.values())
-
-
-def contradiction_warning(name: str, problems: Sequence[Problem]) -> str | None:
-    """A line on the contradictions among the problems of a data set, with an example; None where there are none."""
-    found = contradictions(problems)
-    if not found:
-        return None
-    one, other = found[0]
-    count = f"{len(found)} questions occur" if len(found) > 1 else "a question occurs"
-    answers = " and ".join(f"{_short(_written_reference(each))} ({each.id})" for each in (one, other))
-    return (
-        f"{name}: {count} more than once with different answers, such as {_short(one.question)!r}: {answers}; what is "
-        "right for one is wrong for the other"
-    )
-
-
-def _written_reference(problem: Problem) -> str:
-    reference = problem.reference
-    if isinstance(reference, str):
-        return reference.strip()
-    return json.dumps(reference, sort_keys=True, default=str)
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
