@@ -68,7 +68,7 @@ def alerts(row: Row, memory: Memory, limits: AlertLimits | None = None) -> tuple
 
 
 def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
-    """A line for each alert that holds by this row alone, an empty one for the others."""
+    """A line for each alert that this row raises without its history; an empty line for the others."""
 
     def above(name: str, limit: float) -> float | None:
         value = row.get(name)

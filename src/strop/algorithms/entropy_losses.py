@@ -38,7 +38,7 @@ class ArcherClip(PolicyLoss):
         loss = −min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   ε = clip_reasoning where e ≥ τ, clip_knowledge elsewhere
 
     ρ = exp(clamp(log π − log π_anchor, ±log_ratio_limit)). The clip is the paper's. `dual_clip` (the loss of a negative
-    advantage is at most dual_clip · |A|) and `log_ratio_limit` are in the released code alone and are on by default,
+    advantage is at most dual_clip · |A|) and `log_ratio_limit` are only in the released code and are on by default,
     as it ran; None takes either away. clip_knowledge = 0 is the ablation of Section 4.3.2.
     """
 

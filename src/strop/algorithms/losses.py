@@ -71,7 +71,7 @@ class PolicyLoss(Piece):
 
     @property
     def needs_collision(self) -> bool:
-        """Whether `tokens.scored_collision` is read, beside the other scores."""
+        """Whether `tokens.scored_collision` is read, in addition to the other scores."""
         return False
 
     @property
@@ -284,9 +284,9 @@ class SequenceMask(Correction):
     Fields:
         low, high: the range of s in which a sequence is kept; None: no bound on that side.
         ratio: which s. The product needs a wide range: it grows with the length.
-        factor: what kept tokens carry: `one` (rejection alone), `token` (w_t) or `sequence` (s).
+        factor: what kept tokens carry: `one` (only rejection), `token` (w_t) or `sequence` (s).
 
-    The defaults reject alone, by the geometric mean; `ratio="product", factor="sequence", low=None` is what trainers
+    The defaults only reject, by the geometric mean; `ratio="product", factor="sequence", low=None` is what trainers
     offer as a sequence-level importance mask.
     """
 

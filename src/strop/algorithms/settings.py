@@ -82,7 +82,7 @@ class AlgorithmSettings(Settings):
         correction: with a recomputed anchor, the factor on each token's loss for π_anchor / π_generator.
         token_types: which tokens reason and which recall, for the pieces that tell them apart.
         loss: the policy loss.
-        regularizers: terms beside it.
+        regularizers: terms that are added to it.
         reference: the policy that KL terms hold on to.
         aggregation: from a loss per token to one number.
     """

@@ -50,7 +50,7 @@ class Gae(ValueAdvantage):
 
     Fields:
         gamma: the discount.
-        lam: λ; 1 trusts rewards alone, less trusts the critic for what is far.
+        lam: λ; 1 trusts only rewards, less trusts the critic for distant tokens.
         normalization: `tokens` subtracts the mean and divides by the root of (biased variance + eps) over all sampled
             tokens of the groups that are trained on; `none` leaves the advantages as they are.
         eps: added to that variance.

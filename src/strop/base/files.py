@@ -34,7 +34,7 @@ def writing(target: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A temporary path beside `target` to write to; forced to disk and renamed over it when the block succeeds."""
+    """A temporary path next to `target` to write to; fsynced and renamed over it when the block succeeds."""
     temporary = target.with_name(f".{target.name}{TEMPORARY}")
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -86,8 +86,8 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def beside(path: Path) -> str:
-    """The end of an error about a folder that is not there: the one beside it that was probably meant, or nothing."""
+def similar_folder(path: Path) -> str:
+    """The end of an error about a missing folder: `; did you mean …?` with a similar name next to it, or nothing."""
     folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     meant = near(path.name, folders)
     return "" if meant is None else f"; did you mean {path.parent / meant}?"

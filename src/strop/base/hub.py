@@ -48,7 +48,7 @@ def has_cached(name: str, revision: str | None = None) -> bool:
 
 @contextmanager
 def offline_data(datasets: Any) -> Iterator[None]:
-    """The package `datasets` takes what is cached alone; it has a switch for all its calls and none for one."""
+    """Make the package `datasets` use only its cache. Its switch is global, so it is set back afterwards."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:

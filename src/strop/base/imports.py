@@ -147,7 +147,7 @@ def command(words: str, run: Path, more: str = "") -> str:
 # ---------------------------------------------------------------------- settings that run code
 
 CODE = {
-    "trust_remote_code": "runs the Python code that lies beside a model",
+    "trust_remote_code": "runs Python code from the model's folder",
     "engine.python": "names a program to start",
     "engine.arguments": "can name modules and files that vLLM imports",
     "ray.address": "joins a cluster whose messages can run code",
@@ -234,7 +234,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
-            raise  # the package is there and one of its own imports is not: installing the extra would not mend that
+            raise  # the package is installed and one of its imports is not: installing the extra would not help
         raise _absent(module, extra, purpose) from error
 
 

@@ -37,8 +37,8 @@ _ASKED = _Asked()
 def on_interrupt(ask: Callable[[], None]) -> Iterator[None]:
     """Inside, the first SIGINT, SIGTERM or SIGHUP calls `ask`; a further SIGINT or SIGTERM raises `KeyboardInterrupt`.
 
-    A signal that the process ignores, as SIGHUP under `nohup`, stays ignored. Outside the main thread, which alone
-    receives signals, nothing is changed.
+    A signal that the process ignores, as SIGHUP under `nohup`, stays ignored. Only the main thread receives
+    signals; elsewhere nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -29,7 +29,7 @@ def has_gpu() -> bool:
 
 
 def cuda_visible(numbers: Sequence[int]) -> dict[str, str]:
-    """The variable that lets a child see these GPUs alone; their numbers are those that this process knows them by."""
+    """The environment that lets a child see only these GPUs, numbered as this process sees them."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = seen.split(",") if seen else [str(number) for number in range(max(numbers, default=0) + 1)]
     return {"CUDA_VISIBLE_DEVICES": ",".join(names[number] for number in numbers)}

@@ -72,7 +72,7 @@ class Piece(Settings, ABC):
 
     @classmethod
     def from_text(cls, text: str) -> dict[str, Any]:
-        """The dictionary a bare string stands for; a family may know short forms beside the names of its pieces.
+        """The dictionary a bare string stands for; a family may know short forms too, not only names of pieces.
 
         Raises:
             ValueError: the text means nothing here.

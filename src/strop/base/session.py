@@ -58,7 +58,7 @@ def bind(name: str, function: Callable[..., Any]) -> None:
 
 
 def remembered() -> dict[str, Callable[..., Any]]:
-    """Every function that has a name of this session alone, by that name."""
+    """The functions that are named only in this session, by name."""
     return dict(_functions)
 
 
@@ -151,5 +151,5 @@ def _pickled(values: dict[str, Any]) -> str:
         names = ", ".join(name.partition(":")[2] for name in values)
         raise InputError(
             f"{names} of the script or notebook cannot be carried to another process ({type(error).__name__}: "
-            f"{first_line(error)}); define it in a module of its own and import it"
+            f"{first_line(error)}); define it in a module and import that"
         ) from error

@@ -75,7 +75,7 @@ class Routing:
 
 
 class _Tap:
-    """The hook of one router. An object of its own, so that a copied model has hooks on the copy's routing."""
+    """The hook of one router. It is an object, so that a copied model has hooks on the copy's routing."""
 
     def __init__(self, routing: Routing, layer: int) -> None:
         self.routing = routing
@@ -163,10 +163,10 @@ class PackedInputs:
 class Policy(nn.Module):
     """A causal LM of transformers with strop's attention and head; `policy.model` is the model itself, to save or wrap.
 
-    With `adapters` (see `lora`) these alone are trained; the model's parameters are frozen and hold the merged weights.
+    With `adapters` (see `lora`) only these are trained; the model's parameters are frozen and hold the merged weights.
 
     Raises:
-        InputError: the model computes something the policy does not: linear layers, windows of a rule of its own.
+        InputError: the model computes something the policy does not: linear layers, or windows with an unknown rule.
     """
 
     def __init__(self, model: PreTrainedModel, settings: ModelSettings) -> None:
@@ -258,7 +258,7 @@ class Policy(nn.Module):
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def saved_weights(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint: `weights`, or the adapters alone where there are any."""
+        """The tensors of a checkpoint: `weights`, or only the adapters where there are any."""
         return self.weights() if self.adapters is None else self.adapters.weights()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:

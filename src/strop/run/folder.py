@@ -18,13 +18,14 @@
     report/                      what `strop report` wrote
     evaluations/                 samples of benchmarks that were measured from Python
     summary.json                 what came out of it
-    status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
+    status.json                  the driver's heartbeat, every second (`run/watchdog.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
     quarantine.json              problems that ended more than one generator
     weights/                     published weights, where memory has no room for them
     weights-evaluated/           likewise, those of steps that are being evaluated
 
-Whole files are written beside and renamed (`files.py`); metrics.jsonl alone grows in place (`metrics_file.py`).
+Whole files are written under a temporary name and renamed (`base/files.py`); only metrics.jsonl grows in place
+(`base/metrics.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from typing import Any, NamedTuple, TextIO
 
 import strop
 from strop.base import imports
-from strop.base.files import TEMPORARY, beside, read_json, replacing, write_json, write_text, writing
+from strop.base.files import TEMPORARY, read_json, replacing, similar_folder, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics import MetricsFile, read_metrics
 from strop.base.sample import Sample
@@ -351,7 +352,7 @@ def is_run(path: Path) -> bool:
 
 def near_run(path: Path) -> str:
     """The end of an error about a run that is not there: the one that was probably meant, else how runs are listed."""
-    return beside(path) or beside(Path("runs") / path.name) or "; strop runs lists those that there are"
+    return similar_folder(path) or similar_folder(Path("runs") / path.name) or "; strop runs lists those that there are"
 
 
 SHOWN = 4  # settings of a change in its line

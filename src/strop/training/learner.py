@@ -164,7 +164,7 @@ class Learner:
     def _scored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with whatever the pieces want to know of them before the first update."""
         algorithm = self.settings.algorithm
-        # Groups that are not trained on matter to the statistics of KL in the reward alone.
+        # Groups that are not trained on matter only to the statistics of KL in the reward.
         every = algorithm.kl_in_reward is not None
         wanted = [s for c in candidates if c.survives or every for s in c.samples if s.trained_tokens > 0]
         columns: dict[str, list[FloatArray]] = {}
@@ -238,10 +238,10 @@ class Learner:
         """All updates of the critic in one training step, its metrics under `critic/`."""
         assert self.critic is not None
         settings = self._critic_settings
-        alone = [replace(sample, group=index) for index, sample in enumerate(samples)]
+        separate = [replace(sample, group=index) for index, sample in enumerate(samples)]
         updates = split_into_updates(
-            alone,
-            min(settings.updates_per_step, len(alone)),
+            separate,
+            min(settings.updates_per_step, len(separate)),
             settings.passes_per_batch,
             derive(self.settings.seed, "critic split", step),
         )
@@ -291,7 +291,7 @@ class Learner:
     # ------------------------------------------------------------------ checkpoints
 
     def save(self, entry: checkpoint.CheckpointEntry, extra: Groups) -> None:
-        """Begin a checkpoint; what `state_dict` says beside the tensors goes into its state as `learner`."""
+        """Begin a checkpoint; the entries of `state_dict` that are not tensors go into its state as `learner`."""
         tensors, own = self.state_dict()
         self.storage.begin(replace(entry, state={**entry.state, "learner": own}), tensors, extra)
 

@@ -214,10 +214,11 @@ class VllmEngine(BaseEngine):
         """
         self._refuse_if_failed()
         trained = self._folder.in_files(weights.collected(source))
-        given = weights.checked({**trained, **self._folder.beside}, self._folder.shapes, self._folder.tied, self._given)
+        folder = self._folder
+        given = weights.checked({**trained, **folder.buffers}, folder.shapes, folder.tied, self._given)
         self._refuse_older(version)
         given |= {name: given[original] for name, original in self._folder.tied.items()}
-        stored = {name: tensor.to(self._dtype) for name, tensor in given.items()} | self._folder.beside
+        stored = {name: tensor.to(self._dtype) for name, tensor in given.items()} | self._folder.buffers
         with written(stored, self._place) as folder:
             self._run(self._swap(folder, version, kv))
 
