@@ -214,8 +214,8 @@ class VllmEngine(BaseEngine):
         """
         self._refuse_if_failed()
         trained = self._folder.in_files(weights.collected(source))
-        folder = self._folder
-        given = weights.checked({**trained, **folder.buffers}, folder.shapes, folder.tied, self._given)
+        known = self._folder
+        given = weights.checked({**trained, **known.buffers}, known.shapes, known.tied, self._given)
         self._refuse_older(version)
         given |= {name: given[original] for name, original in self._folder.tied.items()}
         stored = {name: tensor.to(self._dtype) for name, tensor in given.items()} | self._folder.buffers
