@@ -3,9 +3,8 @@
     summary = train(resolve("grpo"), Path("runs/grpo"), view)
     summary = resume(Path("runs/grpo"), view)          # continues bit for bit from the last checkpoint
 
-Evaluations start after a step and are recorded when they finish: at once in this process, later from a worker, as a line
-of metrics.jsonl with the step of the evaluated weights. An evaluation that was unfinished when a run ended is repeated on
-resume.
+Evaluations start after a step and are recorded when they finish: at once in this process, later from a worker, as a
+line of metrics.jsonl with the step of the evaluated weights. One that was unfinished when a run ended is repeated on resume.
 """
 
 from __future__ import annotations
@@ -402,7 +401,7 @@ class _Run:
             self.folder.write_json(QUARANTINE, {"problems": self.quarantined_before})
 
     def _evaluate(self, step: int, trackers: Trackers) -> Row:
-        """Start the evaluation due after `step`; return its metrics if it is finished, and record other finished ones."""
+        """Start the evaluation due after `step`; return its metrics if it has finished, and record others that have."""
         with self.loop.clock.section("evaluation"):
             while self.validation.due(step) and not self.validation.has_room and not self.loop.interrupted:
                 self._write_late(trackers, PATIENCE)
