@@ -1,4 +1,4 @@
-"""Advantages: how much better a completion was than the policy's usual one.
+"""Advantages: how much better a completion is than the policy's average.
 
 S completions of the step, T tokens of one.
 """
@@ -56,7 +56,7 @@ class Outcomes:
 
     @property
     def totals(self) -> NDArray[np.float64]:
-        """float64 [S]: the reward of each completion, those of its tokens included."""
+        """float64 [S]: the reward of each completion, including the rewards of its tokens."""
         if self.token_rewards is None:
             return self.rewards
         return self.rewards + np.array([column.sum(dtype=np.float64) for column in self.token_rewards])
@@ -181,7 +181,7 @@ def normalize_tokens(
 def gae(
     rewards: NDArray[np.floating], values: NDArray[np.floating], gamma: float, lam: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    r"""Generalised advantage estimates of one sequence and what its critic should have said.
+    r"""Generalised advantage estimates of one sequence, and the critic's targets.
 
         δ_t = r_t + γ V_{t+1} − V_t,   A_t = δ_t + γ λ A_{t+1},   target_t = A_t + V_t,   V = A = 0 after the last token
 

@@ -78,7 +78,7 @@ class ArcherClip(PolicyLoss):
 
 
 class LowEntropyMask(PolicyLoss):
-    """Only reasoning tokens are trained: another loss, 0 on knowledge tokens. What Archer argues against.
+    """Only reasoning tokens are trained: another loss, 0 on knowledge tokens. Archer's baseline.
 
     The knowledge tokens stay in the denominator, as in the objective of the paper that proposed it ("Beyond the 80/20
     rule"), which sorts tokens by a quantile over the batch: `EntropyQuantile(scope="batch")`.

@@ -76,12 +76,12 @@ class PolicyLoss(Piece):
 
     @property
     def needs_token_types(self) -> bool:
-        """Whether `tokens.reasoning` is read (`algorithm.token_types` says how it is found)."""
+        """Whether `tokens.reasoning` is read (computed by `algorithm.token_types`)."""
         return False
 
     @property
     def strictly_on_policy(self) -> bool:
-        """Whether the loss is only right where the policy that samples is the policy that is updated."""
+        """Whether the loss is valid only when the sampling policy is the updated policy."""
         return False
 
     def prepare(self, tokens: Tokens, seed: int) -> Tokens:

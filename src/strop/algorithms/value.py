@@ -28,7 +28,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 class ValueAdvantage(Advantage):
-    """An advantage that reads a critic's values, and says what the critic should have said."""
+    """An advantage that reads a critic's values and computes the critic's targets."""
 
     @property
     def needs_values(self) -> bool:

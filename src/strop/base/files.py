@@ -16,7 +16,7 @@ TEMPORARY = ".partial"
 
 
 def cache_folder() -> Path:
-    """Where strop keeps what it can make again: $STROP_CACHE, else the user's cache folder."""
+    """The folder of files that strop can make again: $STROP_CACHE, else the user's cache folder."""
     own = os.environ.get("STROP_CACHE")
     if own:
         return Path(own).expanduser()
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turn a failure of the disk (full, read-only, no permission) into one line that names the path."""
+    """Turn an `OSError` (disk full, read-only, no permission) into a `StropError` that names the path."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The last part of each path, with as many folders before it as it takes to tell it from the others."""
+    """The last part of each path, with as many parent folders as make it unique."""
     names = []
     for path in paths:
         count = 1

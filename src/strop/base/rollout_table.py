@@ -1,4 +1,4 @@
-"""The Parquet table of a step's rollouts: one row a completion, one type a column whatever the rows hold."""
+"""The Parquet table of a step's rollouts: one row per completion, with fixed column types."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ SCHEMA = pa.schema(
 
 
 def write(path: Path, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> None:
-    """Write the rollouts of `groups` to `path`, with what training made of those that are among the `samples`."""
+    """Write the rollouts of `groups` to `path`, with the training columns of those among the `samples`."""
     pq.write_table(table(step, groups, samples), path, compression="zstd")
 
 
 def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> pa.Table:
-    """The rollouts of `groups` as a table of `SCHEMA`, with what training made of those among the `samples`."""
+    """The rollouts of `groups` as a table of `SCHEMA`, with the training columns of those among the `samples`."""
     trained = {sample.id: sample for sample in samples}
     rows = [
         _row(step, group.ticket, place, rollout) | _learned(group.ticket, rollout.completion, trained)
@@ -143,7 +143,7 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
 
 
 def _learned(ticket: int, completion: Completion, trained: Mapping[int, Sample]) -> dict[str, FloatArray]:
-    """The columns that are known of a completion once it was trained on, as one sequence or as several."""
+    """The training columns of a completion, which was trained as one sequence or as several."""
     found: dict[str, FloatArray] = {}
     for part, (prompt_ids, start, end) in enumerate(completion.sequences):
         sample = trained.get(sample_id(ticket, completion.index, part))

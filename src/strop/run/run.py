@@ -4,7 +4,7 @@
     summary = resume(Path("runs/grpo"), view)          # continues bit for bit from the last checkpoint
 
 Evaluations start after a step and are recorded when they finish: at once in this process, later from a worker, as a
-line of metrics.jsonl with the step of the evaluated weights. One that was unfinished when a run ended is repeated on resume.
+line of metrics.jsonl with the step of the evaluated weights. Unfinished ones are repeated on resume.
 """
 
 from __future__ import annotations

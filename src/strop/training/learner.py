@@ -218,7 +218,7 @@ class Learner:
     def _teach_policy(
         self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Metrics, dict[int, FloatArray]]:
-        """All updates of the policy in one training step; returns metrics, and log-probs by sample id from its last update."""
+        """All updates of the policy in one step; returns metrics, and each sample's last log-probs by its id."""
         batch = self.settings.batch
         groups = len({sample.group for sample in samples})
         seed = derive(self.settings.seed, "split", step)
@@ -309,7 +309,7 @@ class Learner:
         self.settle(wait=True)
 
     def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Named tensors by group, and a JSON-able state: policy, optimizer, critic and reference where there are any."""
+        """Named tensors by group, and a JSON-able state: policy, optimizer, and critic and reference if there."""
         optimizer, counters = self.trainer.state_dict()
         tensors: dict[str, dict[str, Tensor]] = {"policy": self.policy.saved_weights(), "optimizer": optimizer}
         state: dict[str, Any] = {"policy": counters}
@@ -337,8 +337,8 @@ class Learner:
         if self.reference is not None and "reference" in tensors:
             if not isinstance(self.reference, Policy):
                 raise StropError(
-                    "the checkpoint has a reference policy that was reset, and algorithm.reference.reset_every is not set; "
-                    "resume with the same value"
+                    "the checkpoint's reference policy was reset, and algorithm.reference.reset_every is not set; resume "
+                    "with the same value"
                 )
             self.reference.load_weights(tensors["reference"])
             self._reference_moved = True
