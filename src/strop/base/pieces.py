@@ -143,7 +143,7 @@ def complaint(first: ErrorDetails) -> str:
 
 
 def refused_flag(error: ValidationError, model: type[BaseModel]) -> InputError:
-    """The first error as a line about the command-line flag of that field: `--level 90: must be above 0 and below 1`."""
+    """The first error as a line about the flag of that field: `--level 90: must be above 0 and below 1`."""
     first = error.errors(include_url=False)[0]
     name, given = str(first["loc"][0]), first["input"]
     # Both bounds, of which pydantic names the one that was crossed.

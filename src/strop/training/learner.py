@@ -337,8 +337,8 @@ class Learner:
         if self.reference is not None and "reference" in tensors:
             if not isinstance(self.reference, Policy):
                 raise StropError(
-                    "the checkpoint's reference policy was reset, and algorithm.reference.reset_every is not set; resume "
-                    "with the same value"
+                    "the checkpoint's reference policy was reset, and algorithm.reference.reset_every is not set; "
+                    "resume with the same value"
                 )
             self.reference.load_weights(tensors["reference"])
             self._reference_moved = True
