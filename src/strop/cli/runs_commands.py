@@ -59,7 +59,7 @@ def list_runs(
     columns = ("run", "state", "recipe", "step", "train", "held out", "began", "size")
 
     def table() -> None:
-        print_table(columns, [_row(run) for run in found], spare=2)
+        print_table(columns, [_row(run) for run in found])
         _note_sampling(found)
         for run in found:
             if run.unread:

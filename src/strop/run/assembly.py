@@ -33,6 +33,7 @@ from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import MEMORY, WeightTransport
+from strop.run.checks import of_model, refuse
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.learners import RankGroupLearner, make_learner, modules_of
 from strop.run.memory import known, noted
@@ -85,16 +86,15 @@ def assemble(config: RunConfig, view: View) -> Parts:
         view.note(noted(config))
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
-    if config.model.fresh is not None:
-        view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(driver_device(config, placement))
-    data, warnings = read_problems(config, tokenizer, view)
-    for line in warnings:
-        view.note(line)
+    data, findings = read_problems(config, tokenizer, view)
+    refuse(findings)
+    for one in (*of_model(config, policy.parameter_count), *findings):
+        view.note(one.line)
     engine, measuring = _engines(config, policy, tokenizer, placement)
     asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
-    for line in asked.warnings:
-        view.note(line)
+    for one in asked.findings:
+        view.note(one.line)
     config, play, sets = asked.config, asked.play, asked.sets
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)

@@ -32,7 +32,7 @@ from strop.model.device import pick_device
 from strop.model.files import cast_parameters
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.recipes.resolve import resolve
-from strop.run.accelerators import Finding
+from strop.run.finding import Finding
 from strop.run.learners import Modules, join, make_learner
 from strop.training.learner import Learner
 from strop.training.packing import pack
@@ -465,8 +465,8 @@ def _outcomes(names: Sequence[str], written: dict[str, CheckOutcome], reason: st
 
 def as_markdown(findings: Sequence[Finding], outcomes: Sequence[CheckOutcome]) -> str:
     """A table to paste into an issue: what the machine is, then what passed."""
-    marks = {"ok": "", "note": "note", "problem": "PROBLEM"}
-    rows = [(one.topic, marks[one.level], one.found, "") for one in findings]
+    marks = {"ok": "", "note": "note", "warning": "WARNING", "error": "ERROR"}
+    rows = [(one.subject, marks[one.level], one.found, "") for one in findings]
     rows += [(one.check, one.result, one.found, f"{one.seconds:.1f}" if one.seconds else "") for one in outcomes]
     return markdown_table(("check", "result", "found", "s"), rows, numbers=("s",))
 

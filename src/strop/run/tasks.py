@@ -33,9 +33,9 @@ from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.assembly import responder_of
+from strop.run.checks import of_prompts
 from strop.run.fine_tuning import load_model, stored_config
 from strop.run.folder import RunFolder, holds_out, is_run
-from strop.run.judgeable import caution
 from strop.run.questions import first_prompt, play_of
 from strop.run.trained_on import questions_of, trained_before, write_questions
 from strop.training import checkpoint
@@ -168,9 +168,8 @@ def measured(
     """
     for line in first_prompt(dataset, config.data.template, tokenizer):
         view.note(line)
-    narrow = caution(config.verifier, dataset.problems)
-    if narrow is not None:
-        view.note(": ".join(narrow))
+    for one in of_prompts(config, dataset, tokenizer):
+        view.note(one.line)
     engine = open_engine(config, policy, tokenizer, stored, sampling)
     sampling = fitted(sampling, dataset, engine, view)
     view.stage("evaluate", len(dataset) * samples, "completions")
