@@ -103,7 +103,7 @@ class LiveBytes(TorchDispatchMode):
 def _grouped(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
     """The products of a mixture's experts, in any type: torch's function on the meta device knows only bfloat16.
 
-    Rows of a that lie in groups by matrices b [groups, ..], or, where both have as many dimensions, one matrix per group.
+    Rows of a that lie in groups by matrices b [groups, ..], or, where both have as many dimensions, one per group.
     """
     groups: tuple[int, ...] = ()
     if a.dim() == b.dim():
