@@ -31,7 +31,7 @@ def test_a_folder_says_what_the_policy_is(tmp_path: Path, tie: bool) -> None:
     assert folder.dtypes == {torch.float32} and folder.config["max_position_embeddings"] == 512
     for file in (tmp_path / "model").glob("*.safetensors"):
         file.write_bytes(b"\xff" * 20)
-    with pytest.raises(InputError, match="not a safetensors file"):
+    with pytest.raises(InputError):
         ModelFolder.read(tmp_path / "model")
 
 
