@@ -70,7 +70,7 @@ def test_what_is_stored_and_not_of_the_model_is_not_asked_for(tmp_path: Path) ->
     save_file({name: torch.ones(3) for name in further}, tmp_path / "model" / "more.safetensors")
     folder = ModelFolder.read(tmp_path / "model")
     assert folder.shapes.keys() == policy.weights().keys() and folder.stored_in[further[0]] == "more.safetensors"
-    assert not folder.beside and not folder.layers_with_experts
+    assert not folder.buffers and not folder.layers_with_experts
 
 
 def test_a_model_that_transformers_does_not_know_is_read_as_it_is(tmp_path: Path) -> None:

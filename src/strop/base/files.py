@@ -86,7 +86,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def beside(path: Path) -> str:
+def nearest_folder(path: Path) -> str:
     """The end of an error about a folder that is not there: the one beside it that was probably meant, or nothing."""
     folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     meant = near(path.name, folders)

@@ -7,7 +7,7 @@ There is one loop for strict on-policy training and for PipelineRL-k; only the l
     admit    gate opens a group, sampler names a problem ──request──▶ sample tokens, each with its
                                                                       log-prob and weight version
     collect  completion ◀──────────────────────────────completion──── (n a request, as they finish)
-             └─▶ judge (verifier or environment, beside generation) ─▶ verdict
+             └─▶ judge (verifier or environment, during generation) ─▶ verdict
                  └─▶ or an observation, and the turn behind it ──request──▶ as any other
     resolve  the last verdict of a group: selection keeps or drops it; the gate hears of it
     train    gate.batch() names the P oldest resolved groups, once the rest can still be in time
@@ -16,7 +16,7 @@ There is one loop for strict on-policy training and for PipelineRL-k; only the l
     record   metrics, rollouts, checkpoint; an evaluation begins, here or in a worker (`run`), and comes in later
 
 At k = 0 the gate lets nothing stay open over a step, so each arrow is followed by the next; with k > 0 the left and the
-right column run beside each other, and nothing in this file changes.
+right column run side by side, and nothing in this file changes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def nothing_to_learn(config: RunConfig, step: int, groups: Sequence[Group], batc
     if mask.startswith("drop") and all(one.completion.truncated for group in groups for one in group.usable):
         budget = config.sampling.max_new_tokens
         return NothingToLearn(
-            f"{said} had cut-off completions alone, which algorithm.truncation_mask={mask} leaves out; raise "
+            f"{said} had only cut-off completions, which algorithm.truncation_mask={mask} leaves out; raise "
             f"sampling.max_new_tokens (it is {budget}), or train on them with algorithm.truncation_mask=none",
             groups,
         )
@@ -117,7 +117,7 @@ class Clock:
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2
 PROBE_TOKENS = 64
-BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators: beside the judge, and where nothing else is to do
+BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators while the judge works, and otherwise
 
 
 class WeightMismatch(StropError):
@@ -334,7 +334,7 @@ class Loop:
                 raise nothing_to_learn(self.config, self.step, self._refilled, EMPTY_BATCHES_BEFORE_GIVING_UP)
 
     def _forget(self, group: Group) -> None:
-        """The group has had its part in the run: a resume would not generate it again."""
+        """The group is finished; resume will not regenerate it."""
         self.curriculum.visited(self.ledger.forget(group.ticket).index, group, self.step + 1)
 
     def _reward(self, completion: Completion, verdict: Verdict) -> float:

@@ -332,7 +332,7 @@ class _Run:
         found = self._evaluate(loop.step, trackers)  # before training; on resume, what is owed
         spent = loop.clock.lap()
         if found:
-            if loop.step == 0:  # a later step has seconds of its own
+            if loop.step == 0:  # a later step has its own seconds
                 found["seconds/evaluation"] = spent["evaluation"]
             trackers.log(loop.step, found)
             self.view.evaluated(loop.step, found)

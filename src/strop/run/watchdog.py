@@ -3,7 +3,7 @@
     with Watch(run, watchdog_seconds=1800, view=view) as watch:
         ...  # watch.view stands in for the view; parts call progress.made(…)
 
-A thread of its own does both, so that they go on whatever the main thread hangs in. When nothing was made for
+A separate thread does both, so that they go on whatever the main thread hangs in. When nothing was made for
 `watchdog_seconds`:
 
 1. every process writes its stacks under RUN/stacks (`stacks.dump_stacks`);
