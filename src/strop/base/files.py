@@ -86,7 +86,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def similar_folder(path: Path) -> str:
+def nearest_folder(path: Path) -> str:
     """The end of an error about a missing folder: `; did you mean …?` with a similar name next to it, or nothing."""
     folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     meant = near(path.name, folders)

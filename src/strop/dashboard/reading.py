@@ -38,7 +38,7 @@ class Filters(Settings):
     """Which completions are wanted; None lets every one through.
 
     Fields:
-        step: of this step alone.
+        step: of this step only.
         status: of this verdict.
         problem: of this problem, by its id.
         truncated: that the budget ended, or not.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.base import hub
-from strop.base.files import read_json, similar_folder
+from strop.base.files import nearest_folder, read_json
 from strop.base.imports import MARKER
 from strop.base.types import InputError
 from strop.data.templates import Auto, PromptTemplate
@@ -58,7 +58,7 @@ def locate(settings: ModelSettings, key: str = "model.path", made: str | None = 
         raise InputError(f"{key} is not set; name a hub model or a folder")
     local = Path(path).expanduser()
     if not local.is_dir() and not on_hub(path):
-        way_out = similar_folder(local) or "; name a folder with config.json, or a hub model"
+        way_out = nearest_folder(local) or "; name a folder with config.json, or a hub model"
         raise InputError(f"{key} {path}: no such folder{way_out}")
     if local.is_dir():
         _check_folder(local, f"{key} {path}")

@@ -70,7 +70,7 @@ def nothing_to_learn(config: RunConfig, step: int, groups: Sequence[Group], batc
     if mask.startswith("drop") and all(one.completion.truncated for group in groups for one in group.usable):
         budget = config.sampling.max_new_tokens
         return NothingToLearn(
-            f"{said} had only truncated completions, which algorithm.truncation_mask={mask} leaves out; raise "
+            f"{said} had only cut-off completions, which algorithm.truncation_mask={mask} leaves out; raise "
             f"sampling.max_new_tokens (it is {budget}), or train on them with algorithm.truncation_mask=none",
             groups,
         )

@@ -140,7 +140,7 @@ class VllmSample(RunningSequence):
 
 
 T = TypeVar("T")
-MOST_TOP = 20  # best tokens that vLLM gives beside a scored one
+MOST_TOP = 20  # best tokens that vLLM gives with a scored one
 _MOMENT = 0.05  # seconds that a step waits, and after which an abort is sent again: it may have overtaken its request
 
 
@@ -231,7 +231,7 @@ class VllmEngine(BaseEngine):
         """
         self._refuse_unready("score")
         if temperature not in (0.0, 1.0) or top > MOST_TOP:
-            able = f"vLLM scores given tokens at temperature 1 alone, with {MOST_TOP} of the best at most"
+            able = f"vLLM scores given tokens at temperature 1 only, with {MOST_TOP} of the best at most"
             raise InputError(f"temperature {temperature}, {top} of the best tokens: {able}")
         for ids in sequences:
             self._limits.refuse_sequence(ids, spare=1)
