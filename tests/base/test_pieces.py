@@ -105,12 +105,12 @@ def test_a_bare_name_is_the_piece_with_its_defaults() -> None:
 
 
 def test_families_refuse_to_be_made() -> None:
-    with pytest.raises(TypeError, match="abstract"):
+    with pytest.raises(TypeError):
         Aggregation()  # type: ignore[abstract]
 
 
 def test_pieces_are_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(ValidationError):
         Cispo().max_ratio = 3.0  # type: ignore[misc]
 
 

@@ -36,7 +36,7 @@ class View(Protocol):
         ...
 
     def evaluated(self, step: int, metrics: Values) -> None:
-        """Show an evaluation after `step`, an earlier one or before the first; it came in beside training."""
+        """Show an evaluation after `step`: an earlier step, or 0, where it ran while training went on."""
         ...
 
     def aside(self, name: str, done: int, total: int) -> None:

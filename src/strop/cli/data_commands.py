@@ -43,7 +43,7 @@ def prepare(
     """Filter, deduplicate, decontaminate, rate and split problems, step by step as the file says.
 
     The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
-    (duplicates and contaminations beside what they repeat), report.json and report.md. A run that was stopped goes on
+    (duplicates and contaminations next to what they repeat), report.json and report.md. A run that was stopped goes on
     where it was: give the same command again.
 
     \b

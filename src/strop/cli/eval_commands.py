@@ -205,7 +205,7 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Table, paired comparison, best model and pictures of kept evaluations, from their files alone.
+    """Table, paired comparison, best model and pictures of kept evaluations, from their files only.
 
     Several folders are put together. Pictures: avg@N against the response budget, transfer between domains, and pass
     rates problem by problem against the baseline.

@@ -185,7 +185,7 @@ def smoke(
         typer.Option(metavar="PYTHON", help="The interpreter of an environment with vLLM, else STROP_VLLM_PYTHON."),
     ] = None,
     only: Annotated[
-        list[str], typer.Option(metavar="GROUP", help="update, engine, ranks or vllm alone; may be repeated.")
+        list[str], typer.Option(metavar="GROUP", help="only update, engine, ranks or vllm; may be repeated.")
     ] = [],  # noqa: B006
     limit: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.", min=1)] = 120.0,
     as_json: Json = False,

@@ -121,7 +121,7 @@ SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="
 
 
 def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
-    """Import what `--import` names, modules beside the current folder too, and allow the settings of `--set`."""
+    """Import what `--import` names, modules next to the current folder too, and allow the settings of `--set`."""
     from strop.base.imports import allow_edits, allow_module
 
     allow_edits(sets)
@@ -132,7 +132,7 @@ def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
 
 
 def from_here() -> None:
-    """Let modules beside the current folder be imported, as `python -m` does."""
+    """Let modules next to the current folder be imported, as `python -m` does."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
@@ -161,7 +161,7 @@ def followed(wanted: bool, run: Path, view: View) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from strop.dashboard.beside import following
+    from strop.dashboard.follow import following
 
     with following(run, view):
         yield
@@ -201,7 +201,7 @@ def print_markdown(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Machine-readable output, alone on standard output."""
+    """Machine-readable output, the only thing on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 

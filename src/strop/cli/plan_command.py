@@ -26,7 +26,7 @@ def plan(
     slots: Annotated[int | None, typer.Option(help="Sequences an engine runs at once.", min=1)] = None,
     max_lag: Annotated[int | None, typer.Option(help="k of PipelineRL-k, instead of the recipe's.", min=0)] = None,
     compare: Annotated[
-        str | None, typer.Option(metavar="k=0,1,4,8", help="Lags to lay beside each other, with PPO-off-policy-k.")
+        str | None, typer.Option(metavar="k=0,1,4,8", help="Lags to lay side by side, with PPO-off-policy-k.")
     ] = None,
     costs: Annotated[
         list[str],

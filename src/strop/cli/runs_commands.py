@@ -361,7 +361,7 @@ def dashboard(
 ) -> None:
     """Follow runs on a web page: curves over each other, health, settings that differ, every completion.
 
-    It reads the run folders alone, writes nothing and answers only to this machine; a run does not notice it. From
+    It only reads the run folders, writes nothing and answers only to this machine; a run does not notice it. From
     another one: ssh -L 8030:127.0.0.1:8030 HOST. Ctrl-C ends it.
 
     \b

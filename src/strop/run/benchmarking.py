@@ -83,7 +83,7 @@ def held_out_of(plan: BenchmarkPlan) -> HeldOut:
         raise InputError(f"benchmark {HELD_OUT}: {run.path} held out no problems")
     if config.environment is not None and not config.environment.takes_any_problem:
         raise InputError(
-            f"benchmark {HELD_OUT}: {run.path} was trained in an environment of its own problems; use strop eval "
+            f"benchmark {HELD_OUT}: {run.path} was trained on the problems of its environment; use strop eval "
             f"{run.path}"
         )
     # The template of the run may have written the beginning of the response; each model asked here has its own.
@@ -180,7 +180,7 @@ def shared_environment(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) ->
         return None
     if not chosen.takes_any_problem:
         raise InputError(
-            f"the environment {chosen.piece_name()} is made for problems of its own; benchmarks are asked without it "
+            f"the environment {chosen.piece_name()} is made for its own problems; benchmarks are asked without it "
             "by --set environment=none, and what a run held out in it by: strop eval RUN"
         )
     if plan.remote is not None:
@@ -422,7 +422,7 @@ def _plan_config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
 
 
 def _seed_of_base(plan: BenchmarkPlan, model: NamedModel) -> tuple[str, ...]:
-    """One of strop's own bases is that of the first run beside it which began with it: each seed has its own."""
+    """One of strop's own bases is that of the first run next to it which began with it: each seed has its own."""
     for other in plan.models if model.place in RESERVED else ():
         stored = RunFolder.open(other.place).read_json("config.json") if holds_out(other.place) else None
         if stored is not None and stored["model"]["path"] == model.place:

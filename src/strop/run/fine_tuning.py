@@ -133,12 +133,12 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     check_free(out)
     config = as_taught(config)
     data = read_data(config)
-    alone = FineTuner.alone(config, data) if config.trainers == 1 else None  # before any folder is made
+    tuner = FineTuner.single(config, data) if config.trainers == 1 else None  # before any folder is made
     folder = RunFolder.create(out, config.model_dump(mode="json"))
     before = questions_of(config.model.path) or frozenset()
     try:
         folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=(), answers=(), before=before).to_json())
-        return _run(config, data, folder, view, None, alone)
+        return _run(config, data, folder, view, None, tuner)
     finally:
         folder.close()
 
@@ -231,7 +231,7 @@ def _run(
         view.note(line)
     with Watch(folder.path, None, view) as watch:
         if tuner is None:
-            tuner = FineTuner.alone(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)
+            tuner = FineTuner.single(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)
         try:
             return _FineTuningRun(config, tuner, folder, watch.view).go(step)
         finally:

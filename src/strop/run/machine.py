@@ -74,7 +74,7 @@ def _disk(folder: Path) -> Finding:
 def _shared_memory() -> Finding:
     place = Path("/dev/shm")
     if not place.is_dir():
-        return _finding("shared memory", "note", "no /dev/shm", "only generators in processes of their own need it")
+        return _finding("shared memory", "note", "no /dev/shm", "only generators in separate processes need it")
     free = shutil.disk_usage(place).free / GIB
     if free < 0.25:
         advice = "in a container, start it with a larger --shm-size"

@@ -73,7 +73,7 @@ class Asked:
 
 
 def _held_out_elsewhere(config: RunConfig, before: RunConfig) -> bool:
-    """Whether settings named another source, while the held-out problems are still those of a source of their own."""
+    """Whether settings named another source, while the held-out problems are still those of the run's source."""
     kept = config.data.held_out
     elsewhere = kept is not None and kept.source is not None and kept == before.data.held_out
     return elsewhere and config.data.source != before.data.source
@@ -84,7 +84,7 @@ def _refuse_limit_elsewhere(config: RunConfig, sets: Sequence[str]) -> None:
     limits = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == "data.limit"]
     if limits and config.data.held_out is not None and config.data.held_out.source is not None:
         raise InputError(
-            f"data.limit={limits[-1]} is of the training problems, and the held-out ones have a source of their own; "
+            f"data.limit={limits[-1]} is of the training problems, and the held-out ones have their own source; "
             f"ask the first so many of them by --limit {limits[-1]}"
         )
 
@@ -273,7 +273,7 @@ def _played(
 def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None, adapter: bool = False) -> Path:
     """Write the model of a checkpoint (None: the newest) as a Hugging Face folder, RUN/model unless `out` is given.
 
-    With `adapter` the adapters alone, as peft has them, to RUN/adapter; otherwise they are merged into the model.
+    With `adapter` only the adapters, as peft has them, to RUN/adapter; otherwise they are merged into the model.
 
     Raises:
         StropError: no such run or checkpoint, or one without adapters; `out` holds something else.
