@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.base.types import InputError, Problem
-from strop.data.files import JsonLines
-from strop.data.rows import HubDataset
+from strop.data.rows import HubDataset, JsonLines
 from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain
 from strop.evaluation.benchmarks import (
     CATALOGUE,

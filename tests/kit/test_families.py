@@ -71,7 +71,7 @@ def test_weights_are_published_as_transformers_saves_them(family: str, tmp_path:
     saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
     read = ModelFolder.read(folder)
     shutil.rmtree(folder)
-    given = dict(read.in_files(policy.weights())) | read.beside
+    given = dict(read.in_files(policy.weights())) | read.buffers
     assert given.keys() == read.shapes.keys()
     given |= {name: given[original] for name, original in read.tied.items() if name in saved}
     assert given.keys() == saved.keys()

@@ -19,9 +19,9 @@ from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import load_data
-from strop.data.files import JsonLines
 from strop.data.mixture import Mixture
 from strop.data.record import ProblemRecord
+from strop.data.rows import JsonLines
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
@@ -247,7 +247,7 @@ def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path)
         train(small_config(*sets), tmp_path / "run", StopsAfter(2, signal.SIGINT))
     held_out.write_text(held_out.read_text().replace('"52"', '"152"').replace('"53"', '"fifty-three"'))
     changed = "2 of the 8 problems that the run held out have another answer than when it began"
-    assert changed in " ".join(resuming.preview(RunFolder.open(tmp_path / "run"), None, (), view))
+    assert changed in [one.found for one in resuming.preview(RunFolder.open(tmp_path / "run"), None, (), view)]
     resume(tmp_path / "run", view)
     problems_of(configure(str(tmp_path / "run")), TOKENIZER, view)
     told = [line for line in view.lines if changed in line]

@@ -23,7 +23,7 @@ XAxis = Literal["compute", "steps", "tokens"]
 Target = Annotated[
     str, typer.Argument(metavar="RECIPE|FILE", help="What to vary; or `show`, with the FOLDER of an ablation.")
 ]
-Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Of `show` alone.", show_default=False)]
+Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only of `show`.", show_default=False)]
 LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
 Baseline = Annotated[
     str | None, typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: what each setting goes back to.")
@@ -47,7 +47,7 @@ Jobs = Annotated[int, typer.Option(help="Runs side by side; on this machine the 
 OnRay = Annotated[bool, typer.Option("--ray", help="Make each run on a node of a Ray cluster.")]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="With --ray: of a running cluster; else RAY_ADDRESS, else one of its own."),
+    typer.Option(metavar="HOST:PORT", help="With --ray: of a running cluster; else RAY_ADDRESS, else it starts one."),
 ]
 Cpus = Annotated[float, typer.Option(help="With --ray: what each run reserves.", min=0.01)]
 Gpus = Annotated[int, typer.Option(help="With --ray: what each run reserves.", min=0)]

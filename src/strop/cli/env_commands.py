@@ -1,4 +1,4 @@
-"""`strop env`: environments of one's own."""
+"""`strop env`: your own environments."""
 
 from __future__ import annotations
 

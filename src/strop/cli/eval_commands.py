@@ -16,7 +16,7 @@ from strop.cli.options import (
     Sets,
     allow,
     print_json,
-    print_report,
+    print_markdown,
     print_table,
     show,
     viewing,
@@ -218,7 +218,7 @@ def _finish(value: dict[str, Any], folder: Path, as_json: bool) -> None:
         return
     from strop.report.evaluation_report import REPORT
 
-    print_report((folder / REPORT).read_text("utf-8"))
+    print_markdown((folder / REPORT).read_text("utf-8"))
     print(f"report   {folder / REPORT}")
     for path in value["pictures"]:
         print(f"picture  {path}")

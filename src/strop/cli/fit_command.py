@@ -109,7 +109,7 @@ def fit(
         "seed": seed, "exact_r0": exact_r0,
     }  # fmt: skip
     if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise InputError(f"--plot {plot}: name a .png (the .svg is written beside it)")
+        raise InputError(f"--plot {plot}: name a .png (the .svg is written next to it)")
     chosen = study.fit_settings(settings, a_grid, c_mid_grid)
     computes, ranges = study.computes("--predict", predict), study.windows(windows)
     recipes = read_sources(sources, x, r0, metric)

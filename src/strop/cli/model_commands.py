@@ -81,7 +81,7 @@ def export(
         int | None, typer.Option(help="The checkpoint to export; by default the newest one.", min=0)
     ] = None,
     adapter: Annotated[
-        bool, typer.Option("--adapter", help="LoRA's adapters alone, for peft; by default merged. To RUN/adapter.")
+        bool, typer.Option("--adapter", help="only LoRA's adapters, for peft; by default merged. To RUN/adapter.")
     ] = False,
     imports: Imports = [],  # noqa: B006
 ) -> None:
@@ -160,7 +160,7 @@ def serve(
 ) -> None:
     """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions.
 
-    It listens on this machine alone unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
+    It listens on this machine only unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
     not. --json prints the address and limits as one line of JSON once it listens. Clients call a folder by its last
     part (runs/first is `first` to them), a model of the hub by its whole name; NAME=MODEL gives it another.
 

@@ -26,7 +26,7 @@ def plan(
     slots: Annotated[int | None, typer.Option(help="Sequences an engine runs at once.", min=1)] = None,
     max_lag: Annotated[int | None, typer.Option(help="k of PipelineRL-k, instead of the recipe's.", min=0)] = None,
     compare: Annotated[
-        str | None, typer.Option(metavar="k=0,1,4,8", help="Lags to lay beside each other, with PPO-off-policy-k.")
+        str | None, typer.Option(metavar="k=0,1,4,8", help="Lags to lay side by side, with PPO-off-policy-k.")
     ] = None,
     costs: Annotated[
         list[str],
@@ -144,7 +144,7 @@ def _print(value: dict[str, Any]) -> None:
     print(f"costs in seconds: {known or 'none'}")
     if value["defaults"]:
         print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
-    print_table(COLUMNS, [_row(row) for row in value["plans"]], keys=2, right={*COLUMNS} - {"", "split", "set by"})
+    print_table(COLUMNS, [_row(row) for row in value["plans"]], right={*COLUMNS} - {"", "split", "set by"})
     print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
     print("bound: seconds an update that no schedule beats on these completions, and what sets it")
     print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")

@@ -42,7 +42,7 @@ def math(
 ) -> None:
     """Judge the responses of a file of cases; write one line a case, in order: score, status, milliseconds, detail.
 
-    A case has `gold` and `response`, and may have `form` (raw: the gold has delimiters or a box of its own; bare: it is
+    A case has `gold` and `response`, and may have `form` (raw: the gold has its own delimiters or box; bare: it is
     the answer), `match_types`, `precision`, `strict` and `allow_set_relation_comp`. Where cases have `expected`, the
     summary says how many verdicts agree (those marked `contested` left out). With --explain the detail names what kind
     each side is, how it was read, and the proof or the separating point; it is printed too.

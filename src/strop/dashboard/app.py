@@ -1,4 +1,4 @@
-"""The HTTP side of the dashboard: a plain ASGI application that answers GET alone, to this machine alone.
+"""The HTTP side of the dashboard: a plain ASGI application that answers only GET, and only this machine.
 
     GET /                       the page; /static/NAME its parts, which lie in this package
     GET /api/runs               every run with its status
@@ -75,7 +75,7 @@ class Dashboard:
             return _error(405, "the dashboard only reads")
         # A page of elsewhere that a name points here must not be let in.
         if not is_loopback(host_of(dict(scope["headers"]))):
-            return _error(403, "the dashboard answers to this machine's own name alone")
+            return _error(403, "the dashboard answers to this machine's own name only")
         path = scope["path"]
         name = PAGE if path == "/" else path.removeprefix("/static/")
         if name in self._files and path in ("/", f"/static/{name}"):

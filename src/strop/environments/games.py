@@ -17,7 +17,7 @@ def _user(text: str) -> Reply:
 
 
 class GuessingGame(Environment):
-    """The policy guesses the number that is the problem's reference, and is told `higher` or `lower`."""
+    """The policy guesses the number that is the problem's reference, and hears `higher` or `lower`."""
 
     @property
     def inline(self) -> bool:

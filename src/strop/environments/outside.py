@@ -47,7 +47,7 @@ class OutsideClass(ToolEnvironment):
     def _must_have_tools(cls, name: str) -> str:
         found = class_of(name)
         if not list(_methods(found)):
-            raise ValueError(f"{name} has no public method beside {', '.join(_NOT_TOOLS)} that could be a tool")
+            raise ValueError(f"{name} has no public method apart from {', '.join(_NOT_TOOLS)} that could be a tool")
         return name
 
     @property
@@ -78,7 +78,7 @@ class _Object(Tools):
         """What the method returned, as text; what it raised, likewise."""
         try:
             return str(getattr(self._thing, name)(**arguments))
-        except Exception as error:  # a move that is not allowed; the policy is told, as TRL tells it
+        except Exception as error:  # a move that is not allowed; the policy reads it, as in TRL
             return f"error: {error}"
 
     def reward(self) -> float | None:

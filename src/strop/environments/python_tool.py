@@ -1,6 +1,6 @@
 """Python as a tool: the policy's programs run in the sandbox, and what they define stays for its next call.
 
-A session is the list of programs that ran. Each call runs them again, silently, in a sandbox of its own, and then the
+A session is the list of programs that ran. Each call runs them again, silently, in its own sandbox, and then the
 new one: nothing is alive between two calls, so that thousands of trajectories need no thousands of processes, and
 nothing is left afterwards. Files and the state of `random` come out as they were. What a program takes from the clock
 or from the system's entropy (time, os.urandom, numpy's random numbers without a seed) is taken anew.

@@ -30,11 +30,11 @@ class _OneTurn(Session):
 
 
 class Retry(Environment):
-    """Asks `verifier` after each turn; while it is not satisfied and turns are left, the policy is told why.
+    """Asks `verifier` after each turn; while it is not satisfied and turns are left, the policy reads why.
 
     Fields:
         verifier: judges each try. What it says is read by the policy: choose one that does not give the answer away.
-        complaint: what the policy is told; `{detail}` is the verifier's reason.
+        complaint: what the policy reads; `{detail}` is the verifier's reason.
     """
 
     max_turns: int = 3

@@ -102,7 +102,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class ToolFailed(Exception):
-    """A tool cannot do what it was asked; the policy is told why."""
+    """A tool cannot do what it was asked; the policy reads why."""
 
 
 class ToolEnvironment(Environment):
@@ -205,7 +205,7 @@ class ToolSession(Session):
             self.opened.close()
 
     def _result(self, call: ToolCall | Malformed) -> tuple[str, bool]:
-        """What the policy is told, and whether its call was a mistake."""
+        """What the policy reads, and whether its call was a mistake."""
         if isinstance(call, Malformed):
             return f"error: {call.reason}", True
         if call.name not in self._known:

@@ -48,6 +48,9 @@ SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
 def local_rows(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> Iterator[Row]:
     """The rows of the benchmark `name` under `folder`, which may also be the very file.
 
+    A file belongs to a benchmark when its name, in lower case and without `-` and `_`, is one of the benchmark's names:
+    `aime24.parquet`, `AIME_2024.json`, `gsm8k_test.jsonl`; or when it lies in a sub-folder called so.
+
     Args:
         folder: a folder with a file (or a sub-folder of files) called as one of `stems`, or a file.
         name: as users call the benchmark.
@@ -271,7 +274,7 @@ class Benchmark(Settings):
         family: the name without window or task; sample counts of protocols go by name, then by family.
         title: the head of its column in tables.
         kind: who judges it (`default_verifier`) and how it asks for the answer (`with_instruction`).
-        stems: names of its files, the preferred first (see `benchmark_files`).
+        stems: names of its files, the preferred first (see `local_rows`).
         hub: its data set on the hub.
         size: how many problems it is published with, where that is fixed.
         window: LiveCodeBench's contests.

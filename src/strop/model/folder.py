@@ -40,7 +40,7 @@ class ModelFolder:
         tied: further names under which a parameter may be given, each with its name in `shapes`.
         dtypes: of the stored tensors.
         stored_in: the file of each stored tensor.
-        beside: the buffers among `shapes`, which are never trained: the bias by which some routers choose experts.
+        buffers: those among `shapes`, which are never trained: the bias by which some routers choose experts.
             Each has the type that it has there, where parameters have that of the model.
         renamed: the model without memory where transformers has parameters of other names or shapes, else None.
     """
@@ -52,7 +52,7 @@ class ModelFolder:
     tied: dict[str, str]
     dtypes: frozenset[torch.dtype]
     stored_in: dict[str, str]
-    beside: dict[str, Tensor]
+    buffers: dict[str, Tensor]
     renamed: PreTrainedModel | None
 
     @classmethod
@@ -99,11 +99,11 @@ class ModelFolder:
         model = stored_model(ModelSettings(path=str(self.path), trust_remote_code=trust_remote_code))
         parameters = dict(model.named_parameters())
         found = self if self._has(parameters) else replace(self, renamed=model)
-        beside = {name: self._stored(name) for name, _ in model.named_buffers() if name in self.shapes}
-        needed = found.in_files(parameters).keys() | beside.keys()
+        buffers = {name: self._stored(name) for name, _ in model.named_buffers() if name in self.shapes}
+        needed = found.in_files(parameters).keys() | buffers.keys()
         if needed <= self.shapes.keys() | self.tied.keys():  # else the names of an update are refused
             found = replace(found, shapes={name: shape for name, shape in self.shapes.items() if name in needed})
-        return replace(found, beside=beside)
+        return replace(found, buffers=buffers)
 
     @property
     def layers_with_experts(self) -> list[int]:
@@ -113,7 +113,7 @@ class ModelFolder:
 
     @contextmanager
     def with_head(self, place: Path | None) -> Iterator[Path]:
-        """A folder of the same model in which a tied head is a weight of its own, as vLLM is told to load it.
+        """A folder of the same model in which a tied head is a separate weight, which vLLM then loads.
 
         It lies in `place` (None: where temporary files do), and is gone at the end.
         """

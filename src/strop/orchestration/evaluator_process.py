@@ -1,10 +1,10 @@
-"""The evaluator that is a worker of its own: training goes on while it measures.
+"""The evaluator in a separate worker: training goes on while it measures.
 
-    begin ─▶ weights into a store of its own, held until the result is in ─Update, Evaluate─▶ worker
+    begin ─▶ weights into its own store, held until the result is in ─Update, Evaluate─▶ worker
     poll  ◀─────────────────────────────────────────────────────────────────────Evaluated── worker
 
 One evaluation is under way, others wait their turn with their weights. A worker that dies, hangs or falls silent is
-replaced, within the budget, and what it was at is done again: samples depend on seed and problem alone, so the result
+replaced, within the budget, and what it was at is done again: samples depend on seed and problem only, so the result
 is the same.
 """
 
@@ -207,7 +207,7 @@ class EvaluatorSettings(GeneratorSettings):
 
 
 def main(connection: ControllerConnection, settings: EvaluatorSettings) -> None:
-    """The entry of a worker with an engine of its own."""
+    """The entry of a worker with its own engine."""
     from strop.engines.build import own_engine
 
     serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device), settings.sets)

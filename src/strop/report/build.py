@@ -228,7 +228,7 @@ def write_report(
 
     Args:
         paths: run folders.
-        out: a folder, for page and figures, or a file that ends in .html, whose figures go to a folder beside it that
+        out: a folder, for page and figures, or a file that ends in .html, whose figures go to a folder next to it that
             is called after it; None for RUN/report of a single run and `report` for several.
         samples: completions of each run that are shown token by token; 0 for none.
         progress: called with what is being done next.
@@ -279,9 +279,9 @@ def target_of(runs: Sequence[RunData], out: Path | None) -> Path:
 
 
 def pictures_of(page: Path) -> str:
-    """The folder for the figures of a page that was named, beside it and called after it.
+    """The folder for the figures of a page that was named, next to it and called after it.
 
-    Not `first` for `first.html`: beside such a page that is often the run itself.
+    Not `first` for `first.html`: next to such a page that is often the run itself.
 
     Raises:
         InputError: something else has that name.

@@ -147,7 +147,7 @@ def interval_suffix(interval: str) -> str:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
-    """The runs, each with a name of its own.
+    """The runs, each with its own name.
 
     Raises:
         InputError: a folder is no run, is named twice, or a file in it is broken.

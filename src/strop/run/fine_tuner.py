@@ -1,6 +1,6 @@
 """The fine-tuning of a run: its demonstrations, its model, updates, checkpoints, the model as a folder.
 
-tuner = FineTuner.alone(config, read_data(config))
+tuner = FineTuner.single(config, read_data(config))
 while …: tuner.update()
 tuner.save(checkpoints)
 """
@@ -138,7 +138,7 @@ class FineTuner:
         self._tuning = FineTuning(policy, data.demonstrations, shuffled(config), ranks)
 
     @classmethod
-    def alone(cls, config: SftConfig, data: FineTuningData) -> FineTuner:
+    def single(cls, config: SftConfig, data: FineTuningData) -> FineTuner:
         """The tuner of a run that trains in this process.
 
         Raises:

@@ -26,7 +26,8 @@ from strop.model.device import pick_device
 from strop.orchestration.connection import ControllerConnection, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup, serve
-from strop.run.cautions import large_adapters
+from strop.run.checks import large_adapters
+from strop.run.finding import Finding
 from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, as_taught, load_model, read_data, shuffled
 from strop.run.folder import RunFolder, check_free
 from strop.run.learners import agreed, loopback, meet
@@ -132,12 +133,12 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     check_free(out)
     config = as_taught(config)
     data = read_data(config)
-    alone = FineTuner.alone(config, data) if config.trainers == 1 else None  # before any folder is made
+    tuner = FineTuner.single(config, data) if config.trainers == 1 else None  # before any folder is made
     folder = RunFolder.create(out, config.model_dump(mode="json"))
     before = questions_of(config.model.path) or frozenset()
     try:
         folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=(), answers=(), before=before).to_json())
-        return _run(config, data, folder, view, None, alone)
+        return _run(config, data, folder, view, None, tuner)
     finally:
         folder.close()
 
@@ -152,11 +153,11 @@ def resume(out: Path, view: View) -> Path:
         folder.close()
 
 
-def preview(config: SftConfig, view: View) -> list[str]:
+def preview(config: SftConfig, view: View) -> list[Finding]:
     """Note what would be learned, how long that is and the memory it needs, without loading the model.
 
     Returns:
-        Warnings: demonstrations that are left out, few updates, memory that this machine does not have.
+        Findings: demonstrations that are left out, few updates, memory that this machine does not have.
 
     Raises:
         InputError: what `train` refuses before it loads the model.
@@ -164,7 +165,7 @@ def preview(config: SftConfig, view: View) -> list[str]:
     return _previewed(as_taught(config), view)
 
 
-def preview_resume(out: Path, view: View) -> list[str]:
+def preview_resume(out: Path, view: View) -> list[Finding]:
     """The same of a run that would go on, with what is left of it; nothing of the run is touched."""
     folder = RunFolder.open(out)
     at = checkpoint.latest(folder.checkpoints)
@@ -172,22 +173,22 @@ def preview_resume(out: Path, view: View) -> list[str]:
     return _previewed(stored_config(folder), view)
 
 
-def _previewed(config: SftConfig, view: View) -> list[str]:
+def _previewed(config: SftConfig, view: View) -> list[Finding]:
     data = read_data(config)
     plan = planned(data.demonstrations, shuffled(config))
     for line in _described(config, data):
         view.note(line)
     batch, epoch = config.training.tokens_per_batch, sum(map(len, plan.fitting))
     view.note(f"{counted(len(plan.batches), 'updates')} of up to {batch:,} tokens; an epoch has {epoch:,}")
-    warnings = _warnings(config, data, plan)
+    findings = _findings(config, data, plan)
     longest, budget = max(map(len, plan.fitting)), config.training.tokens_per_microbatch
     lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
     device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
     try:
         view.note(tuning_noted(config.model, data.tokenizer, lengths, device, config.trainers))
     except TooLarge as error:  # it may be meant for another machine
-        warnings.append(f"on this machine {error}")
-    return warnings
+        findings.append(Finding("memory", "warning", "memory", f"on this machine {error}"))
+    return findings
 
 
 def _described(config: SftConfig, data: FineTuningData) -> list[str]:
@@ -200,24 +201,24 @@ def _described(config: SftConfig, data: FineTuningData) -> list[str]:
     ]
 
 
-def _warnings(config: SftConfig, data: FineTuningData, plan: SftPlan) -> list[str]:
-    """What speaks against learning from them so, a line each."""
-    found = []
+def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan) -> list[Finding]:
+    found = list(large_adapters(config.model))
     if data.answered_before:
-        found.append(
+        said = (
             f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
-            "before it are part of the prompt; rows that end with them train them too"
+            "before it are part of the prompt"
         )
-    large = large_adapters(config.model)
-    found += [] if large is None else [large.line]
-    found += [] if plan.overflow is None else [plan.overflow]
+        found.append(Finding("several-turns", "note", "demonstrations", said, "rows that end with them train them too"))
+    if plan.overflow is not None:
+        found.append(Finding("demonstrations-left-out", "note", "demonstrations", plan.overflow))
     training = config.training
     if training.epochs is not None and len(plan.batches) < FEW_UPDATES:
-        found.append(
+        said = (
             f"{counted(training.epochs, 'epochs')} of so few demonstrations are only "
-            f"{counted(len(plan.batches), 'updates')} of up to {training.tokens_per_batch:,} tokens, which teach "
-            "little: lower training.tokens_per_batch, or raise training.epochs"
+            f"{counted(len(plan.batches), 'updates')} of up to {training.tokens_per_batch:,} tokens, which teach little"
         )
+        way_out = "lower training.tokens_per_batch, or raise training.epochs"
+        found.append(Finding("few-updates", "note", "demonstrations", said, way_out))
     return found
 
 
@@ -226,11 +227,11 @@ def _run(
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
     plan = planned(data.demonstrations, shuffled(config))
-    for line in (*_described(config, data), *_warnings(config, data, plan)):
+    for line in (*_described(config, data), *(one.line for one in _findings(config, data, plan))):
         view.note(line)
     with Watch(folder.path, None, view) as watch:
         if tuner is None:
-            tuner = FineTuner.alone(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)
+            tuner = FineTuner.single(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)
         try:
             return _FineTuningRun(config, tuner, folder, watch.view).go(step)
         finally:

@@ -62,8 +62,8 @@ from strop.model.location import RESERVED, asked_with
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
+from strop.run.checks import of_prompts
 from strop.run.folder import RunFolder, holds_out, is_run
-from strop.run.judgeable import caution
 from strop.run.models import (
     DEFAULT_RECIPE,
     ModelSetup,
@@ -120,9 +120,8 @@ def measure_open(
     """
     for line in first_prompt(asked.dataset, config.data.template, tokenizer):
         view.note(line)
-    narrow = caution(asked.verifier, asked.dataset.problems)
-    if narrow is not None:
-        view.note(": ".join(narrow))
+    for one in of_prompts(config, asked.dataset, tokenizer):
+        view.note(one.line)
     engine, judges = open_engine(config, policy, tokenizer, model, asked.sampling), OpenJudges()
     try:
         room = engine.capabilities.max_tokens

@@ -1,4 +1,4 @@
-"""Checks that need the configuration alone, made before torch is loaded and before anything is begun.
+"""Checks that need only the configuration, made before torch is loaded and before anything is begun.
 
     preflight.training(config, Path("runs/mine"))      # refuses in a fraction of a second, or returns
     config = preflight.resuming(RunFolder.open(out), ["steps=400"])
@@ -100,8 +100,8 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
         return config, None
     over = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
     plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
-    alone = plain and not config.stages and not config.algorithm.shaping
-    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
+    independent = plain and not config.stages and not config.algorithm.shaping
+    if left < LEAST_BUDGET or not independent or budget != _own_budget(config.recipe):
         ways = [f"sampling.max_new_tokens={left}"] * (left > 0)
         ways += [f"data.max_prompt_tokens={room - budget}, which leaves longer prompts out"] * (room > budget)
         raise InputError(f"{over} of the model; set {' or '.join(ways) or 'a lower sampling.max_new_tokens'}")
@@ -324,8 +324,8 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto", m
     if needed > total:
         raise InputError(
             f"model.path {settings.path}: its {amount(count)} parameters take {needed / GIB:.0f} GiB "
-            f"{'with gradients and optimizer' if trains else 'alone'}, and this machine has {total / GIB:.0f}; take a "
-            f"smaller model{', adapters alone (model.lora.rank=32),' if trains else ''} or a machine with a GPU"
+            f"{'with gradients and optimizer' if trains else 'as weights'}, this machine has {total / GIB:.0f}; take a "
+            f"smaller model{', adapters only (model.lora.rank=32),' if trains else ''} or a machine with a GPU"
         )
 
 

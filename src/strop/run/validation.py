@@ -153,7 +153,7 @@ class Validation:
         if HELD_OUT in self._sets and self._untrained.exists() and not self._compares():
             self._note(
                 "held-out problems are measured otherwise than before training (sampling, verifier or environment): "
-                "later pass rates are of something else, and no gain since step 0 is told"
+                "later pass rates are of something else, and no gain since step 0 is shown"
             )
         self._since = state.get("terms_since", 0) if state.get("terms") in (None, self._terms()) else step
         self.held_out = {int(at): rate for at, rate in state["held_out"].items()}

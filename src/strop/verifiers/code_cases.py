@@ -14,7 +14,7 @@ from typing import Any
 from strop.base.files import replacing
 from strop.base.types import InputError
 from strop.base.view import View
-from strop.data.files import JsonLines
+from strop.data.rows import JsonLines
 from strop.verifiers.code_verifier import CodeVerifier
 from strop_verify.code.outcome import CodeResult, Outcome
 from strop_verify.code.tests import Tests, read_tests

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from strop.base.types import InputError, Problem, Verdict
-from strop.data.files import JsonLines
+from strop.data.rows import JsonLines
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from strop.base.session import accept, carried
 from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Isolation, Verifier
-from strop_verify.pool import JobReply, Pool, WorkerLimits, ask
+from strop_verify.pool import JobReply, Pool, WorkerLimits, submit
 from strop_verify.verdict import Status
 
 NOT_JUDGED = Verdict(0.0, Status.ERROR, "not judged")
@@ -100,8 +100,9 @@ def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: 
     """
     written = verifier.model_dump_json()
     job = _job("judge", written, Problem(problem.id, "", problem.reference), text, truncated)
+    limits = limits_of(verifier.isolated() or Isolation())
     try:
-        return _result(ask(SERVE, _setup(written), limits_of(verifier.isolated() or Isolation()), job)).verdict
+        return _result(submit(SERVE, _setup(written), limits, job).result()).verdict
     except TypeError as error:
         return Verdict(0.0, Status.ERROR, f"the problem cannot be given to a worker: {error}")
 

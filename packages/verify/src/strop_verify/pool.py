@@ -13,12 +13,14 @@ import atexit
 import json
 import math
 import os
+import queue
 import struct
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -31,7 +33,7 @@ CLOSING_SECONDS = 5.0
 QUIET_SECONDS = 1.0  # after which a supervisor with open jobs is asked whether it still runs
 ANSWER_SECONDS = 10.0  # for that answer: a supervisor only passes messages on, and answers within milliseconds
 START_SECONDS = 300.0  # for its first message: a user's module may take long to import
-
+SHARED_SECONDS = 0.002  # the longest that a job waits for the thread of a shared pool while other jobs are open
 
 HEARTBEAT = 0  # the number of the messages that check whether the supervisor runs; jobs count from 1
 _NUMBER = struct.Struct(">Q")
@@ -286,32 +288,84 @@ def default_workers() -> int:
     return max(1, min(8, len(os.sched_getaffinity(0)) - 1))
 
 
+class SharedPool:
+    """A pool that many threads use at once. One thread of this class owns the pool and passes jobs and replies on.
+
+    Args:
+        serve, setup, limits: see `Pool`.
+    """
+
+    def __init__(self, serve: str, setup: Any, limits: WorkerLimits) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Any, Future[JobReply]] | None] = queue.SimpleQueue()
+        self._pool = Pool(serve, setup, limits)
+        self._thread = threading.Thread(target=self._run, daemon=True, name="shared workers")
+        self._thread.start()
+
+    def submit(self, job: Any) -> Future[JobReply]:
+        """Start a job. Its future raises TypeError if the job is not JSON, WorkersLost if the workers are gone."""
+        future: Future[JobReply] = Future()
+        self._jobs.put((job, future))
+        return future
+
+    def close(self) -> None:
+        """End the workers; jobs without a reply raise WorkersLost."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        open_jobs: dict[int, Future[JobReply]] = {}
+        while True:
+            try:
+                while not open_jobs or not self._jobs.empty():
+                    taken = self._jobs.get()
+                    if taken is None:
+                        self._pool.close()
+                        self._fail(open_jobs, WorkersLost("the worker processes were closed"))
+                        return
+                    self._submit(*taken, open_jobs)
+                for number, reply in self._pool.receive(SHARED_SECONDS):
+                    open_jobs.pop(number).set_result(reply)
+            except WorkersLost as error:
+                self._fail(open_jobs, error)
+
+    def _submit(self, job: Any, future: Future[JobReply], open_jobs: dict[int, Future[JobReply]]) -> None:
+        try:
+            open_jobs[self._pool.submit(job)] = future
+        except (TypeError, WorkersLost) as error:
+            future.set_exception(error)
+
+    @staticmethod
+    def _fail(open_jobs: dict[int, Future[JobReply]], error: WorkersLost) -> None:
+        for future in open_jobs.values():
+            future.set_exception(error)
+        open_jobs.clear()
+
+
 _lock = threading.Lock()
-_shared: dict[tuple[str, WorkerLimits], Pool] = {}
+_shared: dict[tuple[int, str, WorkerLimits], SharedPool] = {}
 
 
-def ask(serve: str, setup: Any, limits: WorkerLimits, job: Any) -> JobReply:
-    """The reply to one job, from a pool that all calls with this `serve` and these limits share.
+def submit(serve: str, setup: Any, limits: WorkerLimits, job: Any) -> Future[JobReply]:
+    """Start a job in the pool that all calls with this `serve` and these limits share; returns its future reply.
 
-    The pool is made at the first call, with that call's `setup`, and ends with this process. Thread-safe.
+    The pool is made at the first call, with that call's `setup`, and ends with this process. Thread-safe. After a
+    fork the child makes its own.
 
     Raises:
-        TypeError: the job cannot be written as JSON.
-        WorkersLost: the supervisor cannot be kept alive.
+        WorkersLost: the worker processes cannot be started.
     """
+    key = (os.getpid(), serve, limits)
     with _lock:
-        pool = _shared.get((serve, limits))
-        if pool is None or not pool.owned:
-            pool = _shared[serve, limits] = Pool(serve, setup, limits)
-        return next(pool.completed([pool.submit(job)]))[1]
+        if key not in _shared:
+            _shared[key] = SharedPool(serve, setup, limits)
+        return _shared[key].submit(job)
 
 
 def close_shared() -> None:
-    """End the shared pools; the next call makes new ones."""
+    """End the shared pools of this process; the next call makes new ones."""
     with _lock:
-        for pool in _shared.values():
-            pool.close()
-        _shared.clear()
+        for key in [key for key in _shared if key[0] == os.getpid()]:
+            _shared.pop(key).close()
 
 
 atexit.register(close_shared)

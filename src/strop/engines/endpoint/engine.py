@@ -60,7 +60,7 @@ class Said(NamedTuple):
 
 
 class EndpointEngine:
-    """An `Engine` that asks `endpoint`, `concurrency` requests at a time; each sample is a request of its own.
+    """An `Engine` that asks `endpoint`, `concurrency` requests at a time; each sample is its own request.
 
     A sample's seed follows from the request's and its index. What an endpoint cannot be asked for is refused.
     `tell` hears, from `step`, that the endpoint does not answer, and that it does again.

@@ -140,7 +140,7 @@ class VllmSample(RunningSequence):
 
 
 T = TypeVar("T")
-MOST_TOP = 20  # best tokens that vLLM gives beside a scored one
+MOST_TOP = 20  # best tokens that vLLM gives with a scored one
 _MOMENT = 0.05  # seconds that a step waits, and after which an abort is sent again: it may have overtaken its request
 
 
@@ -214,10 +214,11 @@ class VllmEngine(BaseEngine):
         """
         self._refuse_if_failed()
         trained = self._folder.in_files(weights.collected(source))
-        given = weights.checked({**trained, **self._folder.beside}, self._folder.shapes, self._folder.tied, self._given)
+        known = self._folder
+        given = weights.checked({**trained, **known.buffers}, known.shapes, known.tied, self._given)
         self._refuse_older(version)
         given |= {name: given[original] for name, original in self._folder.tied.items()}
-        stored = {name: tensor.to(self._dtype) for name, tensor in given.items()} | self._folder.beside
+        stored = {name: tensor.to(self._dtype) for name, tensor in given.items()} | self._folder.buffers
         with written(stored, self._place) as folder:
             self._run(self._swap(folder, version, kv))
 
@@ -230,7 +231,7 @@ class VllmEngine(BaseEngine):
         """
         self._refuse_unready("score")
         if temperature not in (0.0, 1.0) or top > MOST_TOP:
-            able = f"vLLM scores given tokens at temperature 1 alone, with {MOST_TOP} of the best at most"
+            able = f"vLLM scores given tokens at temperature 1 only, with {MOST_TOP} of the best at most"
             raise InputError(f"temperature {temperature}, {top} of the best tokens: {able}")
         for ids in sequences:
             self._limits.refuse_sequence(ids, spare=1)

@@ -93,7 +93,7 @@ class LocalRunner:
 
 
 class RunProcess:
-    """A run in a child process (`run_process.py`).
+    """A run in a child process.
 
     Args:
         job: what to run; what it prints is appended to its log.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plot_plans(plans: Sequence[Simulation], bounds: Sequence[float], target: Path) -> Path:
-    """Write a PNG: a bar of seconds per update for each plan, a line at its bound, and idle shares beside it."""
+    """Write a PNG: a bar of seconds per update for each plan, a line at its bound, and idle shares next to it."""
     places = range(len(plans))
 
     def fill(figure: Figure) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # They tell apart what is printed in grey.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-FEW = 6  # curves beyond which asymptotes are not written beside their lines
+FEW = 6  # curves beyond which asymptotes are not written next to their lines
 BAND_CURVES = 12
 
 
@@ -39,7 +39,7 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
     """Draw points, curves, bands and asymptotes over a logarithmic compute axis; returns the PNG and the SVG.
 
     Filled points were fitted, faint ones cut off, hollow ones held back; a curve is solid where it was fitted and
-    dashed beyond; the dotted line is its asymptote A; crosses are predictions. A refused curve shows its points alone.
+    dashed beyond; the dotted line is its asymptote A; crosses are predictions. A refused curve shows only its points.
 
     Raises:
         InputError: there is no point to draw.

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from strop_verify.math.bounds import Bounds
-from strop_verify.pool import JobReply, Pool, WorkerLimits, ask
+from strop_verify.pool import JobReply, WorkerLimits, submit
 from strop_verify.verdict import UNDECIDED, Status, Verdict, shortened
 
 if TYPE_CHECKING:
@@ -71,26 +72,27 @@ def verify(
     Raises:
         WorkersLost: worker processes cannot be kept alive.
     """
-    job = _job(gold, response, settings or MathSettings())
-    return _verdict_of(ask(SERVE, None, limits or WorkerLimits(), job))
+    return _verdict_of(_begin(gold, response, settings, limits).result())
 
 
 def verify_all(
     pairs: Iterable[tuple[str, str]], settings: MathSettings | None = None, limits: WorkerLimits | None = None
 ) -> Iterator[tuple[int, Verdict]]:
-    """The verdicts on (gold, response) pairs as they come, each with the place of its pair; the workers share them.
+    """The verdicts on (gold, response) pairs as they come, each with the place of its pair; see `verify`.
 
     Raises:
         WorkersLost: worker processes cannot be kept alive.
     """
-    chosen = settings or MathSettings()
-    pool = Pool(SERVE, None, limits)
-    try:
-        numbers = [pool.submit(_job(gold, response, chosen)) for gold, response in pairs]
-        for place, reply in pool.completed(numbers):
-            yield place, _verdict_of(reply)
-    finally:
-        pool.close()
+    begun = {_begin(gold, response, settings, limits): place for place, (gold, response) in enumerate(pairs)}
+    for reply in as_completed(begun):
+        yield begun[reply], _verdict_of(reply.result())
+
+
+def _begin(
+    gold: str, response: str, settings: MathSettings | None, limits: WorkerLimits | None
+) -> Future[JobReply]:
+    job = {"gold": gold, "response": response, "settings": asdict(settings or MathSettings())}
+    return submit(SERVE, None, limits or WorkerLimits(), job)
 
 
 def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
@@ -148,10 +150,6 @@ def serve(setup: None) -> Any:
 def _handle(job: dict[str, Any]) -> tuple[float, str, str]:
     found = verify_here(job["gold"], job["response"], _read_settings(job["settings"]))
     return found.score, str(found.status), found.detail
-
-
-def _job(gold: str, response: str, settings: MathSettings) -> dict[str, Any]:
-    return {"gold": gold, "response": response, "settings": asdict(settings)}
 
 
 def _read_settings(fields: dict[str, Any]) -> MathSettings:

@@ -1,4 +1,4 @@
-"""A dashboard beside the run that it shows: a process of its own with low priority, so that the run is not slowed.
+"""A dashboard next to the run that it shows: a separate process with low priority, so that the run is not slowed.
 
     with following(Path("runs/grpo"), view):    # the view says where a browser finds it
         ...                                     # the run; its folder need not be there yet
@@ -34,7 +34,7 @@ def following(run: Path, view: View) -> Iterator[None]:
         StropError: its process cannot be started.
     """
     output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
-    child, end = start_module("strop.dashboard.beside", thread_environment(1), output)
+    child, end = start_module("strop.dashboard.follow", thread_environment(1), output)
     channel = Channel(end)
     try:
         view.note(f"dashboard: {_address(run, channel, child)}")
