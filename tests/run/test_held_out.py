@@ -247,7 +247,8 @@ def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path)
         train(small_config(*sets), tmp_path / "run", StopsAfter(2, signal.SIGINT))
     held_out.write_text(held_out.read_text().replace('"52"', '"152"').replace('"53"', '"fifty-three"'))
     changed = "2 of the 8 problems that the run held out have another answer than when it began"
-    assert changed in [one.found for one in resuming.preview(RunFolder.open(tmp_path / "run"), None, (), view)]
+    findings = resuming.preview(RunFolder.open(tmp_path / "run"), None, (), view)
+    assert any(changed in one.found for one in findings)
     resume(tmp_path / "run", view)
     problems_of(configure(str(tmp_path / "run")), TOKENIZER, view)
     told = [line for line in view.lines if changed in line]
