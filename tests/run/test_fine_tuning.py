@@ -23,7 +23,7 @@ from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config, tasks
 from strop.run.benchmark_plan import parse_models
-from strop.run.fine_tuner import as_demonstrations
+from strop.run.fine_tuning import as_demonstrations
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted
 from strop.training import checkpoint
