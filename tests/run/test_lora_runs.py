@@ -21,9 +21,9 @@ from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
 from strop.run.assembly import assemble
+from strop.run.models import export_checkpoint, open_checkpoint
 from strop.run.questions import preview
 from strop.run.run import Interrupted, resume, train
-from strop.run.tasks import export_checkpoint, open_checkpoint
 from strop.training import checkpoint
 from strop.training.learner import Learner
 from strop.verifiers.base import Verifier

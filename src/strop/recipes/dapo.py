@@ -15,7 +15,7 @@ from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import BOXED, dapo_17k, math_verifier
 from strop.training.settings import AdamW, BatchSettings

@@ -20,7 +20,7 @@ from strop.data.history import HardOnly
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import orz_13k_hard, orz_57k, tagged_math_verifier
 from strop.recipes._names import named

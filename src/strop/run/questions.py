@@ -10,13 +10,11 @@ A start, a resume, a dry run and the doctor use the same functions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.hub import silence
-from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
@@ -25,9 +23,8 @@ from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, PromptTemplate
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
-from strop.evaluation.benchmark_files import SUFFIXES
-from strop.evaluation.benchmarks import HELD_OUT
-from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
+from strop.evaluation.benchmarks import HELD_OUT, SUFFIXES
+from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
 from strop.model.policy import Policy
@@ -53,7 +50,7 @@ class AskedProblems(NamedTuple):
 
     config: RunConfig
     play: Play | None
-    sets: tuple[ValidationSet, ...]
+    sets: tuple[ProblemSet, ...]
     findings: list[Finding]
 
 
@@ -193,34 +190,25 @@ def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) ->
 
 def validation_sets(
     config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View, play: Play | None = None
-) -> tuple[ValidationSet, ...]:
+) -> tuple[ProblemSet, ...]:
     """The sets that a run is measured on while it trains: its held-out problems, asked as in training, and benchmarks.
 
     Raises:
         InputError: a benchmark cannot be found or used.
     """
     settings, sampling = config.evaluation, evaluation_sampling(config)
-    held_out: tuple[ValidationSet, ...] = ()
+    held_out: tuple[ProblemSet, ...] = ()
     if settings.every is not None and data.held_out is not None:
-        seed = derive(config.seed, "evaluation")
-        count = settings.samples_per_problem
-        own = ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed, play)
+        samples, seed, every = settings.samples_per_problem, held_out_seed(config.seed), settings.every
+        own = ProblemSet(HELD_OUT, data.held_out, samples, sampling, config.verifier, seed, play, every)
         held_out = (own,)
-    wanted = [
-        Wanted(
-            one.name,
-            one.every or settings.every or config.steps,
-            one.samples_per_problem or settings.samples_per_problem,
-            one.limit,
-        )
-        for one in settings.benchmarks
-    ]
-    folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
-    template = config.data.template
-    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note, play)
+    template, note = config.data.template, view.note
+    return held_out + benchmark_sets(
+        settings, config.steps, template, tokenizer, sampling, room, config.seed, note, play
+    )
 
 
-def _trained_benchmarks(config: RunConfig, sets: Sequence[ValidationSet], data: Data) -> Iterator[Finding]:
+def _trained_benchmarks(config: RunConfig, sets: Sequence[ProblemSet], data: Data) -> Iterator[Finding]:
     if not sets:
         return
     record, seen = ProblemRecord.of(data), trained_before(config.model.path)

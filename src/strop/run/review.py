@@ -11,12 +11,14 @@ from strop.base.view import View, counted
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.dataset import Dataset
+from strop.evaluation.evaluate import ProblemSet, held_out_seed
 from strop.recipes.resolve import resolve
 from strop.run.checks import Beginning, of_beginning, spread
 from strop.run.finding import Finding
 from strop.run.folder import RunFolder, is_run
+from strop.run.measuring import measure_open
+from strop.run.models import open_model
 from strop.run.questions import known_room, preview
-from strop.run.tasks import measured, open_model
 
 FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 
@@ -76,6 +78,8 @@ def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginni
     first = stage_configs(config)[0]
     policy, tokenizer = open_model(first, view)
     chosen, samples = train.subset(spread(len(train), count)), first.batch.samples_per_prompt
-    found = measured(first, policy, tokenizer, chosen, samples, first.sampling, view)
-    over = f"{counted(found['problems'], 'problems')}, {counted(found['samples_per_problem'], 'answers')} each"
-    return Beginning(found["pass_rate"], over, found["truncation_rate"])
+    seed = held_out_seed(first.seed)
+    asked = ProblemSet(chosen.name, chosen, samples, first.sampling, first.verifier, seed)
+    found = measure_open(first, policy, tokenizer, asked, view)
+    over = f"{counted(len(chosen), 'problems')}, {counted(samples, 'answers')} each"
+    return Beginning(found.pass_rate, over, found.truncation_rate)

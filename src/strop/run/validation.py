@@ -13,8 +13,8 @@ from typing import Any
 
 from strop.base.files import read_json, write_json
 from strop.evaluation.benchmarks import HELD_OUT
+from strop.evaluation.evaluate import PREFIX, ProblemSet, by_problem, gain, metrics
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.validation import PREFIX, ValidationSet, by_problem, gain, metrics
 from strop.orchestration.evaluator import Evaluator, MeasuredVersion, Weights
 from strop.training.checkpoint import Retention
 from strop.training.compute import ComputeMeter
@@ -40,7 +40,7 @@ class Validation:
 
     def __init__(
         self,
-        sets: Sequence[ValidationSet],
+        sets: Sequence[ProblemSet],
         evaluator: Evaluator,
         steps: int,
         compute: ComputeMeter,
