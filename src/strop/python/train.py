@@ -71,8 +71,8 @@ def environment_of(reward: Reward) -> Environment | None:
 def verifier_of(reward: Reward) -> Verifier:
     """The verifier that gives this reward.
 
-    Functions without verifiers make a `RewardFunction`, whose weighted sum is the reward as it is. Where verifiers are among them
-    it is a `WeightedSum`, and every score lies in [0, 1].
+    Functions without verifiers make a `RewardFunction`, whose weighted sum is the reward as it is. With verifiers among
+    them it is a `WeightedSum`, and every score lies in [0, 1].
 
     Raises:
         InputError: it is nothing of the kind, or a function cannot be called as a reward.
