@@ -229,7 +229,7 @@ def evaluate(
 ) -> EvaluationResult:
     """Sample every problem `samples_per_problem` times and judge the completions.
 
-    A problem's samples depend on `seed` and its id alone, not on the other problems, so that two evaluations with the
+    A problem's samples depend only on `seed` and its id, not on the other problems, so that two evaluations with the
     same seed compare sample by sample.
 
     Args:
@@ -241,7 +241,7 @@ def evaluate(
         seed: of the samples.
         progress: called as `progress(done, total, rollout)` after each judged completion.
         stall_seconds: how long neither a completion nor a verdict may arrive.
-        judge: of `verifier`, which may work in processes of its own, or an environment in front of it; stays open.
+        judge: of `verifier`, which may work in other processes, or an environment in front of it; stays open.
             None judges in this process.
         turn: called between two steps of the engine; what it raises ends the evaluation.
 

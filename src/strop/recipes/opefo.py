@@ -68,12 +68,12 @@ def static_scaling() -> RunConfig:
 
 
 def one_side_increasing() -> RunConfig:
-    """OPEFO's ablation that reweights the tokens that raise entropy alone (S+)."""
+    """OPEFO's ablation that reweights only the tokens that raise entropy (S+)."""
     return edit(qwen25_math_7b(), ["algorithm.loss.sides=increasing"])
 
 
 def one_side_decreasing() -> RunConfig:
-    """OPEFO's ablation that reweights the tokens that lower entropy alone (S−)."""
+    """OPEFO's ablation that reweights only the tokens that lower entropy (S−)."""
     return edit(qwen25_math_7b(), ["algorithm.loss.sides=decreasing"])
 
 

@@ -35,7 +35,7 @@ def _adamw(lr: float) -> AdamW:
 
 @named("open_reasoner_zero.7b")
 def _7b() -> RunConfig:
-    """Open-Reasoner-Zero-7B: PPO with a critic from a base model, GAE(1, 1), no KL, rewards for the answer alone."""
+    """Open-Reasoner-Zero-7B: PPO with a critic from a base model, GAE(1, 1), no KL, rewards only for the answer."""
     return RunConfig(
         recipe="open_reasoner_zero",
         steps=1000,
