@@ -28,8 +28,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.lab.scaling.curves import read_curve
 from strop.model.files import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec
-from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf
-from strop.orchestration.evaluator_process import WorkerEvaluator
+from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf, WorkerEvaluator
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes

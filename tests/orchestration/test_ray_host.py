@@ -14,8 +14,7 @@ import torch
 from strop.base.types import InputError, StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
-from strop.orchestration.ray_host import QueueConnection, RayHost
-from strop.orchestration.ray_workers import RayWorkers, gpus_left
+from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers, gpus_left
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightStore, read
 from strop.orchestration.worker_process import setup_of, written

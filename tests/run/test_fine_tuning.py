@@ -23,7 +23,7 @@ from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
 from strop.run.answering import sample_model
-from strop.run.fine_tuner import as_demonstrations
+from strop.run.fine_tuning import as_demonstrations
 from strop.run.folder import RunFolder
 from strop.run.measuring import evaluate_model
 from strop.run.models import configure, export_checkpoint, parse_models
