@@ -387,7 +387,7 @@ def _take(
     begin = time.perf_counter()
     if isinstance(message, WeightUpdate):
         engine.update_weights(read(message.weights), message.weights.version)
-        connection.send(Updated(message.weights.version, time.perf_counter() - begin, Work()))
+        connection.send(Updated(message.weights.version, Work()))
         return
     if not isinstance(message, Evaluate):
         raise TypeError(f"an evaluator knows no message {type(message).__name__}")

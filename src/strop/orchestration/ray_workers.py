@@ -171,7 +171,7 @@ class RayHost:
     """The actor. Its methods run concurrently with each other and with the entry.
 
     Args:
-        content: the pickled `Setup` of the worker. Read in the entry's thread, so that what cannot be is said.
+        content: the pickled `WorkerSetup` of the worker. Read in the entry's thread, so that what cannot be is said.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -280,7 +280,7 @@ class RayHandle(WatchedHandle):
 
 
 class RayWorkers(WatchingLauncher):
-    """A `Launcher` of Ray actors.
+    """A `WorkerLauncher` of Ray actors.
 
     Args:
         settings: which cluster, and what a worker needs of it.
