@@ -59,7 +59,7 @@ class BaseEngine(ABC):
         """Refuse sampling that no request could have here, before there is one.
 
         Raises:
-            InputError: see `Plan.of`.
+            InputError: see `ContinuationPlan.of`.
         """
         ContinuationPlan.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
 

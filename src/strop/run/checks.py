@@ -214,8 +214,8 @@ def _verifier(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenize
     calls correct is what the prompt should ask for.
     """
     name, problems = config.verifier.piece_name(), dataset.problems
-    if config.verifier.instruction(problems[0]) is None:  # it reads any form, or is a function of the user's
-        return
+    if config.verifier.session_functions():
+        return  # the user's functions only see the model's completions
     accepted = [form for form, text in FORMS.items() if _right(config, problems[0], text)]
     if not accepted:
         found = f"{name}: the reference {_short(problems[0].reference)} is no answer"
