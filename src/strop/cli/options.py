@@ -246,6 +246,8 @@ def _print_paragraphs(columns: Sequence[str], rows: Sequence[Sequence[str]], wid
     fold = textwrap.TextWrapper(
         width, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
+    if columns[0]:
+        print(f"\n{columns[0]}")
     for first, *others in rows:
         print(f"\n{first}")
         for column, cell in zip(columns[1:], others, strict=True):
