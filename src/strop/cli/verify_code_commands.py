@@ -41,10 +41,10 @@ def code(
     strop verify code cases.jsonl --out verdicts.jsonl
     strop verify code cases.jsonl --out verdicts.jsonl --test-seconds 2 --json
     """
-    from strop.verifiers.code_cases import read_cases, summary, verify_cases, write_results
+    from strop.verifiers.cases import read_code_cases, summary, verify_cases, write_results
     from strop.verifiers.code_verifier import CodeVerifier
 
-    read = read_cases(str(cases))
+    read = read_code_cases(str(cases))
     verifier = CodeVerifier(
         test_seconds=test_seconds, total_seconds=total_seconds, memory_mib=memory_mib, tokens=tokens, workers=workers,
         float_tolerance=float_tolerance or None, allow_unsafe_sandbox=allow_unsafe_sandbox,
