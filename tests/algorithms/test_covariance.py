@@ -151,7 +151,7 @@ def test_the_choice_follows_the_tokens(piece: ClipCov | KlCov, order: list[int],
 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
-    with pytest.raises(ValueError, match="below high"):
+    with pytest.raises(ValueError):
         ClipCov(low=5.0, high=1.0)
 
 

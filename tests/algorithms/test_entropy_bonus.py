@@ -87,5 +87,5 @@ def test_the_state_survives_json() -> None:
 
 
 def test_a_start_out_of_bounds_is_refused() -> None:
-    with pytest.raises(ValueError, match="outside"):
+    with pytest.raises(ValueError, match="start"):
         AdaptiveEntropy(start=0.1)

@@ -72,7 +72,7 @@ def test_metrics_by_type() -> None:
 
 
 def test_a_dual_clip_inside_a_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="must exceed"):
+    with pytest.raises(ValueError, match="dual_clip"):
         ArcherClip(dual_clip=1.4)
 
 

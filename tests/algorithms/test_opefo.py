@@ -133,5 +133,5 @@ def test_the_loss_has_no_ratio() -> None:
 def test_it_says_what_it_needs() -> None:
     assert Opefo().needs_scores and Opefo().strictly_on_policy
     for wrong in (1.0, -1.0, 2.0):
-        with pytest.raises(ValueError, match="than"):
+        with pytest.raises(ValueError, match="balance"):
             Opefo(balance=wrong)

@@ -36,7 +36,7 @@ def test_binary_reward(score: float, reward: float) -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="drops none"):
+    with pytest.raises(ValueError, match="refill"):
         Selection(zero_variance="keep", refill=True)
-    with pytest.raises(ValueError, match="must exceed wrong"):
+    with pytest.raises(ValueError, match="correct"):
         BinaryReward(correct=0.0, wrong=0.0)

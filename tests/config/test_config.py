@@ -15,7 +15,7 @@ from strop.base.types import InputError
 from strop.config.edits import flatten, parse_set
 from strop.config.parse import edit, parse, validated
 from strop.config.schema import RunConfig
-from strop.data.gsm8k import Gsm8k
+from strop.data.rows import Gsm8k
 from strop.model.settings import FreshModel
 from strop.recipes.resolve import resolve
 

@@ -21,8 +21,7 @@ from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.dashboard import reading
-from strop.dashboard.app import Dashboard
-from strop.dashboard.beside import following
+from strop.dashboard.app import Dashboard, following
 from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
@@ -41,7 +40,8 @@ def row(step: int, place: int, **changes: Any) -> dict[str, Any]:
         "completion": f"answer {place} of {step}",
         "prompt_ids": [1], "token_ids": list(range(65, 65 + length)), "logprobs": [-0.5] * length,
         "entropies": [0.25] * length, "versions": [{"version": step - 1, "start": 0, "end": length}],
-        "interrupted_at": None, "injected": [], "finish_reason": "length" if place % 2 else "stop",
+        "interrupted_at": None, "injected": [], "turns": [], "turn_scores": [], "restarts": [], "last_turn_at": 0,
+        "finish_reason": "length" if place % 2 else "stop",
         "reward": place / 10, "score": float(place % 3 == 0), "status": "correct" if place % 3 == 0 else "wrong",
         "detail": "",
     } | changes  # fmt: skip

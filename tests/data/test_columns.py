@@ -16,10 +16,8 @@ from tests.prepare.working import run
 from strop.base.types import InputError, Problem
 from strop.config.parse import edit
 from strop.data.columns import NoColumn, condition, pick
-from strop.data.files import JsonLines, ParquetFile
-from strop.data.flat_files import CsvFile
 from strop.data.problem_table import ProblemWriter
-from strop.data.rows import BrokenRow, Columns
+from strop.data.rows import BrokenRow, Columns, CsvFile, JsonLines, ParquetFile
 from strop.prepare.sources import Source
 from strop.recipes.resolve import resolve
 

@@ -15,7 +15,7 @@ from tokenizers import processors
 from strop.base.types import InputError, Message, Problem
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import assert_disjoint, build_dataset, load_data
-from strop.data.files import JsonLines
+from strop.data.rows import JsonLines
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain, encode_prompt, opening

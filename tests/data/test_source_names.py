@@ -9,10 +9,8 @@ from pydantic import ValidationError
 
 from strop.base.types import InputError
 from strop.data.chain_sum import ChainSum
-from strop.data.files import JsonLines, ParquetFile
-from strop.data.gsm8k import Gsm8k
 from strop.data.reasoning_gym import ReasoningGym
-from strop.data.rows import HubDataset
+from strop.data.rows import Gsm8k, HubDataset, JsonLines, ParquetFile
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource, parse_source
 from strop.data.templates import OpenReasonerZero

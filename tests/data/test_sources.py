@@ -17,10 +17,8 @@ from pyarrow import parquet
 
 from strop.base.types import InputError, Message, Problem
 from strop.data.chain_sum import ChainSum, signed_terms, solve
-from strop.data.files import JsonLines, ParquetFile
-from strop.data.gsm8k import Gsm8k
 from strop.data.reasoning_gym import ReasoningGym
-from strop.data.rows import Columns, HubDataset
+from strop.data.rows import Columns, Gsm8k, HubDataset, JsonLines, ParquetFile
 from strop.data.source import ProblemSource, parse_source
 
 ALL_SUMS_OF_TWO = {

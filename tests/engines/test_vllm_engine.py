@@ -30,10 +30,9 @@ from strop.engines.build import build_engine, embedded_settings, own_engine
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
-from strop.engines.vllm.engine import VllmEngine
+from strop.engines.vllm.engine import HEAD, VllmEngine, written
 from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.files import export
-from strop.model.folder import HEAD, written
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel
 from strop.orchestration.executor import PROBE_TOLERANCE

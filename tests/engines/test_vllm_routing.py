@@ -24,9 +24,8 @@ from strop.engines.continuation import StopStrings
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.requests import RequestLimits, checked
 from strop.engines.vllm.client import Chunk
-from strop.engines.vllm.engine import VllmEngine, VllmSample
+from strop.engines.vllm.engine import ModelFolder, VllmEngine, VllmSample
 from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
-from strop.model.folder import ModelFolder
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel
 from strop.run import preflight

@@ -19,8 +19,6 @@ from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.model.settings import EMBEDDED
 from strop.recipes import build
-from strop.run import engine_trial
-from strop.run.critique import criticise
 from strop.run.folder import RunFolder
 from strop.run.run import train
 
@@ -97,14 +95,3 @@ def test_recipes_whole(
         folder = RunFolder.open(tmp_path / "run")
         drawn = [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
         assert any(len(row["versions"]) > 1 for row in drawn)
-
-
-def test_doctor_tries_both_engines_and_names_the_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_trial, "SECONDS", 2.0)
-    sets = (*VLLM, "sampling.max_new_tokens=32")
-    findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, engines=True)}
-    rates = {
-        name: float(findings[f"engine {name}"].found.split()[0].replace(",", "")) for name in ("Torch", "Vllm")
-    }
-    assert min(rates.values()) > 0
-    assert findings["engine"].found.startswith(max(rates, key=lambda name: rates[name]))

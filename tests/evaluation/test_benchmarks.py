@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.base.types import InputError, Problem
-from strop.data.files import JsonLines
-from strop.data.rows import HubDataset
+from strop.data.rows import HubDataset, JsonLines
 from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain
 from strop.evaluation.benchmarks import (
     CATALOGUE,
@@ -271,7 +270,7 @@ def test_a_file_with_columns_of_its_own_says_how_it_is_measured(tmp_path: Path) 
         load_problems(benchmark(str(file)))
     said = str(caught.value)
     assert "frage.jsonl:1: no column with the question; looked for prompt, question" in said
-    assert f"strop eval MODEL --source {file} --set data.source.columns.prompt=COLUMN" in said
+    assert f"strop eval MODEL --set data.source={file} --set data.source.columns.prompt=COLUMN" in said
 
 
 @pytest.mark.parametrize("content", ["{", '{"a": 1}', "[3]"])

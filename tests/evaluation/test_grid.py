@@ -11,7 +11,6 @@ import pytest
 from tests.evaluation.results import keep, result
 
 from strop.base.types import InputError
-from strop.cli.options import print_report
 from strop.evaluation.grid import Column, Grid, average, best_model, compare, load_grid, value_of
 from strop.evaluation.result import EvaluationResult
 from strop.report.evaluation_report import parse_average, table, write_report
@@ -165,25 +164,6 @@ def test_where_models_are_level_no_best_is_named(tmp_path: Path) -> None:
     [found] = json.loads((tmp_path / "results.json").read_text())["averages"].values()
     assert found["best"] is None and len(found["values"]) == 3
     assert "no best by Avg. of x: one and two are level" in (tmp_path / "report.md").read_text()
-
-
-def test_no_table_of_the_report_is_wider_than_the_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Long names, four models and five benchmarks: tables are split, and nothing is lost."""
-    monkeypatch.setenv("COLUMNS", "80")
-    names = [f"runs/a-long-name-{number}" for number in range(4)]
-    found = grid({(model, f"bench{b}"): result(EASY) for model in names for b in range(5)}, ["math"] * 5)
-    write_report(found, tmp_path, ("avg", "pass"), pictures=False)
-    text = (tmp_path / "report.md").read_text()
-    print_report(text)
-    lines = capsys.readouterr().out.splitlines()
-    prose = ("Sampled", "Gains", "no best")  # which is the terminal's to wrap
-    tables = [line for line in lines if not line.startswith(prose)]
-    assert max(map(len, tables)) <= 80 and not any("|" in line for line in tables)
-    cells = [cell.strip() for line in text.splitlines() if line.startswith("|") for cell in line.split("|")[1:-1]]
-    shown = " ".join(" ".join(lines).split())
-    assert all(cell in shown for cell in cells if cell.strip("-:"))
 
 
 def test_one_model_needs_no_comparison(tmp_path: Path) -> None:

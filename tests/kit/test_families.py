@@ -18,8 +18,8 @@ from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.vllm.engine import ModelFolder
 from strop.model.attention_kinds import longest_sequence
-from strop.model.folder import ModelFolder
 from strop.model.policy import PackedInputs, load_policy
 from strop.model.settings import ModelSettings
 
@@ -71,7 +71,7 @@ def test_weights_are_published_as_transformers_saves_them(family: str, tmp_path:
     saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
     read = ModelFolder.read(folder)
     shutil.rmtree(folder)
-    given = dict(read.in_files(policy.weights())) | read.beside
+    given = dict(read.in_files(policy.weights())) | read.buffers
     assert given.keys() == read.shapes.keys()
     given |= {name: given[original] for name, original in read.tied.items() if name in saved}
     assert given.keys() == saved.keys()

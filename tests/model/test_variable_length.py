@@ -89,7 +89,7 @@ def test_more_than_the_output_is_refused():
         return torch.zeros(1), torch.zeros(1)
 
     offsets = torch.tensor([0, 16], dtype=torch.int32)
-    with pytest.raises(TypeError, match="more than the output"):
+    with pytest.raises(TypeError):
         adapted(talkative)(states(4), states(4), states(4), offsets, 16, 1.0)
 
 

@@ -35,8 +35,8 @@ from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
 from strop.run.assembly import assemble
-from strop.run.benchmark_plan import BenchmarkPlan, parse_models
-from strop.run.benchmarking import measure
+from strop.run.measuring import BenchmarkPlan, measure
+from strop.run.models import parse_models
 from strop.run.run import Interrupted, RunOutcome, resume, train
 from strop.training import checkpoint
 from strop.training.checkpoint import DiskFull
@@ -170,9 +170,10 @@ def test_a_benchmark_is_measured_as_strop_eval_measures_it(
     plan = BenchmarkPlan(
         models=parse_models([f"run={examined[0]}"]),
         benchmarks=(benchmark(str(exam)),),
-        protocol=changed(PLAIN, samples="3", budget=12, temperature=1.0),
+        protocol=changed(PLAIN, samples="3"),
         out=tmp_path / "kept",
         seed=0,
+        sets=("sampling.max_new_tokens=12", "sampling.temperature=1.0"),
     )
     found = measure(plan, SilentView()).results["run", "exam"]
     last = metrics(examined[0])[-1]

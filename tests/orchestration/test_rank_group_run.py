@@ -23,8 +23,8 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroupLost
 from strop.run.folder import RunFolder
 from strop.run.learners import RankGroupLearner
+from strop.run.models import open_checkpoint
 from strop.run.run import resume, train
-from strop.run.tasks import open_checkpoint
 from strop.training import checkpoint
 
 SETS = (

@@ -24,7 +24,7 @@ from tests.runs import assert_same_run, metrics, small_config
 from strop.base.types import StropError
 from strop.base.view import SilentView
 from strop.lab.ablation.manifest import read_manifest
-from strop.lab.ablation.ray_runner import Needs, RayRunner
+from strop.lab.ablation.runners import Needs, RayRunner
 from strop.lab.ablation.scheduler import execute
 from strop.orchestration.connection import WorkerHandle, WorkerSpec, end
 from strop.orchestration.fleet import Supervision

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.prepare.working import questions, run, write_lines
 
-from strop.prepare.candidates import CandidateIndex, MinHashKeys
+from strop.prepare.deduplicate import CandidateIndex, MinHashKeys
 from strop.prepare.text import normalize
 
 NOUNS = [

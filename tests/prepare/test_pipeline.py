@@ -20,8 +20,8 @@ from strop.base.imports import allow_module
 from strop.base.types import InputError, Message, Problem, StropError
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.data.files import ParquetFile
 from strop.data.problem_table import ProblemWriter, count_rows, read_problems
+from strop.data.rows import ParquetFile
 from strop.data.source import parse_source
 from strop.prepare import Dropped, FilterStep, load_config, parse_config, prepare
 from strop.prepare.config import EXAMPLE

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.prepare.symbols import canonical_number
-from strop.prepare.text import normalize, same_question, same_typing
+from strop.prepare.text import canonical_number, normalize, same_question, same_typing
 
 QUESTION = (
     "Mia's shop sells 12 red apples for $1.50 each, and half as many pears for $2. How much is it for 1,250 of them?"

@@ -13,8 +13,7 @@ import pytest
 
 from strop.base.types import InputError, Problem
 from strop.data.chain_sum import ChainSum
-from strop.data.files import ParquetFile
-from strop.data.rows import Columns
+from strop.data.rows import Columns, ParquetFile
 from strop.python.problems import count_of, problems_of, source_of, stored
 
 ROWS: list[dict[str, Any]] = [

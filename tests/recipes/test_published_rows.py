@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from strop.base.types import Problem
-from strop.data.files import JsonLines
 from strop.data.mixture import Mixture
-from strop.data.rows import HubDataset
+from strop.data.rows import HubDataset, JsonLines
 from strop.data.source import ProblemSource
 from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.recipes.resolve import resolve

@@ -21,9 +21,9 @@ from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
 from strop.run.assembly import assemble
+from strop.run.models import export_checkpoint, open_checkpoint
 from strop.run.questions import preview
 from strop.run.run import Interrupted, resume, train
-from strop.run.tasks import export_checkpoint, open_checkpoint
 from strop.training import checkpoint
 from strop.training.learner import Learner
 from strop.verifiers.base import Verifier
@@ -114,9 +114,9 @@ def test_a_small_rank_without_its_alpha_is_noted_where_a_run_starts(tmp_path: Pa
     assemble(small_config("model.lora.rank=4"), alone).executor.close()
     (told,) = (line for line in alone.lines if "lora" in line)
     assert "alpha / rank = 16," in told and told.endswith("set model.lora.alpha=8")
-    assert told in preview(small_config("model.lora.rank=4"), dry).warnings
+    assert told in [one.line for one in preview(small_config("model.lora.rank=4"), dry).findings]
     for usual in (("model.lora.rank=4", "model.lora.alpha=16"), ("model.lora.rank=16",), ()):
-        assert not [line for line in preview(small_config(*usual), dry).warnings if "lora" in line]
+        assert not [one for one in preview(small_config(*usual), dry).findings if one.code == "large-adapters"]
     (tmp_path / "worked.jsonl").write_text(json.dumps({"prompt": "1+1=", "completion": "2"}) + "\n")
     tuned = Noting()
     sets = ["model.fresh.hidden_size=32", "model.lora.rank=4", "training.epochs=1"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.cli import app
 from strop.model.files import export
-from strop.run.accelerators import Finding
+from strop.run.finding import Finding
 from strop.run.smoke import CheckOutcome, as_markdown, smoke
 
 
@@ -65,7 +65,7 @@ def test_ranks_fail_where_they_cannot_reach_each_other(monkeypatch: pytest.Monke
 
 def test_the_table_is_markdown() -> None:
     table = as_markdown(
-        [Finding("NCCL", "ok", "2.28.9")], [CheckOutcome("bf16 update", "FAIL", "the loss is nan", 1.25)]
+        [Finding("nccl", "ok", "NCCL", "2.28.9")], [CheckOutcome("bf16 update", "FAIL", "the loss is nan", 1.25)]
     )
     assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()][2:] == [
         ["NCCL", "", "2.28.9", ""], ["bf16 update", "FAIL", "the loss is nan", "1.2"],

@@ -66,7 +66,7 @@ def test_kl_in_the_reward_is_of_the_policy_that_is_held(anchor: str) -> None:
 
 
 def test_a_truncated_completion_out_of_the_loss_still_has_values() -> None:
-    sets = ("algorithm.advantage=Gae", "critic.optim.lr=1e-12", "algorithm.truncation_mask=after")
+    sets = ("algorithm.advantage=Gae", "critic.optim.lr=1e-12", "algorithm.truncation_mask=drop")
     config = small_config(*STILL[:2], *sets, "steps=1")
     made = assemble(config, SilentView()).learner
     assert isinstance(made, Learner)

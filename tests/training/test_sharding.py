@@ -136,7 +136,7 @@ def test_buffers_that_cannot_be_computed_are_refused() -> None:
     odd = nn.Module()
     odd.register_buffer("slopes", torch.ones(3), persistent=False)
     model.model.layers[0].odd = odd
-    with pytest.raises(InputError, match="model.layers.0.odd .*cannot be made again.*trainers=1"):
+    with pytest.raises(InputError, match=r"model\.layers\.0\.odd"):
         sharding.restore_buffers(model)
 
 

@@ -170,7 +170,7 @@ def test_an_anchor_of_its_own_replaces_the_generators():
 def test_a_column_that_only_some_samples_have_is_refused():
     samples = make_samples(3)
     samples[1] = replace(samples[1], old_entropies=samples[1].logprobs)
-    with pytest.raises(ValueError, match="old_entropies is filled in only 1 of 3"):
+    with pytest.raises(ValueError, match="old_entropies"):
         pack(samples, TokenMean(), 1000)
 
 
@@ -235,7 +235,7 @@ def test_a_broken_gradient_of_few_parameters_is_named(trained, named):
     for name in trained:
         policy.head.get_parameter(name).requires_grad_(True)
     trainer = Trainer(policy, Poisoned(sequence=7, gradient_only=True), SGD_LIKE, 10)
-    with pytest.raises(NonFiniteLoss, match=f": the gradient of {named} is not finite"):
+    with pytest.raises(NonFiniteLoss, match=named):
         trainer.update(pack(make_samples(), TokenMean(), 25))
 
 

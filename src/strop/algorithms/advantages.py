@@ -1,4 +1,4 @@
-"""Advantages: how much better a completion was than the policy's usual one.
+"""Advantages: how much better a completion is than the policy's average.
 
 S completions of the step, T tokens of one.
 """
@@ -32,9 +32,9 @@ class Outcomes:
             because a statistic over "all generations" counts them.
         trained: S bool [T_s], tokens that were sampled, not injected; None: all were.
         values: S float32 [T_s], the critic's, of the state each token was chosen in; None without a critic.
-        token_rewards: S float32 [T_s], the reward each token has of its own (KL in the reward); None for none.
+        token_rewards: S float32 [T_s], a reward for each token (KL in the reward); None for none.
         turns: S tuples of where each turn after the first begins; None: one turn each.
-        turn_rewards: S tuples of what an environment gave for the turns it answered, beside `rewards`; None for none.
+        turn_rewards: S tuples of further rewards that an environment gave for the turns it answered; None for none.
     """
 
     rewards: NDArray[np.float64]
@@ -56,7 +56,7 @@ class Outcomes:
 
     @property
     def totals(self) -> NDArray[np.float64]:
-        """float64 [S]: the reward of each completion, those of its tokens included."""
+        """float64 [S]: the reward of each completion, including the rewards of its tokens."""
         if self.token_rewards is None:
             return self.rewards
         return self.rewards + np.array([column.sum(dtype=np.float64) for column in self.token_rewards])
@@ -74,7 +74,7 @@ class Advantage(Piece):
 
     @property
     def compares_group(self) -> bool:
-        """Whether the other completions of a group are the baseline, so that one completion alone has none."""
+        """Whether the other completions of a group are the baseline, so that a single completion has none."""
         return False
 
     @property
@@ -135,7 +135,7 @@ class GroupRelative(Advantage):
         _, member = np.unique(outcomes.group, return_inverse=True)
         size = np.bincount(member)
         mean = np.bincount(member, weights=rewards) / size
-        alone = size[member] == 1
+        single = size[member] == 1
         centred = rewards - mean[member]
         if self.baseline == "leave_one_out":
             centred = centred * (size / np.maximum(size - 1, 1))[member]
@@ -145,7 +145,7 @@ class GroupRelative(Advantage):
             squares = np.bincount(member, weights=(rewards - mean[member]) ** 2)
             spread = np.sqrt(squares / np.maximum(size - self.ddof, 1))
             # The public code's rule for a group of one: mean 0, standard deviation 1.
-            return _over(np.where(alone, rewards, centred), np.where(alone, 1.0, spread[member]) + self.eps)
+            return _over(np.where(single, rewards, centred), np.where(single, 1.0, spread[member]) + self.eps)
         chosen = outcomes.survives if self.batch == "survivors" else np.ones_like(outcomes.survives)
         if self.normalization == "token_std":
             return normalize_tokens(centred, outcomes.sampled * chosen, self.eps)
@@ -181,7 +181,7 @@ def normalize_tokens(
 def gae(
     rewards: NDArray[np.floating], values: NDArray[np.floating], gamma: float, lam: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    r"""Generalised advantage estimates of one sequence and what its critic should have said.
+    r"""Generalised advantage estimates of one sequence, and the critic's targets.
 
         δ_t = r_t + γ V_{t+1} − V_t,   A_t = δ_t + γ λ A_{t+1},   target_t = A_t + V_t,   V = A = 0 after the last token
 
@@ -236,7 +236,7 @@ class TurnLevel(Advantage):
 
     r_ij is what the environment gave for turn j of completion i (`Reply.score`); to that of the last turn the
     completion's own reward is added. A token has the normalised rewards of its turn and of all later ones. Of single
-    turns without scores of their own this is GRPO (`GroupRelative`).
+    turns without scores this is GRPO (`GroupRelative`).
 
     Fields:
         ddof, eps: of the standard deviation, see `GroupRelative`.

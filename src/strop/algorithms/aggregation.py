@@ -56,7 +56,7 @@ class PromptMean(Aggregation):
 
 
 class ConstantDenominator(Aggregation):
-    """A fixed token count per sequence: 1 / (S · tokens), so that length carries no weight of its own (Dr. GRPO)."""
+    """A fixed token count per sequence: 1 / (S · tokens); a sequence's length changes no weight (Dr. GRPO)."""
 
     tokens: Annotated[int, Field(ge=1)]
 

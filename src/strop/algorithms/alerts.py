@@ -1,4 +1,4 @@
-"""Alerts: what a user should hear of while a run goes on, said when it begins and not at each step that it lasts."""
+"""Alerts: warnings during a run, given when a condition begins to hold and not at every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class AlertLimits(Settings):
-    """Beyond which an alert begins.
+    """The thresholds of the alerts.
 
     Fields:
         truncation: share of truncated completions; 10 to 15 % typically destabilised training (ScaleRL, A.16).
@@ -68,7 +68,7 @@ def alerts(row: Row, memory: Memory, limits: AlertLimits | None = None) -> tuple
 
 
 def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
-    """A line for each alert that holds by this row alone, an empty one for the others."""
+    """A line for each alert that this row raises without its history; an empty line for the others."""
 
     def above(name: str, limit: float) -> float | None:
         value = row.get(name)

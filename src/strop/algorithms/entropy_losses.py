@@ -38,7 +38,7 @@ class ArcherClip(PolicyLoss):
         loss = −min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   ε = clip_reasoning where e ≥ τ, clip_knowledge elsewhere
 
     ρ = exp(clamp(log π − log π_anchor, ±log_ratio_limit)). The clip is the paper's. `dual_clip` (the loss of a negative
-    advantage is at most dual_clip · |A|) and `log_ratio_limit` are in the released code alone and are on by default,
+    advantage is at most dual_clip · |A|) and `log_ratio_limit` are only in the released code and are on by default,
     as it ran; None takes either away. clip_knowledge = 0 is the ablation of Section 4.3.2.
     """
 
@@ -78,7 +78,7 @@ class ArcherClip(PolicyLoss):
 
 
 class LowEntropyMask(PolicyLoss):
-    """Only reasoning tokens are trained: another loss, 0 on knowledge tokens. What Archer argues against.
+    """Only reasoning tokens are trained: another loss, 0 on knowledge tokens. Archer's baseline.
 
     The knowledge tokens stay in the denominator, as in the objective of the paper that proposed it ("Beyond the 80/20
     rule"), which sorts tokens by a quantile over the batch: `EntropyQuantile(scope="batch")`.

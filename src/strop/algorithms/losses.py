@@ -71,17 +71,17 @@ class PolicyLoss(Piece):
 
     @property
     def needs_collision(self) -> bool:
-        """Whether `tokens.scored_collision` is read, beside the other scores."""
+        """Whether `tokens.scored_collision` is read, in addition to the other scores."""
         return False
 
     @property
     def needs_token_types(self) -> bool:
-        """Whether `tokens.reasoning` is read (`algorithm.token_types` says how it is found)."""
+        """Whether `tokens.reasoning` is read (computed by `algorithm.token_types`)."""
         return False
 
     @property
     def strictly_on_policy(self) -> bool:
-        """Whether the loss is only right where the policy that samples is the policy that is updated."""
+        """Whether the loss is valid only when the sampling policy is the updated policy."""
         return False
 
     def prepare(self, tokens: Tokens, seed: int) -> Tokens:
@@ -284,9 +284,9 @@ class SequenceMask(Correction):
     Fields:
         low, high: the range of s in which a sequence is kept; None: no bound on that side.
         ratio: which s. The product needs a wide range: it grows with the length.
-        factor: what kept tokens carry: `one` (rejection alone), `token` (w_t) or `sequence` (s).
+        factor: what kept tokens carry: `one` (only rejection), `token` (w_t) or `sequence` (s).
 
-    The defaults reject alone, by the geometric mean; `ratio="product", factor="sequence", low=None` is what trainers
+    The defaults only reject, by the geometric mean; `ratio="product", factor="sequence", low=None` is what trainers
     offer as a sequence-level importance mask.
     """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpdateContext:
-    """The inputs of an update besides its tokens.
+    """The inputs of an update other than its tokens.
 
     Attributes:
         seed: of the update's random choices.

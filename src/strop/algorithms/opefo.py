@@ -1,4 +1,4 @@
-"""OPEFO: the policy gradient with entropy-increasing and entropy-decreasing tokens brought into balance.
+"""OPEFO: a policy gradient that balances entropy-increasing and entropy-decreasing tokens.
 
 Shapes: M trained tokens.
 """

@@ -1,4 +1,4 @@
-"""Regularizers: terms beside the policy loss, per token, that see entropies, the reference policy and their own state.
+"""Regularizers: per-token terms added to the policy loss; they may read entropies, the reference policy and a state.
 
 Shapes: M trained tokens of a micro-batch. The update's loss gains Σ_m share[m] · term[m], where the share is the
 token's weight in the policy loss unless the regularizer says otherwise. The pieces: `kl`, `entropy_bonus`.

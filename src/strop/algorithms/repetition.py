@@ -1,4 +1,4 @@
-r"""Repetition: how much of a text has been there before, and from which token on.
+r"""Repetition: how much of a text repeats earlier parts of it, and from which token on.
 
 n characters of a text, T tokens of a completion, W words.
 """

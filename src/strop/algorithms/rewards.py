@@ -1,4 +1,4 @@
-"""Rewards: from a verdict and a completion to the number that is learned from, and its shaping by length."""
+"""Rewards: from a verdict and a completion to a number, and shaping by length."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BinaryReward(Reward):
 
 
 class DirectReward(Reward):
-    """What reward functions of the user's own returned, as it is; a verifier's score where there are none."""
+    """The value that the user's reward functions returned, unchanged; without them, the verifier's score."""
 
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
         return verdict.value

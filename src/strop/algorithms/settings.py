@@ -21,10 +21,10 @@ class Selection(Settings):
     """Which groups enter the loss.
 
     Fields:
-        zero_variance: `keep` trains on every group; `drop` leaves out those whose rollouts all came to the same
+        zero_variance: `keep` trains on every group; `drop` leaves out those whose rollouts all have the same outcome
             (effective batch, ScaleRL; rejection, Skywork-OR1).
-        of: whether "the same" is said of the verifier's score (or the value of the user's own reward functions), or of
-            the shaped reward; scores of single turns must be the same besides.
+        of: what must be equal: the verifier's score (or the value of the user's reward functions), or the shaped
+            reward; scores of single turns must be equal too.
         refill: a dropped group is replaced by a new prompt within the step (DAPO's dynamic sampling); otherwise
             the step trains on what is left.
         no_positive_resampling: a prompt whose group came to this pass rate or more is never asked again (ScaleRL: .9).
@@ -42,13 +42,13 @@ class Selection(Settings):
         return self
 
     def keeps(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether a group is trained on whose countable rollouts are these. Without any it never is."""
+        """Whether a group with these countable rollouts is trained on; False if there are none."""
         if not rollouts:
             return False
         return self.zero_variance == "keep" or not self.is_uniform(rollouts)
 
     def is_uniform(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether all of them came to the same."""
+        """Whether all rollouts have the same outcome."""
         outcomes = {(r.verdict.value if self.of == "score" else r.reward, r.verdict.turn_scores) for r in rollouts}
         return len(outcomes) <= 1
 
@@ -72,7 +72,7 @@ class AlgorithmSettings(Settings):
         selection: which groups are trained on.
         kl_in_reward: a penalty on every token for leaving the reference policy, taken off the reward.
         advantage: from rewards (and the critic's values) to an advantage per token.
-        truncation_mask: what is done with truncated completions. `none` trains them as any other. `zero` sets their
+        truncation_mask: the treatment of truncated completions. `none` trains them as any other. `zero` sets their
             advantage to 0 and keeps their tokens in the loss's denominator and in its regularizers (Skywork-OR1,
             Ablation 3, Adv-Mask-After); `drop` leaves their tokens out of the loss altogether (ScaleRL). With both the
             completions count in their group's mean and standard deviation; `zero_before` (Adv-Mask-Before) and
@@ -80,10 +80,10 @@ class AlgorithmSettings(Settings):
         anchor: what importance ratios are taken against: the log-probs the `generator` recorded, or those the trainer
             finds for the same tokens before the batch's first update (`recomputed`, as verl and Open-Reasoner-Zero do).
         correction: with a recomputed anchor, the factor on each token's loss for π_anchor / π_generator.
-        token_types: which tokens reason and which recall, for the pieces that tell them apart.
+        token_types: which tokens reason and which recall, for the pieces that distinguish them.
         loss: the policy loss.
-        regularizers: terms beside it.
-        reference: the policy that KL terms hold on to.
+        regularizers: terms that are added to it.
+        reference: the reference policy of KL terms.
         aggregation: from a loss per token to one number.
     """
 
@@ -114,5 +114,5 @@ class AlgorithmSettings(Settings):
 
     @property
     def needs_token_types(self) -> bool:
-        """Whether a piece tells reasoning from knowledge tokens."""
+        """Whether a piece distinguishes reasoning from knowledge tokens."""
         return self.loss.needs_token_types or any(term.needs_token_types for term in self.regularizers)

@@ -28,7 +28,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 class ValueAdvantage(Advantage):
-    """An advantage that reads a critic's values, and says what the critic should have said."""
+    """An advantage that reads a critic's values and computes the critic's targets."""
 
     @property
     def needs_values(self) -> bool:
@@ -50,7 +50,7 @@ class Gae(ValueAdvantage):
 
     Fields:
         gamma: the discount.
-        lam: λ; 1 trusts rewards alone, less trusts the critic for what is far.
+        lam: λ; 1 trusts only rewards, less trusts the critic for distant tokens.
         normalization: `tokens` subtracts the mean and divides by the root of (biased variance + eps) over all sampled
             tokens of the groups that are trained on; `none` leaves the advantages as they are.
         eps: added to that variance.

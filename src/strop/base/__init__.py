@@ -1,1 +1,1 @@
-"""The ground of every part: types, pieces, metrics, seeds and files. Nothing here imports torch."""
+"""Used by every part: types, pieces, metrics, seeds and files. Nothing here imports torch."""

@@ -16,7 +16,7 @@ TEMPORARY = ".partial"
 
 
 def cache_folder() -> Path:
-    """Where strop keeps what it can make again: $STROP_CACHE, else the user's cache folder."""
+    """The folder of files that strop can make again: $STROP_CACHE, else the user's cache folder."""
     own = os.environ.get("STROP_CACHE")
     if own:
         return Path(own).expanduser()
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turn a failure of the disk (full, read-only, no permission) into one line that names the path."""
+    """Turn an `OSError` (disk full, read-only, no permission) into a `StropError` that names the path."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,7 @@ def writing(target: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A temporary path beside `target` to write to; forced to disk and renamed over it when the block succeeds."""
+    """A temporary path next to `target` to write to; fsynced and renamed over it when the block succeeds."""
     temporary = target.with_name(f".{target.name}{TEMPORARY}")
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The last part of each path, with as many folders before it as it takes to tell it from the others."""
+    """The last part of each path, with as many parent folders as make it unique."""
     names = []
     for path in paths:
         count = 1
@@ -86,8 +86,8 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def beside(path: Path) -> str:
-    """The end of an error about a folder that is not there: the one beside it that was probably meant, or nothing."""
+def nearest_folder(path: Path) -> str:
+    """The end of an error about a missing folder: `; did you mean …?` with a similar name next to it, or nothing."""
     folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     meant = near(path.name, folders)
     return "" if meant is None else f"; did you mean {path.parent / meant}?"

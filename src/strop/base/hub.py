@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be asked: one request, before its libraries ask patiently for every file."""
+"""Whether the Hugging Face hub is reachable: one quick request before its libraries retry for every file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from strop.base.types import first_line
 
-SECONDS = 5.0  # to answer one small request; what is downloaded afterwards has the patience of the libraries
+SECONDS = 5.0  # for one small request; downloads afterwards use the libraries' timeouts
 
 
 def silence() -> str | None:
-    """Why the hub cannot be asked, or None where it answers, with whatever status.
+    """Why the hub cannot be reached; None if it answers, with any status.
 
     The libraries try each file six times over half a minute, which is right for a download that breaks and wrong for a
-    machine without network or a name that was a slip of the pen. What is in the hub's cache is loaded all the same.
+    machine without network or a mistyped name. Cached files are loaded anyway.
     """
     from huggingface_hub import constants, get_session
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def has_cached(name: str, revision: str | None = None) -> bool:
 
 @contextmanager
 def offline_data(datasets: Any) -> Iterator[None]:
-    """The package `datasets` takes what is cached alone; it has a switch for all its calls and none for one."""
+    """Make the package `datasets` use only its cache. Its switch is global, so it is set back afterwards."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:

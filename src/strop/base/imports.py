@@ -1,4 +1,4 @@
-"""What runs code is allowed by the user: modules by `--import`, settings by `--set` or `--allow`.
+"""Code runs only if the user allows it: modules by `--import`, settings by `--set` or `--allow`.
 
 A configuration may name a piece `module:Class` only where the user of this very command has allowed the module: the
 folder of a stranger's run executes nothing by itself. What a run was made with stands in its run.json, so that printed
@@ -31,7 +31,7 @@ _recorded: dict[str, str] = {}  # the same of runs that were opened, which are n
 
 
 def allow_module(named: str) -> None:
-    """Import a module of the user's own, or a file of it, so that its pieces may be named `module:Class`.
+    """Import a user's module or Python file, so that its pieces may be named `module:Class`.
 
     Raises:
         InputError: it cannot be imported.
@@ -74,7 +74,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 def allow_modules(modules: Iterable[tuple[str, str]]) -> None:
-    """Allow, in another process, what `modules_allowed` named: by name, or from its file, as a script was run.
+    """Allow, in another process, the modules of `modules_allowed`: by name, or from its file.
 
     Raises:
         InputError: a module cannot be imported.
@@ -111,7 +111,7 @@ def modules_allowed() -> list[tuple[str, str]]:
 
 
 def to_record(written: str) -> list[dict[str, str]]:
-    """The entry of run.json about the modules that a configuration written as JSON names."""
+    """The entry of run.json for the modules that a configuration, given as JSON, names."""
     named = [(name, file) for name, file in modules_allowed() if f'"{name}:' in written and name != MAIN]
     found = [{"module": name, "file": file, "import": _allowed[name]} for name, file in named]
     if f'"{MAIN}:' in written:
@@ -147,7 +147,7 @@ def command(words: str, run: Path, more: str = "") -> str:
 # ---------------------------------------------------------------------- settings that run code
 
 CODE = {
-    "trust_remote_code": "runs the Python code that lies beside a model",
+    "trust_remote_code": "runs Python code from the model's folder",
     "engine.python": "names a program to start",
     "engine.arguments": "can name modules and files that vLLM imports",
     "ray.address": "joins a cluster whose messages can run code",
@@ -157,19 +157,19 @@ _settings: dict[str, str | None] = {}  # that the user of this command has named
 
 
 def allow_settings(keys: Iterable[str]) -> None:
-    """Let files and run folders have these settings, named by their dotted keys, whatever their values."""
+    """Allow these settings, named by their dotted keys, in files and run folders, with any value."""
     _settings.update(dict.fromkeys(keys))
 
 
 def allow_edits(sets: Iterable[str]) -> None:
-    """Let files and run folders have what `--set KEY=VALUE` says, and no other value."""
+    """Allow the settings of `--set KEY=VALUE` in files and run folders, with that value only."""
     for text in sets:
         key, _, value = text.partition("=")
         _settings.setdefault(key.strip(), value.strip().strip("'\""))
 
 
 def code_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    """The settings of a configuration of plain values that run code: key, value, and what it does."""
+    """The settings of a configuration of plain values that run code: key, value, and the reason."""
     parts = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
     for name, value in parts:
         key = f"{prefix}{name}"
@@ -181,7 +181,7 @@ def code_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str
 
 
 def refuse_code(config: Mapping[str, Any], origin: str) -> None:
-    """Refuse a configuration, read from `origin`, that would run code which the user has not named.
+    """Refuse a configuration, read from `origin`, that would run code which the user has not allowed.
 
     Raises:
         InputError: naming the setting and the flag that allows it.
@@ -196,7 +196,7 @@ def refuse_code(config: Mapping[str, Any], origin: str) -> None:
 
 
 def blamed(error: Exception, files: Collection[str] | None = ()) -> str | None:
-    """`my_losses.py, line 12: ValueError: …` where the user's own code raised, or called what did; else None.
+    """`my_losses.py, line 12: ValueError: …` if the user's code raised, or called what did; else None.
 
     Args:
         error: as it was caught.
@@ -217,7 +217,7 @@ _STROP, _PYTHON = str(Path(__file__).parents[1]), str(Path(inspect.__file__).par
 
 
 def _shown(file: str) -> str:
-    """A path as a user would write it: below the current folder without that."""
+    """A path relative to the current folder, if it is below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
@@ -234,7 +234,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
-            raise  # the package is there and one of its own imports is not: installing the extra would not mend that
+            raise  # the package is installed and one of its imports is not: installing the extra would not help
         raise _absent(module, extra, purpose) from error
 
 
@@ -253,7 +253,7 @@ def _absent(module: str, extra: str, purpose: str) -> InputError:
 
 
 def found_by_name(text: str, kind: str = "function") -> Any:
-    """The object called `module:name`; None where its module has none of this name.
+    """The object `module:name`; None if the module has no such name.
 
     Args:
         kind: what is named, for the error.
@@ -270,7 +270,7 @@ def found_by_name(text: str, kind: str = "function") -> Any:
 
 
 def function_named(text: str) -> Any:
-    """The function called `module:name`.
+    """The function `module:name`.
 
     Raises:
         ValueError: see `found_by_name`, or the module has no such function.

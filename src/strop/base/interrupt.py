@@ -1,9 +1,9 @@
-"""Ctrl-C that loses nothing: the first asks for a clean end, the second ends at once.
+"""Handling of Ctrl-C: the first asks for a clean end, the second ends at once.
 
     with on_interrupt(ask):                 # around a run
-        with breakable():                   # around what takes long and may be thrown away: a rollout, a backward pass
+        with breakable():                   # around long work that may be discarded: a rollout, a backward pass
             ...
-            hold()                          # from here on it may not: parameters are about to change
+            hold()                          # from here on it may not: parameters will change
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Stopped(BaseException):
 
 
 class _Asked:
-    """The signals that have come, and whether the main thread is in a block that may be left at once."""
+    """Whether a signal came, and whether the main thread is in a block that may be left at once."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -37,8 +37,8 @@ _ASKED = _Asked()
 def on_interrupt(ask: Callable[[], None]) -> Iterator[None]:
     """Inside, the first SIGINT, SIGTERM or SIGHUP calls `ask`; a further SIGINT or SIGTERM raises `KeyboardInterrupt`.
 
-    A signal that the process ignores, as SIGHUP under `nohup`, stays ignored. Outside the main thread, which alone
-    receives signals, nothing is changed.
+    A signal that the process ignores, as SIGHUP under `nohup`, stays ignored. Only the main thread receives
+    signals; elsewhere nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -83,6 +83,6 @@ def breakable() -> Iterator[None]:
 
 
 def hold() -> None:
-    """See the rest of the `breakable` block through: it changes what the end of the run keeps."""
+    """Finish the rest of the `breakable` block: it changes state that the run keeps."""
     if threading.current_thread() is threading.main_thread():
         _ASKED.breakable = False

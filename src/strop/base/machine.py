@@ -1,4 +1,4 @@
-"""The machine, as the kernel describes it: memory and the presence of a GPU. No torch."""
+"""Facts about the machine from the kernel: memory, and whether there is a GPU. No torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, and NVIDIA's 
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of memory that a process may have at all, swap included, and those that are free now."""
+    """Bytes of memory that a process may use in total, including swap, and bytes that are free now."""
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
     total, swap, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal", "MemAvailable"))
     return min([total + swap, *_container_limits()]), free
@@ -29,7 +29,7 @@ def has_gpu() -> bool:
 
 
 def cuda_visible(numbers: Sequence[int]) -> dict[str, str]:
-    """The variable that lets a child see these GPUs alone; their numbers are those that this process knows them by."""
+    """The environment that lets a child see only these GPUs, numbered as this process sees them."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = seen.split(",") if seen else [str(number) for number in range(max(numbers, default=0) + 1)]
     return {"CUDA_VISIBLE_DEVICES": ",".join(names[number] for number in numbers)}

@@ -1,4 +1,4 @@
-"""Metrics that stay exact however a batch is split: each carries what is needed to merge it with another.
+"""Metrics that are exact for any split of a batch: each carries the sums needed to merge it with another.
 
 `Mean(sum=3.0, count=4)` merged with `Mean(sum=1.0, count=1)` is `Mean(4.0, 5)`, value 0.8: never a mean of means.
 Fields may be zero-dimensional tensors while a step runs, so that nothing waits for the device; `values` reads them.
@@ -147,7 +147,7 @@ class Minimum:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A quotient of two sums, each merged on its own; `otherwise` where the denominator is 0."""
+    """A quotient of two sums that are merged separately; `otherwise` where the denominator is 0."""
 
     numerator: Number
     denominator: Number
@@ -206,7 +206,7 @@ def merge(parts: Iterable[Mapping[str, Stat]]) -> Metrics:
 
 
 def plain(metrics: Mapping[str, Stat]) -> Metrics:
-    """The same statistics of plain numbers, for another process."""
+    """The same statistics with plain numbers instead of tensors, for another process."""
     return {name: _plain(stat) for name, stat in metrics.items()}
 
 
@@ -262,7 +262,7 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """A row a step, in the order of steps; empty where there is no file yet.
+    """One row per step, ordered by step; empty if there is no file yet.
 
     Of several lines of a step the last that has a metric counts; `time` is that of the first.
 

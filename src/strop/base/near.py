@@ -1,4 +1,4 @@
-"""The known name that an unknown one probably means; none where that is far-fetched, for such guesses mislead."""
+"""The known name that an unknown one probably means; none if no name is close."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LISTED = 20
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` is a slip, a part or an extension of; None where none is that close."""
+    """The known name that `name` misspells, abbreviates or extends; None if none is close."""
     if len(name) > LONGEST:
         return None
     low = name.lower()
@@ -28,7 +28,7 @@ def near(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the name that was probably meant, else those that are known."""
+    """The end of an error about an unknown name: the name that was probably meant, else the known names."""
     names = sorted(known)
     meant = near(name, names)
     if meant is not None:
@@ -37,7 +37,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _one_slip(one: str, other: str) -> bool:
-    """Whether a letter changed, added or left out, or two that changed places, make `other` of `one`."""
+    """Whether one letter changed, added or removed, or two swapped letters, turn `one` into `other`."""
     if min(len(one), len(other)) < 2:
         return False
     while one and other and one[0] == other[0]:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str | int) else given)]
 
 class Settings(BaseModel):
-    """A frozen section of the configuration: plain values a part is built from, no choice of implementation.
+    """A frozen section of the configuration: plain values, without a choice of implementation.
 
     `alternatives` names fields of which one is given: an edit that gives one of them takes the others back.
     """
@@ -56,7 +56,7 @@ class Settings(BaseModel):
 
 
 class Piece(Settings, ABC):
-    """A frozen bundle of hyper-parameters that is also the function they parametrise.
+    """A frozen set of hyper-parameters that is also the function they parametrise.
 
     `modules` of a family are those in which strop defines its pieces.
     """
@@ -72,7 +72,7 @@ class Piece(Settings, ABC):
 
     @classmethod
     def from_text(cls, text: str) -> dict[str, Any]:
-        """The dictionary a bare string stands for; a family may know short forms beside the names of its pieces.
+        """The dictionary a bare string stands for; a family may know short forms too, not only names of pieces.
 
         Raises:
             ValueError: the text means nothing here.
@@ -105,7 +105,7 @@ class Piece(Settings, ABC):
 
 
 class StatefulPiece(Piece):
-    """A piece that carries a JSON-able state through the run, checkpointed under the piece's path (see `states`)."""
+    """A piece that carries a JSON-able state through the run, checkpointed under the piece's path (see `States`)."""
 
     @abstractmethod
     def initial(self) -> State:
@@ -128,7 +128,7 @@ _KINDS = {
 
 
 def complaint(first: ErrorDetails) -> str:
-    """The reason of one of pydantic's complaints, in words that go behind a key and its value."""
+    """A pydantic error as text to follow a key and its value."""
     context = first.get("ctx", {})
     bounds = _within(context)
     if bounds:
@@ -143,7 +143,7 @@ def complaint(first: ErrorDetails) -> str:
 
 
 def refused_flag(error: ValidationError, model: type[BaseModel]) -> InputError:
-    """The first complaint as a line on the flag of that field: `--level 90: must be above 0 and below 1`."""
+    """The first error as a line about the flag of that field: `--level 90: must be above 0 and below 1`."""
     first = error.errors(include_url=False)[0]
     name, given = str(first["loc"][0]), first["input"]
     # Both bounds, of which pydantic names the one that was crossed.
@@ -195,7 +195,7 @@ def find(family: type[Piece], name: Any) -> type[Piece]:
 
 
 def _refuse_misfit(piece: type[Piece]) -> None:
-    """Refuse a piece of the user's whose methods take other arguments than they will be given.
+    """Refuse a user's piece whose methods take other arguments than they are called with.
 
     Raises:
         ValueError: names the method and its arguments.
@@ -224,7 +224,7 @@ def field_type(model: type[BaseModel], key: str) -> Any:
 
 
 def spoken(value: Any, annotation: Any) -> Any:
-    """`value` with the word "none" as None wherever that is allowed, for TOML has no null; also inside lists."""
+    """`value` with the word "none" as None wherever None is allowed (TOML has no null), inside lists too."""
     if isinstance(value, str) and value.lower() == "none" and type(None) in get_args(annotation):
         return None
     if not isinstance(value, list):
@@ -236,7 +236,7 @@ def spoken(value: Any, annotation: Any) -> Any:
 
 
 def spoken_row(row: dict[str, Any], model: type[BaseModel] | None) -> dict[str, Any]:
-    """The same for settings or a piece that stand in a list."""
+    """The same for settings or a piece in a list."""
     if model is not None and issubclass(model, Piece):
         model = choices(model).get(str(row.get("piece", model.piece_name())))
     if model is None:
@@ -276,18 +276,18 @@ class States:
         self.values: dict[str, State] = {path: piece.initial() for path, piece in self._pieces.items()}
 
     def update(self, statistics: Mapping[str, float | None]) -> None:
-        """Let every piece see the metrics of a finished step."""
+        """Update every piece's state with the metrics of a finished step."""
         for path, piece in self._pieces.items():
             self.values[path] = piece.update(self.values[path], statistics)
 
     def enter(self, settings: BaseModel) -> None:
-        """Go on with the pieces of another configuration: a piece that stays keeps its state, a new one begins."""
+        """Switch to the pieces of another configuration: a piece that stays keeps its state, a new one starts."""
         fresh = States(settings)
         kept = {path: self.values[path] for path, piece in fresh._pieces.items() if self._pieces.get(path) == piece}
         self._pieces, self.values = fresh._pieces, fresh.values | kept
 
     def load(self, values: Mapping[str, State]) -> None:
-        """Take back checkpointed states.
+        """Restore checkpointed states.
 
         Raises:
             InputError: they are of other pieces than the configuration has.

@@ -1,4 +1,4 @@
-"""The Parquet table of a step's rollouts: one row a completion, one type a column whatever the rows hold."""
+"""The Parquet table of a step's rollouts: one row per completion, with fixed column types."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SCHEMA = pa.schema(
         ("problem_id", pa.string()),
         ("source", pa.string()),
         ("domain", pa.string()),
-        ("reference", pa.string()),  # text as it is, anything else as JSON
-        ("prompt", pa.string()),  # text as it is, chat messages as JSON
+        ("reference", pa.string()),  # text unchanged, anything else as JSON
+        ("prompt", pa.string()),  # text unchanged, chat messages as JSON
         ("completion", pa.string()),
         ("prompt_ids", pa.list_(pa.int32())),
         ("token_ids", pa.list_(pa.int32())),
@@ -50,12 +50,12 @@ SCHEMA = pa.schema(
 
 
 def write(path: Path, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> None:
-    """Write the rollouts of `groups` to `path`, with what training made of those that are among the `samples`."""
+    """Write the rollouts of `groups` to `path`, with the training columns of those among the `samples`."""
     pq.write_table(table(step, groups, samples), path, compression="zstd")
 
 
 def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> pa.Table:
-    """The rollouts of `groups` as a table of `SCHEMA`, with what training made of those among the `samples`."""
+    """The rollouts of `groups` as a table of `SCHEMA`, with the training columns of those among the `samples`."""
     trained = {sample.id: sample for sample in samples}
     rows = [
         _row(step, group.ticket, place, rollout) | _learned(group.ticket, rollout.completion, trained)
@@ -66,35 +66,19 @@ def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) ->
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column; columns that the table was written without are None or empty."""
-    return completed(pq.read_table(path))
-
-
-def completed(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table, which may be of an earlier strop, as dictionaries by the columns of `SCHEMA`.
-
-    Tables written before there were environments know of one injected span, that of an interruption.
-    """
-    rows: list[dict[str, Any]] = table.to_pylist()
-    for row in rows:
-        for name in ("entropies", "advantages", "trainer_logprobs"):
-            row.setdefault(name, None)
-        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores", "restarts")}
-        row["last_turn_at"] = row.get("last_turn_at") or 0
-        if "injected" not in row:
-            start = row["interrupted_at"]
-            row["injected"] = [] if start is None else [{"start": start, "end": start + row["injected_tokens"]}]
+    """The rows as dictionaries by column."""
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows
 
 
 def injected_spans(injected: BoolArray) -> list[dict[str, int]]:
-    """The stretches of injected tokens [start, end) of a mask, bool [T]."""
+    """The spans [start, end) of injected tokens of a mask, bool [T]."""
     edges = np.flatnonzero(np.diff(injected, prepend=False, append=False))
     return [{"start": int(start), "end": int(end)} for start, end in edges.reshape(-1, 2)]
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows as a table of `SCHEMA`, or of these columns of it; columns that the file lacks are null.
+    """The rows as a table of `SCHEMA`, or of these columns of it.
 
     Raises:
         InputError: there is no such column.
@@ -103,12 +87,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     for name in names:
         if name not in SCHEMA.names:
             raise InputError(f"rollouts have no column {name!r}; {nearest(name, SCHEMA.names)}")
-    found = pq.read_table(path, columns=[name for name in names if name in pq.read_schema(path).names])
-    whole = [
-        found[name] if name in found.column_names else pa.nulls(found.num_rows, SCHEMA.field(name).type)
-        for name in names
-    ]
-    return pa.table(whole, names=names)
+    return pq.read_table(path, columns=names)
 
 
 def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any]:
@@ -143,7 +122,7 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
 
 
 def _learned(ticket: int, completion: Completion, trained: Mapping[int, Sample]) -> dict[str, FloatArray]:
-    """The columns that are known of a completion once it was trained on, as one sequence or as several."""
+    """The training columns of a completion, which was trained as one sequence or as several."""
     found: dict[str, FloatArray] = {}
     for part, (prompt_ids, start, end) in enumerate(completion.sequences):
         sample = trained.get(sample_id(ticket, completion.index, part))

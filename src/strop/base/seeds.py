@@ -1,4 +1,4 @@
-"""Seeds derived by name, so that every random stream of a run follows from its one seed and from nothing else."""
+"""Seeds derived by name, so that every random stream of a run follows only from the run's seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def derive(seed: int, *names: int | str) -> int:
 
 
 def permutation(entropy: int | list[int], size: int) -> NDArray[np.intp]:
-    """An order of 0 … size - 1 that follows from `entropy` whatever numpy is installed.
+    """A permutation of 0 … size - 1 that depends only on `entropy`, not on the version of numpy.
 
     RandomState's stream is frozen; Generator.permutation may change with numpy, and a resumed run with it.
     """

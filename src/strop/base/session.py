@@ -28,7 +28,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 def remember(function: Callable[..., Any]) -> str:
-    """The name under which `recall` finds the function; a second function of the same name gets a number behind it."""
+    """The name under which `recall` finds the function; a second function of the same name gets a number."""
     plain = name_of(function)
     module = inspect.getmodule(function)
     home = MAIN if module is None else module.__name__
@@ -44,7 +44,7 @@ def remember(function: Callable[..., Any]) -> str:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called where it was defined; for an object that can be called, its class."""
+    """The qualified name of a function; for a callable object, of its class."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     if inspect.isroutine(function):
@@ -53,12 +53,12 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def bind(name: str, function: Callable[..., Any]) -> None:
-    """Let `name`, which an earlier session gave, stand for this function."""
+    """Bind `name`, from an earlier session, to this function."""
     _functions[name] = function
 
 
 def remembered() -> dict[str, Callable[..., Any]]:
-    """Every function that has a name of this session alone, by that name."""
+    """The functions that are named only in this session, by name."""
     return dict(_functions)
 
 
@@ -68,7 +68,7 @@ def forget() -> None:
 
 
 def recall(name: str) -> Callable[..., Any] | None:
-    """The function of that name; None where neither this session nor a module that was allowed has it."""
+    """The function of that name; None if neither this session nor an allowed module has it."""
     if name in _functions:
         return _functions[name]
     module, _, function = name.partition(":")
@@ -100,7 +100,7 @@ class Code(TypedDict):
 
 
 def carried(written: str) -> Code:
-    """What another process needs to read a configuration, written as JSON or pickled: perhaps more, never less.
+    """The code that another process needs to read a configuration, given as JSON text; perhaps more, never less.
 
     Raises:
         InputError: what it names of `__main__` cannot be pickled.
@@ -111,7 +111,7 @@ def carried(written: str) -> Code:
 
 
 def accept(code: Code) -> None:
-    """Allow the modules in this process, and let the names of `__main__` stand for what was carried.
+    """Allow the modules in this process, and bind the names of `__main__` to the carried values.
 
     Raises:
         InputError: a module cannot be imported.
@@ -151,5 +151,5 @@ def _pickled(values: dict[str, Any]) -> str:
         names = ", ".join(name.partition(":")[2] for name in values)
         raise InputError(
             f"{names} of the script or notebook cannot be carried to another process ({type(error).__name__}: "
-            f"{first_line(error)}); define it in a module of its own and import it"
+            f"{first_line(error)}); define it in a module and import that"
         ) from error

@@ -25,7 +25,7 @@ Status = verdict.Status
 
 
 class StropError(VerifyError):
-    """A problem the user can solve. Its message is one line that names what is wrong and the way out.
+    """A problem the user can solve. Its message is one line with the problem and a solution.
 
     The command line prints only the message and exits with `exit_code`; a script that `strop.train` ends and a
     notebook print it the same way.
@@ -39,7 +39,7 @@ class InputError(StropError):
 
 
 def first_line(error: Exception) -> str:
-    """The message of another library's error, short enough for one line of ours; its type where it says nothing."""
+    """The first line of another library's error message, shortened; its type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -173,7 +173,7 @@ class Completion:
 
     @property
     def had_no_room(self) -> bool:
-        """Whether the environment answered, and the budget had no room for that and another turn."""
+        """Whether the environment answered and the budget left no room for another turn."""
         return self.truncated and 0 < self.last_turn_at == len(self.text)
 
     @property
@@ -250,7 +250,7 @@ class Group:
 
     @property
     def usable(self) -> tuple[Rollout, ...]:
-        """The rollouts whose verdict is the policy's doing."""
+        """The rollouts with a usable verdict: the verifier did not fail."""
         return tuple(rollout for rollout in self.rollouts if rollout.verdict.usable)
 
 

@@ -36,7 +36,7 @@ class View(Protocol):
         ...
 
     def evaluated(self, step: int, metrics: Values) -> None:
-        """Show an evaluation after `step`, an earlier one or before the first; it came in beside training."""
+        """Show an evaluation after `step`: an earlier step, or 0, where it ran while training went on."""
         ...
 
     def aside(self, name: str, done: int, total: int) -> None:
@@ -283,11 +283,3 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers:
     ]
     rule = ["-" * (width - 1) + ":" if number else "-" * width for width, number in places]
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
-
-
-def parsed_table(text: str) -> tuple[list[str], list[list[str]], list[str]]:
-    """The heads and rows of a table that `markdown_table` wrote, and the heads of the columns with numbers."""
-    heads, rule, *rows = (
-        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines()
-    )
-    return heads, rows, [head for head, mark in zip(heads, rule, strict=True) if mark.endswith(":")]

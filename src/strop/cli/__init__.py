@@ -26,7 +26,7 @@ from strop_verify.child_process import wait_politely
 
 __all__ = ["app", "main"]
 
-USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer gives it no name of its own
+USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer does not export it
 PLAINLY = "strop.plainly"
 PLAIN = {"…": "...", "·": "-", "→": "->", "−": "-", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strop.cli.options import Imports, Json, Plain, allow, print_json, print_table, show, viewing
+
+if TYPE_CHECKING:
+    from strop.data.history import ProblemRate
 
 data_app = typer.Typer(
     no_args_is_help=True,
@@ -38,7 +43,7 @@ def prepare(
     """Filter, deduplicate, decontaminate, rate and split problems, step by step as the file says.
 
     The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
-    (duplicates and contaminations beside what they repeat), report.json and report.md. A run that was stopped goes on
+    (duplicates and contaminations next to what they repeat), report.json and report.md. A run that was stopped goes on
     where it was: give the same command again.
 
     \b
@@ -137,8 +142,7 @@ def pass_rates(
     """
     from strop.base.types import InputError
     from strop.base.view import counted
-    from strop.data.history import PassRateBetween
-    from strop.data.pass_rates import add_up, deciles
+    from strop.data.history import PassRateBetween, add_up
     from strop.run.folder import near_run
 
     for run in map(Path, runs):
@@ -148,13 +152,21 @@ def pass_rates(
     found = add_up(runs, wanted)
 
     def text() -> None:
-        print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in deciles(found)])
+        print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in _deciles(found)])
         print(f"{counted(len(found), 'problems')}, {counted(sum(row.attempts for row in found), 'attempts')}")
         cells = [(row.id, f"{row.pass_rate:.1%}", f"{row.last_pass_rate:.1%}", str(row.attempts)) for row in found]
         if cells[:count]:
             print_table(("hardest", "pass rate", "last visit", "attempts"), cells[:count])
 
     show(as_json, [row._asdict() for row in found], text)
+
+
+def _deciles(rows: Sequence[ProblemRate]) -> list[tuple[str, int]]:
+    """How many problems were never passed, in each tenth between, and always."""
+    inner = Counter(min(int(row.pass_rate * 10), 9) for row in rows if 0 < row.pass_rate < 1)
+    tenths = [(f"{10 * number}-{10 * number + 10} %", inner[number]) for number in range(10)]
+    never = sum(row.pass_rate <= 0 for row in rows)
+    return [("never", never), *tenths, ("always", len(rows) - never - inner.total())]
 
 
 @data_app.command("mappings", short_help="List the sets whose columns are known.")

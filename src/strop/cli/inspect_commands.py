@@ -19,12 +19,11 @@ from strop.cli.options import (
     print_differences,
     print_markdown,
     print_table,
-    print_terms,
     show,
     viewing,
 )
 
-MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
+MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}
 
 recipes_app = typer.Typer(
     rich_markup_mode=None,
@@ -48,7 +47,7 @@ def recipes(context: typer.Context, as_json: Json = False) -> None:
 
     found = catalogue()
     value = [{"name": recipe.name, "summary": recipe.summary} for recipe in found]
-    show(as_json, value, lambda: print_terms([(recipe.name, recipe.summary) for recipe in found]))
+    show(as_json, value, lambda: print_table(("recipe", ""), [(recipe.name, recipe.summary) for recipe in found]))
 
 
 @recipes_app.command("show")
@@ -132,17 +131,14 @@ def doctor(
     ask: Annotated[
         int, typer.Option("--ask", metavar="N", help="Ask the model N problems: how it begins.", min=0)
     ] = 0,
-    engines: Annotated[
-        bool, typer.Option("--engines", help="Let each engine generate for ten seconds: which is quicker.")
-    ] = False,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Look at torch, driver, GPUs, NCCL and vLLM alone.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Look only at torch, driver, GPUs, NCCL and vLLM.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what this machine has and lacks; or, of a run or a configuration, what speaks against it.
+    """Say what this machine has and lacks, or run all checks on a run or a configuration.
 
-    Of a configuration: whether prompt and verifier fit, budgets against the model's context, the data and what is held
-    out of it, and roughly how long a step will take here. Of a run also the pass rate that it began with. The exit code
-    is 1 when something will not work, 0 otherwise.
+    The checks are those of a start and of `strop train --dry-run`: whether prompt and verifier fit, budgets against the
+    model's context, memory, the data and what is held out of it. Of a run also the pass rate that it began with. The
+    exit code is 1 when something will not work, 0 otherwise.
 
     \b
     strop doctor
@@ -150,13 +146,11 @@ def doctor(
     strop doctor mine.toml
     strop doctor grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop doctor grpo --set model.path=MODEL --set data.source=problems.jsonl --ask 16
-    strop doctor mine.toml --engines
     strop doctor runs/grpo
     """
     allow(imports, sets)
     if target is None:
-        from strop.run.accelerators import accelerators
-        from strop.run.doctor import examine
+        from strop.run.machine import accelerators, examine
 
         findings = accelerators() if gpu else examine()
     else:
@@ -164,20 +158,20 @@ def doctor(
         from strop.run.folder import RunFolder, is_run
 
         RunFolder.open(target) if is_run(Path(target)) else resolve(target, sets, small)  # before what takes seconds
-        from strop.run.critique import criticise
+        from strop.run.review import review
 
         with viewing(True, f"strop · doctor · {target}", "stopped", to_stderr=True) as view:
-            findings = criticise(target, sets, small, ask, engines, view)
+            findings = review(target, sets, small, ask, view)
 
     def table() -> None:
-        rows = [(MARKS[finding.level], finding.topic, finding.found) for finding in findings]
+        rows = [(MARKS[finding.level], finding.subject, finding.found) for finding in findings]
         print_table(("", "what", "found"), rows)
         for finding in findings:
-            if finding.advice:
-                print(f"{finding.topic}: {finding.advice}")
+            if finding.way_out:
+                print(f"{finding.subject}: {finding.way_out}")
 
     show(as_json, [asdict(finding) for finding in findings], table)
-    if any(finding.level == "problem" for finding in findings):
+    if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
 
 
@@ -191,7 +185,7 @@ def smoke(
         typer.Option(metavar="PYTHON", help="The interpreter of an environment with vLLM, else STROP_VLLM_PYTHON."),
     ] = None,
     only: Annotated[
-        list[str], typer.Option(metavar="GROUP", help="update, engine, ranks or vllm alone; may be repeated.")
+        list[str], typer.Option(metavar="GROUP", help="only update, engine, ranks or vllm; may be repeated.")
     ] = [],  # noqa: B006
     limit: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.", min=1)] = 120.0,
     as_json: Json = False,
@@ -208,7 +202,7 @@ def smoke(
     strop smoke --vllm /opt/vllm/bin/python
     """
     from strop.base.types import InputError
-    from strop.run.accelerators import accelerators
+    from strop.run.machine import accelerators
     from strop.run.smoke import as_markdown
     from strop.run.smoke import smoke as outcomes_of
 

@@ -54,14 +54,14 @@ def sample(
 
     allow(imports, sets)
     preflight.using(model, recipe, sets, source, path)  # says what is wrong before torch takes its seconds to load
-    from strop.run import tasks
-    from strop.run.benchmark_plan import parse_model
+    from strop.run.answering import sample_model
+    from strop.run.models import configure, parse_model
 
     named = parse_model(model)
-    asked = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
+    setup = configure(named, recipe, sets, source, path, limit)
     prompts = None if prompt is None else [prompt]
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
-        answers = tasks.sample_model(asked, prompts, count, temperature, max_new_tokens, seed, view, named.stored)
+        answers = sample_model(setup, prompts, count, temperature, max_new_tokens, seed, view, named)
     if as_json:
         print_json(answers)
         return
@@ -81,7 +81,7 @@ def export(
         int | None, typer.Option(help="The checkpoint to export; by default the newest one.", min=0)
     ] = None,
     adapter: Annotated[
-        bool, typer.Option("--adapter", help="LoRA's adapters alone, for peft; by default merged. To RUN/adapter.")
+        bool, typer.Option("--adapter", help="only LoRA's adapters, for peft; by default merged. To RUN/adapter.")
     ] = False,
     imports: Imports = [],  # noqa: B006
 ) -> None:
@@ -104,9 +104,9 @@ def export(
     preflight.checkpoint(folder, named or step)
     taken = int(named) if named else folder.checkpoint_steps()[-1] if step is None else step
     from strop.model.location import asks_plainly
-    from strop.run import tasks
+    from strop.run.models import export_checkpoint
 
-    written = tasks.export_checkpoint(folder.path, out, taken, adapter)
+    written = export_checkpoint(folder.path, out, taken, adapter)
     print(f"step {taken} of {folder.path}:", file=sys.stderr)
     if out is not None and asks_plainly(folder.path):
         print("its prompts asked for no form of the answer; use it with data.template.instruct=false", file=sys.stderr)
@@ -160,7 +160,7 @@ def serve(
 ) -> None:
     """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions.
 
-    It listens on this machine alone unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
+    It listens on this machine only unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
     not. --json prints the address and limits as one line of JSON once it listens. Clients call a folder by its last
     part (runs/first is `first` to them), a model of the hub by its whole name; NAME=MODEL gives it another.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,7 +121,7 @@ SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="
 
 
 def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
-    """Import what `--import` names, modules beside the current folder too, and allow the settings of `--set`."""
+    """Import what `--import` names, modules next to the current folder too, and allow the settings of `--set`."""
     from strop.base.imports import allow_edits, allow_module
 
     allow_edits(sets)
@@ -133,7 +132,7 @@ def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
 
 
 def from_here() -> None:
-    """Let modules beside the current folder be imported, as `python -m` does."""
+    """Let modules next to the current folder be imported, as `python -m` does."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
@@ -162,7 +161,7 @@ def followed(wanted: bool, run: Path, view: View) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from strop.dashboard.beside import following
+    from strop.dashboard.app import following
 
     with following(run, view):
         yield
@@ -201,102 +200,42 @@ def print_markdown(text: str) -> None:
     Console(highlight=False).print(Markdown(text))
 
 
-def print_report(text: str) -> None:
-    """Markdown whose tables are drawn as narrow as the terminal, those that are wider in several parts."""
-    from strop.base.view import parsed_table
-
-    blocks = text.strip().split("\n\n")
-    for before, block in zip(["|", *blocks], blocks, strict=False):
-        if block.startswith("|"):
-            heads, rows, numbers = parsed_table(block)
-            keys = next((place for place, head in enumerate(heads) if head in numbers), 0)
-            print_table(heads, rows, keys=keys, right=numbers)
-        else:
-            print(block if before.startswith("|") else f"\n{block}")  # tables have room around them
-
-
 def print_json(value: Any) -> None:
-    """Machine-readable output, alone on standard output."""
+    """Machine-readable output, the only thing on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-GAP = 2  # spaces between the columns of a table
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
+    """A table without lines, whose cells are folded at their spaces where the terminal is too narrow.
 
-
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], spare: int = 0, keys: int = 0, right: Collection[str] = ()
-) -> None:
-    """A table without lines, which is as good to read as to copy from. No word of it is ever broken.
-
-    Cells are folded at their spaces where the terminal is too narrow; where that is not enough the rows are stacked,
-    a line a cell. A table of two columns is rather wider than the terminal.
+    No word is broken: the table is wider than the terminal where its longest words are. Without a terminal nothing is
+    folded beyond 80 columns.
 
     Args:
         columns: their heads.
         rows: as many cells each.
-        spare: of the last columns up to so many are left out where the cells of a row would not fit on a line.
-        keys: where the table is too wide, its columns go into several tables, each beginning with the first `keys`; at
-            0 cells are folded instead.
         right: heads of the columns that are set flush right.
     """
+    from rich import box
     from rich.cells import cell_len
     from rich.console import Console
-
-    width = Console().width
-    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
-    wanted = [max(map(cell_len, own)) + GAP for own in cells]
-    words = [max((cell_len(word) for cell in own for word in cell.split()), default=0) + GAP for own in cells]
-    heads = [max(map(cell_len, column.split()), default=0) + GAP for column in columns]  # a head may be folded
-    lines = [max([head, *(cell_len(cell) + GAP for cell in own[1:])]) for head, own in zip(heads, cells, strict=True)]
-    least = len(columns) - spare
-    count = next((each for each in range(len(columns), least, -1) if sum(lines[:each]) <= width), least)
-    parts = _parts(wanted[:count], keys, width) if keys else [list(range(count))]
-    alone = len(parts) > 1 and all(len(part) == keys + 1 for part in parts)  # a table for every column says too little
-    if len(columns) > 2 and (alone or any(sum(words[at] for at in part) > width for part in parts)):
-        _print_stacked(columns, rows, width)
-        return
-    for part in parts:
-        own = [[row[at] for at in part] for row in rows]
-        low = next((each for each in (lines, words) if sum(each[at] for at in part) <= width), words)
-        widths = _shared([low[at] for at in part], [wanted[at] for at in part], width)
-        _print_columns([columns[at] for at in part], own, widths, right)
-
-
-def _print_columns(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], right: Collection[str]
-) -> None:
-    """A table whose columns are so wide, each with the gap after it."""
-    from rich import box
-    from rich.console import Console, ConsoleDimensions, JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), show_edge=False, show_header=any(columns))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, show_header=any(columns))
+    console = Console(highlight=False)
+    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
+    widths = [max(map(cell_len, own)) for own in cells]
+    least = [max((cell_len(word) for cell in own for word in cell.split()), default=0) for own in cells]
+    for place in sorted(range(len(columns)), key=lambda place: widths[place], reverse=True):
+        excess = sum(widths) + 2 * len(columns) - console.width  # the widest column is folded first
+        widths[place] = max(least[place], widths[place] - max(excess, 0))
+    console.width = max(console.width, sum(widths) + 2 * len(columns))
     for column, width in zip(columns, widths, strict=True):
-        justify: JustifyMethod = "right" if column in right else "left"
-        table.add_column(column, overflow="fold", justify=justify, width=width - GAP)
+        table.add_column(Text(column), justify="right" if column in right else "left", width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(highlight=False)
-    console.size = ConsoleDimensions(max(sum(widths), console.width), console.height)
     console.print("", table, "", sep="\n")
-
-
-def _print_stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Each row as its first cell, and below it a line for every other cell that says something, with its head."""
-    indent = max(map(len, columns[1:])) + 2 * GAP
-    fold = textwrap.TextWrapper(
-        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    )
-    if columns[0]:
-        print(f"\n{columns[0]}")
-    for first, *others in rows:
-        print(f"\n{first}")
-        for column, cell in zip(columns[1:], others, strict=True):
-            fold.initial_indent = f"{'':<{GAP}}{column}".ljust(indent)
-            if cell:
-                print(fold.fill(cell))
-    print()
 
 
 def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -305,40 +244,6 @@ def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         print_table(columns, rows)
     else:
         print("every setting is the same")
-
-
-def print_terms(terms: Sequence[tuple[str, str]], column: int = 26) -> None:
-    """Names and what is said of each beside them; a name longer than the column stands on a line of its own."""
-    from rich.console import Console
-
-    width = Console().width
-    for name, text in terms:
-        if len(name) >= column:
-            print(name)
-        lead = f"{name if len(name) < column else '':<{column}}"
-        print(textwrap.fill(text, width, initial_indent=lead, subsequent_indent=" " * column))
-
-
-def _shared(least: Sequence[int], wanted: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: at least `least`, and what is left in `room` is shared evenly among those that want more."""
-    found = list(least)
-    left = room - sum(least)
-    while left > 0 and found != list(wanted):
-        for place, width in enumerate(wanted):
-            if found[place] < width and left > 0:
-                found[place] += 1
-                left -= 1
-    return found
-
-
-def _parts(widths: Sequence[int], keys: int, room: int) -> list[list[int]]:
-    """The places of columns of these widths in tables of at most `room`, the first `keys` columns in each."""
-    parts: list[list[int]] = [list(range(keys))]
-    for place in range(keys, len(widths)):
-        if len(parts[-1]) > keys and sum(widths[at] for at in [*parts[-1], place]) > room:
-            parts.append(list(range(keys)))
-        parts[-1].append(place)
-    return parts
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:

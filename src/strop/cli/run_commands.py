@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from strop.base.view import View
     from strop.config.schema import RunConfig
+    from strop.run.finding import Finding
     from strop.run.sft_config import SftConfig
 
 
@@ -151,7 +152,7 @@ def train(
     if dry_run:
         from strop.run.questions import preview
 
-        _show(lambda view: preview(config, view).warnings, config, as_json)
+        _show(lambda view: preview(config, view).findings, config, as_json)
         return
     from strop.run import run as heavy
 
@@ -170,15 +171,18 @@ def _refuse_lone_json(as_json: bool, dry_run: bool) -> None:
         raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
 
 
-def _show(preview: Callable[[View], list[str]], config: RunConfig | SftConfig, as_json: bool) -> None:
-    """What a dry run notes, and then its warnings; the settings instead of the notes where they are wanted."""
+def _show(preview: Callable[[View], list[Finding]], config: RunConfig | SftConfig, as_json: bool) -> None:
+    """What a dry run notes, and then its findings; the settings instead of the notes where they are wanted."""
     from strop.base.view import SilentView
+    from strop.run.checks import refuse
 
     if as_json:
         print(config.to_json())
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
-        for warning in preview(SilentView() if as_json else view):
-            view.note(warning)
+        findings = preview(SilentView() if as_json else view)
+        refuse(findings)
+        for one in findings:
+            view.note(one.line)
         if not as_json:
             view.note("every setting: --dry-run --json")
 

@@ -59,7 +59,7 @@ def list_runs(
     columns = ("run", "state", "recipe", "step", "train", "held out", "began", "size")
 
     def table() -> None:
-        print_table(columns, [_row(run) for run in found], spare=2)
+        print_table(columns, [_row(run) for run in found])
         _note_sampling(found)
         for run in found:
             if run.unread:
@@ -361,7 +361,7 @@ def dashboard(
 ) -> None:
     """Follow runs on a web page: curves over each other, health, settings that differ, every completion.
 
-    It reads the run folders alone, writes nothing and answers only to this machine; a run does not notice it. From
+    It only reads the run folders, writes nothing and answers only to this machine; a run does not notice it. From
     another one: ssh -L 8030:127.0.0.1:8030 HOST. Ctrl-C ends it.
 
     \b

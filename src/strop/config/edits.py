@@ -110,7 +110,7 @@ def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str, a
             raise ValueError(_inner(model, path))
         if not issubclass(model, Piece):
             return apply_edits(old if isinstance(old, dict) else {}, new, model, path)
-        # A piece that is a family of its own needs no name.
+        # A family with a single piece needs no name.
         only = None if inspect.isabstract(model) else model.piece_name()
         name = new.get("piece", old.get("piece") if isinstance(old, dict) else only)
         target = find(model, name)
@@ -125,7 +125,7 @@ def _inner(model: type[BaseModel], path: str) -> str:
     """What to give in place of a single value where settings or a piece stand."""
     if issubclass(model, Piece) and inspect.isabstract(model):
         return f"name one of {', '.join(sorted(choices(model)))}"
-    return f"it has settings of its own; set one of {', '.join(path + name for name in model.model_fields)}"
+    return f"it is a section; set one of {', '.join(path + name for name in model.model_fields)}"
 
 
 def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:

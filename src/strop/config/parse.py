@@ -97,7 +97,7 @@ def _check_algorithm(config: RunConfig) -> None:
     if algorithm.needs_token_types and algorithm.token_types is None:
         raise InputError(
             f"algorithm.loss={algorithm.loss.piece_name()} or a regularizer tells reasoning from knowledge tokens; say "
-            "how they are told apart: algorithm.token_types=EntropyQuantile"
+            "how to tell them apart: algorithm.token_types=EntropyQuantile"
         )
     if algorithm.correction is not None and algorithm.anchor == "generator":
         raise InputError(
@@ -128,11 +128,11 @@ def _check_orchestration(config: RunConfig) -> None:
     if servers and len(servers) != orchestration.generators:
         raise InputError(
             f"engine.urls names {len(servers)} servers for orchestration.generators={orchestration.generators}: each "
-            f"generator has one of its own; set orchestration.generators={len(servers)}"
+            f"generator has one; set orchestration.generators={len(servers)}"
         )
     if orchestration.executor == "in_process" and orchestration.generators > 1:
         raise InputError(
-            f"orchestration.generators={orchestration.generators} are processes of their own, and "
+            f"orchestration.generators={orchestration.generators} are separate processes, and "
             "orchestration.executor=in_process has none; set orchestration.executor=embedded, or generators=1"
         )
     if orchestration.executor != "ray" and orchestration.ray != RaySettings():
@@ -149,7 +149,7 @@ def _check_orchestration(config: RunConfig) -> None:
         )
     if orchestration.executor == "in_process" and orchestration.trainers > 1:
         raise InputError(
-            f"orchestration.trainers={orchestration.trainers} keep the parameters in processes of their own, where "
+            f"orchestration.trainers={orchestration.trainers} keep the parameters in separate processes, where "
             "orchestration.executor=in_process cannot generate with them; set executor=embedded, or trainers=1"
         )
     if orchestration.weights != "auto" and orchestration.in_process:

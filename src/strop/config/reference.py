@@ -29,20 +29,20 @@ Written by `strop settings --out docs/settings.md` from the schema, and held aga
 what a recipe sets; where it says nothing, the default below holds. *Required* are those without one, which recipes
 give. `strop settings sampling` prints a part of this page.
 
-A setting that is a *piece* takes a name (`--set algorithm.loss=Cispo`), then fields of its own
+A setting that is a *piece* takes a name (`--set algorithm.loss=Cispo`), then its own fields
 (`--set algorithm.loss.max_ratio=4`), or both at once: `--set 'algorithm.loss={piece="Cispo", max_ratio=4}'`. A class of
 yours is `module:Class`, with `--import module`. The pieces stand [below the settings](#pieces).
 """
 FINE_TUNING = (
-    "What `strop sft` takes by `--set`, beside `model`, `seed`, `device` and `trackers`, which it has as runs do."
+    "What `strop sft` takes by `--set`, apart from `model`, `seed`, `device` and `trackers`, which it has as runs do."
 )
 ROW = "| {} | {} | {} | {} |"
 PLAIN = {
     "recipe": "the name it was made from; it names the run's folder and stands in titles.",
-    "seed": "of everything that is drawn; runs that differ in it alone are repetitions.",
+    "seed": "of everything that is drawn; runs that differ only in it are repetitions.",
     "steps": "training steps, each with one weight version.",
     "device": "`auto` takes a GPU where torch sees one.",
-    "trackers": "where metrics go beside the run's own folder; each needs the extra of its name.",
+    "trackers": "where metrics go in addition to the run's own folder; each needs the extra of its name.",
     "model.fresh": "a new small model instead.",
     "model.fresh.hidden_size": "width of the states between layers.",
     "model.fresh.layers": "decoder layers.",
@@ -58,7 +58,7 @@ PLAIN = {
     "sampling.temperature": "what logits are divided by; 0 is greedy, with log-probs at temperature 1.",
     "sampling.top_p": "only the most probable tokens are drawn from, of this probability together; training wants 1.",
     "sampling.top_k": "only so many most probable tokens are drawn from; training wants none.",
-    "sampling.stop_token_ids": "token ids that end a completion, beside the model's own end of sequence.",
+    "sampling.stop_token_ids": "token ids that end a completion, in addition to the model's own end of sequence.",
     "algorithm.reference.reset_every": "steps; none keeps the starting policy throughout.",
     "stages.N.plateau.metric": "of the training step.",
     "stages.N.plateau.window": "steps that a mean is over.",
@@ -126,7 +126,7 @@ def _rows(
 ) -> Iterator[tuple[str, str]]:
     """(key, row) of each setting below `model`; the families of pieces on the way are collected with their keys.
 
-    Defaults are those of `section`, where what is above has one of its own.
+    Defaults are those of `section`, unless listed above.
     """
     documented = _documented(model)
     for name, field in model.model_fields.items():

@@ -22,7 +22,7 @@ from strop.data.templates import Instruction
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
 from strop.environments.base import Environment
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, CriticSettings, LearnerSettings
@@ -47,7 +47,7 @@ class Plateau(Settings):
 
 
 class Stage(Settings):
-    """A stretch of training with settings of its own.
+    """A stretch of training with its own settings.
 
     Fields:
         steps: it ends after so many steps; the last stage lasts until the run's `steps`. No group is begun in a stage
@@ -97,7 +97,7 @@ class RunConfig(Settings):
 
     @property
     def evaluates_apart(self) -> bool:
-        """Whether a worker of its own evaluates, beside training."""
+        """Whether a separate worker evaluates, during training."""
         wanted = self.evaluation.asynchronous
         return not self.orchestration.in_process if wanted == "auto" else wanted
 
@@ -124,7 +124,7 @@ SCHEDULE = ("lr", "schedule", "warmup_steps")
 
 
 def stage_configs(config: RunConfig) -> list[RunConfig]:
-    """The configuration of each stage, without stages of its own; the one given where it has none.
+    """The configuration of each stage, without its own stages; the one given where it has none.
 
     Raises:
         InputError: a stage changes what cannot change during a run, or leaves no step to a later one.

@@ -62,7 +62,7 @@ def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
     """The tiny form of `config` over `steps` steps (at least one a stage), validated.
 
     Raises:
-        InputError: the shrunk settings contradict each other (a recipe of one's own with unusual sizes).
+        InputError: the shrunk settings contradict each other (your own recipe with unusual sizes).
     """
     steps = max(steps, len(config.stages))
     contexts = [int(stage.set.get("sampling.max_new_tokens", 0)) for stage in config.stages]
@@ -88,7 +88,7 @@ def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
             "optim": _optim(config.optim, LEARNING_RATE, steps),
             "critic": None if config.critic is None else _critic(config.critic, steps),
             "engine": EngineSettings(slots=_slots(config)),
-            # A generator beside the trainer would share its cores; in turn with it, a run can be repeated bit for bit.
+            # A generator next to the trainer would share its cores; in turn with it, a run can be repeated bit for bit.
             "orchestration": config.orchestration.model_copy(update={"executor": "in_process", "generators": 1}),
             "stages": _stages(config, longest, steps),
             "evaluation": config.evaluation.model_copy(

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strop.base.pieces import Settings
-from strop.base.rollout_table import completed
 from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.runs import RunData, read_runs
@@ -39,7 +38,7 @@ class Filters(Settings):
     """Which completions are wanted; None lets every one through.
 
     Fields:
-        step: of this step alone.
+        step: of this step only.
         status: of this verdict.
         problem: of this problem, by its id.
         truncated: that the budget ended, or not.
@@ -225,7 +224,7 @@ class FollowedRuns:
         table = pq.read_table(path) if path.is_file() else None
         if table is None or not 0 <= row < table.num_rows:
             raise InputError(f"{name} has no completion {row} of step {step}")
-        (found,) = completed(table.slice(row, 1))
+        (found,) = table.slice(row, 1).to_pylist()
         with self._decoding:
             tokens = _tokens(self._known[name], found)
         kept = {key: value for key, value in found.items() if key not in PER_TOKEN}

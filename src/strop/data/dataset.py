@@ -14,8 +14,7 @@ from functools import cached_property
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Problem
 from strop.base.view import counted
-from strop.data.history import EARLIER, Visit
-from strop.data.pass_rates import recalled
+from strop.data.history import EARLIER, Visit, recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import problem_key, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening

@@ -16,11 +16,9 @@ from typing import Any
 
 from strop.base.near import nearest
 from strop.base.types import InputError, Problem
-from strop.data.columns import pick
-from strop.data.files import JsonLines
-from strop.data.rows import Columns, Row
+from strop.data.columns import HALVES, PROMPTS, first_present, has, pick, refuse_unseen
+from strop.data.rows import Columns, JsonLines, Row
 from strop.data.source import check_problem
-from strop.data.usual import HALVES, PROMPTS, first_present, has, refuse_unseen
 
 COMPLETION, CHAT = "completion", "messages"
 ASSISTANT = "assistant"

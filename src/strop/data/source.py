@@ -39,10 +39,7 @@ class ProblemSource(Piece):
 
     modules: ClassVar[tuple[str, ...]] = (
         "strop.data.chain_sum",
-        "strop.data.gsm8k",
         "strop.data.rows",
-        "strop.data.files",
-        "strop.data.flat_files",
         "strop.data.mixture",
         "strop.data.reasoning_gym",
         "strop.environments.source",
@@ -172,11 +169,7 @@ def parse_source(text: str, path: str | None = None) -> ProblemSource:
 
 
 def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
-    """The dictionary form `{"piece": …}` of a short name, its fields not yet validated.
-
-    Raises:
-        ValueError: as `parse_source`.
-    """
+    """The dictionary form `{"piece": …}` of a short name, not yet validated; raises `ValueError` as `parse_source`."""
     word, colon, rest = text.partition(":")
     known = choices(ProblemSource)
     if text in SHORT_NAMES or text in known:
@@ -202,11 +195,7 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
 
 
 def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """`source`, reading from `path`.
-
-    Raises:
-        ValueError: it reads no file.
-    """
+    """`source`, reading from `path`; raises `ValueError` where it reads no file."""
     if path is None:
         return source
     target = find(ProblemSource, source.get("piece"))

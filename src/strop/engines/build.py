@@ -57,7 +57,7 @@ def build_engine(
 
 
 def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, device: str = "cpu") -> Engine:
-    """An engine with parameters and a tokenizer of its own, for a process without a trainer: a generator, a server.
+    """An engine with its own parameters and tokenizer, for a process without a trainer: a generator, a server.
 
     `device` is where it computes; a server of vLLM takes the GPUs that this process sees.
 
@@ -78,7 +78,7 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
 def evaluating_engine(
     settings: EngineSettings, policy: Policy, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool
 ) -> Engine:
-    """The embedded engine for evaluations beside a trainer whose generators are those of `settings`.
+    """The embedded engine for evaluations next to a trainer whose generators are those of `settings`.
 
     Args:
         sampling: of training, refused here if the generators could not honour it.

@@ -216,7 +216,7 @@ class FollowThinking:
 
 @dataclass(frozen=True)
 class StopWatch:
-    """What ends the spans of a request's completions, beside their budgets and markers."""
+    """What ends the spans of a request's completions, in addition to their budgets and markers."""
 
     stop_ids: frozenset[int]
     stops: tuple[str, ...]

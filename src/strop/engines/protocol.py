@@ -37,7 +37,7 @@ class Interruption(Settings):
 
     Attributes:
         after: (a, b); the phrase follows after n thinking tokens, n drawn uniformly from a, a + 1, …, b for each sample
-            from its own (seed, i). A completion that has ended its thinking within n tokens is left alone.
+            from its own (seed, i). A completion that has ended its thinking within n tokens is left unchanged.
         phrase: encoded on its own and put behind the sampled tokens as they are. Its tokens are context: log-prob 0,
             `injected`, never trained. Thinking counts as over after it, whether it holds the marker or not.
     """
@@ -59,16 +59,16 @@ class Sampling(Settings):
     distribution whole, as training wants it.
 
     Thinking is everything from the first completion token to the end of the first `end_of_thinking` in the completion's
-    text, whether the prompt or the completion opened it; the answer is what follows. Both have budgets beside the
+    text, whether the prompt or the completion opened it; the answer is what follows. Both have budgets within the
     whole completion's, and a completion that spends one ends with `length`.
 
     Attributes:
         max_new_tokens: of the whole completion, injected tokens included.
-        thinking_tokens: most tokens of thinking, its end marker included. None: no bound of its own.
-        answer_tokens: most tokens after the marker, or after an interruption's phrase. None: no bound of its own.
+        thinking_tokens: most tokens of thinking, its end marker included. None: no bound.
+        answer_tokens: most tokens after the marker, or after an interruption's phrase. None: no bound.
         end_of_thinking: the marker.
         interruption: a forced end of thinking. None: never.
-        stop: strings that end a completion; looked for in sampled tokens only, never in or across an injected phrase.
+        stop: strings that end a completion; looked for only in sampled tokens, never in or across an injected phrase.
     """
 
     temperature: Annotated[float, Field(ge=0)] = 1.0
@@ -289,7 +289,7 @@ class Streaming(Protocol):
 
 @runtime_checkable
 class Scoring(Protocol):
-    """An optional feature of an engine: it scores given tokens, with the most probable ones beside them."""
+    """An optional feature of an engine: it scores given tokens, with the most probable ones of each place."""
 
     def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
         """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.

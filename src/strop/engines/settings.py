@@ -21,7 +21,7 @@ class EngineSettings(Piece):
         dtype: of the engine's own copy of the parameters; None keeps the policy's.
         share_parameters: read the trainer's own parameters (after an update the owner calls `set_version`), or own
             a copy that `update_weights` fills.
-        prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes alone).
+        prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes by itself).
         kept_mib: memory for copies of the keys and values of trajectories that wait for their environment, made when
             others want their slots; those that find no room are computed again, by which log-probs differ in their
             last digits. 0 computes all of them again.

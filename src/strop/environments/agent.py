@@ -38,7 +38,7 @@ Plain = tuple[str, str, tuple[tuple[str, str], ...]]  # role, content, and tool 
 class Agent(Environment):
     """Calls `function(problem, base_url, api_key) -> float | bool | Verdict | None`, written `module:name`.
 
-    Each sample calls it anew, in a thread of its own (an `async` function on the process's event loop). Its requests to
+    Each sample calls it anew, in its own thread (an `async` function on the process's event loop). Its requests to
     `base_url` with `api_key` are one conversation: each must begin with the messages of the one before and the answer
     to that, else the sample is an error. How tokens are sampled is the run's affair, whatever a request says. Once the
     tokens or turns are spent, requests are refused. An exception before that is an error of the agent; after it, the
@@ -177,7 +177,7 @@ class _Conversation(Session):
 
 
 def started(function: Any, problem: Problem, url: str, key: str) -> asyncio.Future[Any]:
-    """The result of an agent that runs from now on, in a thread of its own unless it is `async`."""
+    """The result of an agent that runs from now on, in its own thread unless it is `async`."""
     loop = asyncio.get_running_loop()
     if inspect.iscoroutinefunction(function):
         return asyncio.ensure_future(function(problem, url, key))

@@ -33,7 +33,7 @@ class Reply:
     Where the environment speaks first (`Environment.speaks_first`), the first of them are the trajectory's prompt, in
     which the model's chat template describes `tools`, given by their JSON schemas.
 
-    `score` is the reward of the turn that is answered, any finite number; `TurnLevel` advantages alone read it.
+    `score` is the reward of the turn that is answered, any finite number; only `TurnLevel` advantages read it.
     `malformed_calls` of tools in that turn are counted for the run's metrics.
     """
 
@@ -113,14 +113,14 @@ class Environment(Piece):
     """Opens sessions; its fields are the limits and whatever else a subclass needs.
 
     Sessions run in worker processes, many in each: plain functions in threads, `async` ones on its event loop. One that
-    hangs, raises, floods or ends its process costs its own sample alone. The others of an ended process are rebuilt in
+    hangs, raises, floods or ends its process costs only its own sample. The others of an ended process are rebuilt in
     a fresh one by playing their turns again.
 
     Fields:
         max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
         history: what the policy reads of earlier turns where the chat template rewrites them (drops their thinking):
             `keep`, what was sampled, a trajectory being one sequence; `separate`, what the template makes of them, the
-            turns behind that being sequences of their own, which share the trajectory's advantage.
+            turns behind that being separate sequences, which share the trajectory's advantage.
         turn_tokens: most tokens of a turn, which then goes to the environment as it is; None: the trajectory's budget.
         reply_characters: most characters of one reply; a longer one is an error of the environment.
         step_seconds: most seconds of one `reset` or `step`; a longer one is an error of the environment.
@@ -130,13 +130,9 @@ class Environment(Piece):
     """
 
     modules: ClassVar[tuple[str, ...]] = (
-        "strop.environments.retry",
-        "strop.environments.calculator",
-        "strop.environments.python_tool",
-        "strop.environments.search",
         "strop.environments.games",
+        "strop.environments.tools",
         "strop.environments.outside",
-        "strop.environments.openenv",
         "strop.environments.agent",
     )
 

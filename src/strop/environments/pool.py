@@ -1,7 +1,7 @@
 """The loop's side of the processes in which sessions run: a process that ends costs the session that ended it.
 
 Which one that was is not known, for many run in a process. So the turns that were running when it ended are played
-again in a fresh one by halves, one half after the other, until a turn has ended its process alone. Sessions that were
+again in a fresh one by halves, one half after the other, until a single turn has ended its process. Sessions that were
 not running are rebuilt when their next turn comes.
 """
 
@@ -59,7 +59,7 @@ class _Process:
 
 
 class SessionPool:
-    """Sessions of an environment in processes of their own; the `Sessions` of `EnvironmentJudge`.
+    """Sessions of an environment in separate processes; the `Sessions` of `EnvironmentJudge`.
 
     Raises:
         StropError: no process can be started.

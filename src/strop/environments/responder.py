@@ -41,7 +41,7 @@ class Play:
         return Chat(self.tokens) if self.environment.history == "separate" else self.tokens
 
     def notes(self) -> list[str]:
-        """What the user should know of the chat template, in a line each."""
+        """Warnings about the chat template, one line each."""
         return self.tokens.notes(self.environment.history == "separate")
 
 

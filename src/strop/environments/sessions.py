@@ -155,7 +155,7 @@ def failed(reason: str) -> Verdict:
 
 
 def with_turns(verdict: Verdict, scores: Sequence[float], malformed: int) -> Verdict:
-    """The verdict with the scores of earlier turns in front of its own (none where all are 0), and what was malformed
+    """The verdict with the scores of earlier turns in front of its score (none where all are 0), and what was malformed
     in them."""
     every = (*scores, *verdict.turn_scores)
     return replace(

@@ -1,7 +1,7 @@
 """From an environment's messages to the tokens put behind a turn; what was sampled is never rendered again.
 
     ⟨prompt⟩ ⟨sampled …, <|im_end|>⟩ ⟨\\n<|im_start|>user\\n46<|im_end|>\\n<|im_start|>assistant\\n⟩ ⟨sampled …⟩
-                                     └─ rendered alone, from where the sampled tokens have got to ─┘
+                                     └─ rendered by itself, from where the sampled tokens have got to ─┘
 
 A chat template is asked how new messages follow a turn of the assistant by rendering them behind a placeholder. So
 neither the sampled tokens nor the templates' habit of rewriting earlier turns (Qwen3's drops their thinking) can change
@@ -88,7 +88,7 @@ class TurnTokens:
         return Observation(ids[overlap:], text)
 
     def notes(self, separate: bool = False) -> list[str]:
-        """What the user should know of the chat template, in a line each; `separate` as `Environment.history` is."""
+        """Warnings about the chat template, one line each; `separate` as `Environment.history` is."""
         if self._arguments is None:
             return ["turns: plain text, one behind the other; no chat template is used"]
         try:
@@ -97,7 +97,7 @@ class TurnTokens:
             return [f"turns: {error}; tools will not work"]
         here = "here they stay as they were sampled, and so should they where the model is used"
         if separate:
-            here = "turns behind that are sequences of their own"
+            here = "turns behind that are separate sequences"
         for reply, habit in (("<think>\nx\n</think>\n\n2", "drops the thinking of"), ("2", "rewrites")):
             asked = self._render([_QUESTION], True)
             later = self._render([_QUESTION, {"role": "assistant", "content": reply}, _NEXT], True)

@@ -12,9 +12,18 @@ from typing import Any
 
 from strop.base.seeds import derive
 from strop.base.types import Message, Prompt
-from strop.data.columns import NoColumn, pick
+from strop.data.columns import (
+    ANSWERS,
+    PROMPTS,
+    SOLUTIONS,
+    NoColumn,
+    final_answer,
+    first_present,
+    pick,
+    refuse_unseen,
+    stated,
+)
 from strop.data.rows import question_asked
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen, stated
 from strop_verify.extract import boxed_answer
 
 Columns = Mapping[str, Any]

@@ -25,10 +25,9 @@ from strop.base.pieces import Settings, complaint
 from strop.base.types import InputError, Problem
 from strop.data.columns import NoColumn
 from strop.data.reasoning_gym import ReasoningGym
-from strop.data.rows import HubDataset, Row
-from strop.data.source import check_problem
+from strop.data.rows import HubDataset, Row, RowSource
+from strop.data.source import check_problem, parse_source
 from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate
-from strop.evaluation.benchmark_files import SUFFIXES, hub_rows, local_rows, plain_name
 from strop.evaluation.benchmark_rows import (
     choice_question,
     column,
@@ -41,6 +40,95 @@ from strop.verifiers.answer import MultipleChoice, ReasoningGymScorer
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.math_verifier import MathVerifier
+
+SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
+
+
+def local_rows(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> Iterator[Row]:
+    """The rows of the benchmark `name` under `folder`, which may also be the very file.
+
+    A file belongs to a benchmark when its name, in lower case and without `-` and `_`, is one of the benchmark's names:
+    `aime24.parquet`, `AIME_2024.json`, `gsm8k_test.jsonl`; or when it lies in a sub-folder called so.
+
+    Args:
+        folder: a folder with a file (or a sub-folder of files) called as one of `stems`, or a file.
+        name: as users call the benchmark.
+        stems: its names in files, the preferred first, in lower case without `-` and `_`.
+        hub: what the hub calls it, for the message.
+
+    Raises:
+        InputError: nothing there is called so; says what was looked for, and how to get it.
+    """
+    files = [folder] if folder.is_file() else _find(folder, stems)
+    if not files:
+        raise InputError(not_found(folder, name, stems, hub))
+    number = 0
+    for file in files:
+        for row in read_rows(file):
+            number += 1
+            yield row._replace(number=number)
+
+
+def hub_rows(source: HubDataset, name: str, file: str) -> Iterator[Row]:
+    """The rows of a benchmark from the hub; `file` is what a local copy would be called.
+
+    Raises:
+        InputError: it cannot be had; says what was tried, and how a local copy is named instead.
+    """
+    try:
+        yield from source.rows()
+    except InputError as error:
+        raise InputError(
+            f"benchmark {name}: {error}; or put a copy into a folder as {file}.jsonl or {file}.parquet and "
+            "name the folder with --set evaluation.benchmark_data=FOLDER (from Python name the file itself)"
+        ) from error
+
+
+def not_found(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> str:
+    """The error message for a benchmark that a folder does not hold."""
+    if not folder.exists():
+        return f"evaluation.benchmark_data={folder}: there is no such folder"
+    looked = " or ".join(stems)
+    way_out = "" if hub is None else f" or leave out evaluation.benchmark_data to load {hub} from the hub (extra `hub`)"
+    return (
+        f"benchmark {name}: {folder} holds no file of it; looked for {looked} (case, - and _ aside) ending in "
+        f"{', '.join(SUFFIXES)}, and for sub-folders called so; save it there{way_out}"
+    )
+
+
+def read_rows(file: Path) -> Iterator[Row]:
+    """The rows of a `.jsonl`, `.jsonl.gz`, `.parquet` or `.json` file (an array of objects).
+
+    Raises:
+        InputError: the file cannot be read, or a row is broken (with its place).
+    """
+    if not file.name.endswith(SUFFIXES):
+        raise InputError(f"{file}: a benchmark's file ends in {', '.join(SUFFIXES)}")
+    source = parse_source(str(file))
+    assert isinstance(source, RowSource)
+    return source.rows()
+
+
+def plain_name(text: str) -> str:
+    """A name in lower case without `-` and `_`."""
+    return text.lower().replace("-", "").replace("_", "")
+
+
+def _find(folder: Path, stems: Sequence[str]) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    entries = sorted(folder.iterdir())
+    for stem in stems:
+        for suffix in SUFFIXES:
+            for entry in entries:
+                ending = entry.name.lower().endswith(suffix)
+                if ending and entry.is_file() and plain_name(entry.name[: -len(suffix)]) == stem:
+                    return [entry]
+        for entry in entries:
+            if entry.is_dir() and plain_name(entry.name) == stem:
+                return [file for file in sorted(entry.iterdir()) if file.name.lower().endswith(SUFFIXES)]
+    return []
+
 
 _WINDOW = re.compile(r"(\d{4}-\d{2}(?:-\d{2})?)\.\.(\d{4}-\d{2}(?:-\d{2})?)")
 _MOST_BYTES = 512 * 1024 * 1024  # of one problem's unpacked tests
@@ -185,7 +273,7 @@ class Benchmark(Settings):
         family: the name without window or task; sample counts of protocols go by name, then by family.
         title: the head of its column in tables.
         kind: who judges it (`default_verifier`) and how it asks for the answer (`with_instruction`).
-        stems: names of its files, the preferred first (see `benchmark_files`).
+        stems: names of its files, the preferred first (see `local_rows`).
         hub: its data set on the hub.
         size: how many problems it is published with, where that is fixed.
         window: LiveCodeBench's contests.
@@ -413,7 +501,7 @@ def _way_out(found: Benchmark) -> str:
     if found.path is None:
         return ""
     columns = " ".join(f"--set data.source.columns.{name}=COLUMN" for name in ("prompt", "answer"))
-    return f"; rename it, or ask its problems as a source: strop eval MODEL --source {found.path} {columns}"
+    return f"; rename it, or ask its problems as a source: strop eval MODEL --set data.source={found.path} {columns}"
 
 
 def _problem(found: Benchmark, row: Row) -> Problem | None:

@@ -382,7 +382,7 @@ def paired_rates(before: EvaluationResult, after: EvaluationResult) -> tuple[Arr
 def gains_by_difficulty(before: Array, after: Array, edges: Sequence[float] = BINS) -> list[Bin]:
     """Mean rates before and after by the rate before (Archer, Section 4.3.4): where do the gains come from?
 
-    Problems never solved before are a bin of their own, as are those always solved; the others fall into the ranges
+    Problems never solved before are a separate bin, as are those always solved; the others fall into the ranges
     between `edges`, their upper ends included. Empty bins are left out.
     """
     found: list[Bin] = []

@@ -6,7 +6,7 @@
     FOLDER/summary.json              the rates
 
 A problem is stored once all of its samples are judged; what an interruption cuts off is sampled again, to the same
-tokens, since samples depend on the seed and the problem's id alone.
+tokens, since samples depend only on the seed and the problem's id.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def has_samples(folder: Path) -> bool:
 
 
 def load_result(folder: Path) -> EvaluationResult:
-    """The evaluation that `folder` holds, from its files alone.
+    """The evaluation that `folder` holds, read from its files.
 
     Raises:
         InputError: it holds no finished evaluation, or files that cannot be read.

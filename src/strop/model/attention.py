@@ -3,7 +3,7 @@
 A model loaded with `attn_implementation="strop"` calls `strop_attention` in each layer. What the tokens of the call are
 (which sequences, which slots of a key/value cache) is said by a context object that travels through the model's
 forward as the keyword argument `strop_context`. No mask is ever built: "strop" has no entry among transformers' mask
-functions, which is how transformers is told that an attention needs none.
+functions, which tells transformers that this attention needs none.
 
 Shapes: N packed tokens, S sequences, H query heads, K key/value heads, D head dimension, B sequences of a bucket,
 L tokens of its longest one.
@@ -150,7 +150,7 @@ def _kind(module: Any, layer: int, window: int | None, cap: float | None, sinks:
             "configuration"
         )
     if (cap is not None or sinks is not None) and module.config.model_type not in KNOWN:
-        raise ValueError(f"attention 'strop' knows caps and sinks of {', '.join(sorted(KNOWN))} alone")
+        raise ValueError(f"attention 'strop' knows caps and sinks only of {', '.join(sorted(KNOWN))}")
     return PLAIN if reach == EVERYTHING and cap is None and sinks is None else AttentionKind(reach, cap, sinks)
 
 
@@ -240,7 +240,7 @@ class PackedContext:
         return torch.cat(outputs).index_select(0, self._inverse)
 
     def _in_chunks(self, chunk: int) -> PackedContext:
-        """The same tokens as sequences of at most `chunk`: tokens of a chunk see that chunk alone."""
+        """The same tokens as sequences of at most `chunk`: tokens of a chunk see only that chunk."""
         if chunk not in self._chunks:
             parts = [min(chunk, length - start) for length in self.lengths for start in range(0, length, chunk)]
             self._chunks[chunk] = PackedContext(parts, self.device)

@@ -1,4 +1,4 @@
-"""What a layer's attention computes beside plain causal attention: how far back a token sees, a cap, sinks.
+"""Variants of a layer's causal attention: how far back a token sees, a cap on scores, sinks.
 
     kind = Kind(Reach(window=4096), cap=50.0)      # Gemma 2; Kind() is plain causal attention
     reaches = layer_reaches(model.config)          # of every layer, by the configuration
@@ -23,7 +23,7 @@ from transformers import PreTrainedConfig
 from strop.base.types import InputError
 
 # Model types whose windows, chunks, caps and sinks are held to transformers' own attention (tests/kit/test_windows.py).
-# Any other model that has some is refused: its mask may follow a rule of its own.
+# Any other model that has some is refused: its mask may follow another rule.
 KNOWN = frozenset({
     "cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "ministral", "mistral", "mixtral", "olmo3",
     "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2",
@@ -36,7 +36,7 @@ class Reach:
 
     Attributes:
         window: it sees so many tokens, the last of which is itself; None sees all before it.
-        chunk: it sees the tokens of its own chunk of so many positions, up to itself; None sees all.
+        chunk: it sees the tokens of its chunk of so many positions, up to itself; None sees all.
     """
 
     window: int | None = None
@@ -122,7 +122,7 @@ def layer_reaches(config: PreTrainedConfig) -> tuple[Reach, ...]:
     if config.get_text_config() is not config:
         raise InputError(
             f"a model of type {config.model_type} keeps its text model within one for pictures or sound; save the text "
-            "model with its head as a folder of its own and name that"
+            "model with its head as a separate folder and name that"
         )
     return tuple(reach_of(config, layer) for layer in range(config.num_hidden_layers))
 
@@ -157,7 +157,7 @@ def longest_sequence(config: Mapping[str, object]) -> int | None:
     """The positions that a model has, by its configuration; None where it does not say.
 
     A model with two rotary embeddings, one for short sequences and one for long ones (`longrope`: Phi-3 and 4 mini),
-    has those of the short one: with longer sequences beside it, or once it has grown longer itself, a sequence would
+    has those of the short one: in a batch with longer sequences, or once it has grown longer itself, a sequence would
     get other log-probs.
     """
     given = config.get("max_position_embeddings", config.get("n_positions"))

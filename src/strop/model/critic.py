@@ -1,4 +1,4 @@
-"""The critic: a network of its own that predicts the return of each state, and what it minimises.
+"""The critic: a separate network that predicts the return of each state.
 
     critic = Critic.from_policy(policy, seed=7)                   # before the policy is trained
     trainer = Trainer(critic, ValueLoss(), AdamW(lr=5e-6), total_updates=12_000)
@@ -52,7 +52,7 @@ class Critic(nn.Module):
     def __init__(self, model: PreTrainedModel, settings: ModelSettings, seed: int) -> None:
         """`model` is a base model (no language-model head), from now on the critic's own.
 
-        The head starts normal with mean 0 and standard deviation 1 / (E + 1), from `seed` alone.
+        The head starts normal with mean 0 and standard deviation 1 / (E + 1), drawn from `seed`.
         """
         super().__init__()
         layer_reaches(model.config)
@@ -106,7 +106,7 @@ class Critic(nn.Module):
         return critic
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-        """Write a folder that `load` takes back; filled beside and renamed.
+        """Write a folder that `load` reads; it is filled under a temporary name and then renamed.
 
         Raises:
             StropError: it cannot be written.

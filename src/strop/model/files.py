@@ -98,7 +98,7 @@ def empty_model(config: PreTrainedConfig, settings: ModelSettings) -> PreTrained
 
 
 def stored_model(settings: ModelSettings) -> PreTrainedModel:
-    """The model at `settings.path` on the meta device; of its files the configuration alone is read.
+    """The model at `settings.path` on the meta device; only its configuration file is read.
 
     Raises:
         InputError: there is no such folder or hub name, or no causal LM that transformers knows.
@@ -159,7 +159,7 @@ def load_tokenizer(
 def fresh_model(
     fresh: FreshModel, tokenizer: PreTrainedTokenizerBase, seed: int, dtype: DTypeName = "float32"
 ) -> PreTrainedModel:
-    """A new Qwen3, or Qwen3-MoE, whose parameters depend on `seed` alone; the global random state is left as it was."""
+    """A new Qwen3, or Qwen3-MoE, whose parameters depend only on `seed`; the global random state does not change."""
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": fresh.hidden_size,
@@ -233,7 +233,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: P
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` to fill; renamed over it at the end, so that a kill leaves the former one or the new.
+    """A new folder next to `folder`; replaces it at the end, so that a kill leaves either the old or the new one.
 
     Raises:
         StropError: it cannot be written.

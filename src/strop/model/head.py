@@ -98,7 +98,7 @@ def _at_least_float(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Options:
-    """How logits are computed: what `logprob_entropy` is given beside its tensors."""
+    """How logits are computed: the arguments of `logprob_entropy` that are not tensors."""
 
     temperature: float
     chunk: int
@@ -133,7 +133,7 @@ class _Options:
         return grad_z @ weight
 
     def outer(self, grad_z: Tensor, hidden: Tensor, weight: Tensor, dtype: torch.dtype, onto: Tensor | None) -> Tensor:
-        """onto [V, E] += grad_zᵀ [V, m] · hidden [m, E]; without `onto` the product alone, in `dtype`."""
+        """onto [V, E] += grad_zᵀ [V, m] · hidden [m, E]; without `onto` only the product, in `dtype`."""
         if self.kernels is not None and self.multiplies(weight):
             return self.kernels.products.grad_weight(grad_z, hidden, dtype, onto)
         found = _product(grad_z.t(), hidden)
@@ -277,7 +277,7 @@ def collision(
     """C = Σ_j p_j² (log p_j + H), float32 [M], of form(hidden [M, E] · weightᵀ [E, V]) / temperature; no gradient.
 
     With it the entropy change of a policy-gradient step is exact to first order (`statistics.exact_entropy_flow`): the
-    sampled token's probability and the entropy alone do not determine it.
+    sampled token's probability and the entropy do not determine it.
     """
     kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     found = torch.empty(hidden.shape[0], dtype=kind, device=hidden.device)

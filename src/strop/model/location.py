@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.base import hub
-from strop.base.files import beside, read_json
+from strop.base.files import nearest_folder, read_json
 from strop.base.imports import MARKER
 from strop.base.types import InputError
 from strop.data.templates import Auto, PromptTemplate
@@ -19,7 +19,7 @@ RESERVED = (EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER)
 
 
 class Located(NamedTuple):
-    """A folder or a name on the hub, and whether the hub's cache alone can be asked for it."""
+    """A folder or a name on the hub, and whether it must come from the hub's cache."""
 
     source: str
     cached_only: bool
@@ -58,7 +58,7 @@ def locate(settings: ModelSettings, key: str = "model.path", made: str | None = 
         raise InputError(f"{key} is not set; name a hub model or a folder")
     local = Path(path).expanduser()
     if not local.is_dir() and not on_hub(path):
-        way_out = beside(local) or "; name a folder with config.json, or a hub model"
+        way_out = nearest_folder(local) or "; name a folder with config.json, or a hub model"
         raise InputError(f"{key} {path}: no such folder{way_out}")
     if local.is_dir():
         _check_folder(local, f"{key} {path}")
@@ -117,7 +117,7 @@ def refuse_kind(what: str, stored: Mapping[str, Any]) -> None:
     """
     quantized = stored.get("quantization_config")
     if quantized:
-        method = quantized.get("quant_method", "a method of its own") if isinstance(quantized, Mapping) else quantized
+        method = quantized.get("quant_method", "an unnamed method") if isinstance(quantized, Mapping) else quantized
         raise InputError(
             f"{what}: its weights are quantized ({method}), and whole ones are trained and sampled from; name the "
             "model that it was made from"
@@ -150,7 +150,7 @@ def found_config(settings: ModelSettings) -> dict[str, Any]:
         return config
     from transformers import PretrainedConfig
 
-    place = locate(settings)  # its text is enough, and runs none of the code that may lie beside it
+    place = locate(settings)  # reading its text runs none of the code that may lie next to it
     config, _ = PretrainedConfig.get_config_dict(
         place.source, revision=settings.revision, local_files_only=place.cached_only
     )

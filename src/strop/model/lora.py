@@ -359,8 +359,8 @@ def _chosen(model: PreTrainedModel, settings: Lora) -> Layers:
     tied = head.weight is model.get_input_embeddings().weight
     if tied and any(module is head for module, _ in chosen.values()):
         raise InputError(
-            f"model.lora.target_modules: the head of {kind} is its embedding (tied), so that an adapter of the head "
-            "alone could not be merged; leave the head out"
+            f"model.lora.target_modules: the head of {kind} is its embedding (tied), so that an adapter on the head "
+            "could not be merged; leave the head out"
         )
     return {name: place for name, place in layers.items() if name in chosen}
 

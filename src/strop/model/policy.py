@@ -33,8 +33,8 @@ from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
 from strop.model.sequence_parallel import SequenceParallel
 from strop.model.settings import FreshModel, Lora, ModelSettings
 
-UNKNOWN = -1  # stands for a token whose experts were not recorded: its router chooses itself
-_ROUTER = "TopKRouter"  # what transformers' classes of such a router end with
+UNKNOWN = -1  # a token whose experts were not recorded: its router chooses
+_ROUTER = "TopKRouter"  # the end of the class names of such routers in transformers
 
 
 class _Router(Protocol):
@@ -75,7 +75,7 @@ class Routing:
 
 
 class _Tap:
-    """The hook of one router. An object of its own, so that a copied model has hooks on the copy's routing."""
+    """The hook of one router. It is an object, so that a copied model has hooks on the copy's routing."""
 
     def __init__(self, routing: Routing, layer: int) -> None:
         self.routing = routing
@@ -107,7 +107,7 @@ _KERNEL_GAP_FP32 = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class PackedInputs:
-    """S sequences one after another, and which of their tokens are to be scored.
+    """S packed sequences, and which of their tokens are scored.
 
     Example (sequences [5, 9, 17] and [5, 2], scoring 17 and 2): `token_ids=[5, 9, 17, 5, 2]`,
     `positions=[0, 1, 2, 0, 1]`, `lengths=(3, 2)`, `rows=[1, 3]`, `targets=[17, 2]`.
@@ -163,10 +163,10 @@ class PackedInputs:
 class Policy(nn.Module):
     """A causal LM of transformers with strop's attention and head; `policy.model` is the model itself, to save or wrap.
 
-    With `adapters` (see `lora`) these alone are trained; the model's parameters are frozen and hold the merged weights.
+    With `adapters` (see `lora`) only these are trained; the model's parameters are frozen and hold the merged weights.
 
     Raises:
-        InputError: the model computes something the policy does not: linear layers, windows of a rule of its own.
+        InputError: the model computes something the policy does not: linear layers, or windows with an unknown rule.
     """
 
     def __init__(self, model: PreTrainedModel, settings: ModelSettings) -> None:
@@ -174,7 +174,7 @@ class Policy(nn.Module):
         self.settings = settings
         layer_reaches(model.config)
         self.logit_form = LogitForm.of(model.config)
-        self._plain_tokens = sys.maxsize  # sequences of so many tokens have plain causal attention in every layer
+        self._plain_tokens = sys.maxsize  # longest sequence with plain causal attention in every layer
         switch_off_dropout(model)
         leave_rows_to_strop(model)
         if model.config._attn_implementation != NAME:
@@ -258,11 +258,11 @@ class Policy(nn.Module):
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def saved_weights(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint: `weights`, or the adapters alone where there are any."""
+        """The tensors of a checkpoint: `weights`, or only the adapters where there are any."""
         return self.weights() if self.adapters is None else self.adapters.weights()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take back what `saved_weights` gave.
+        """Restore the tensors of `saved_weights`.
 
         Raises:
             InputError: names or shapes are those of another model.
@@ -273,7 +273,7 @@ class Policy(nn.Module):
             self.adapters.load(weights)
 
     def adapt(self, lora: Lora, seed: int) -> None:
-        """From now on train adapters, which start as nothing, and none of the model's own parameters.
+        """From now on train adapters, which start at zero, and none of the model's parameters.
 
         Raises:
             InputError: see `lora.attach`.
@@ -281,12 +281,12 @@ class Policy(nn.Module):
         self.adapters = attach(self.model, lora, seed)
 
     def merge(self) -> None:
-        """Bring the model's weights up to date with its adapters; the trainer does after each optimizer step."""
+        """Merge the adapters into the model's weights; the trainer calls it after each optimizer step."""
         if self.adapters is not None:
             self.adapters.merge()
 
     def frozen_copy(self) -> Policy:
-        """The policy as it is now, as a plain model without gradients."""
+        """A copy of the policy as it is now: a plain model without gradients."""
         copied = copy.deepcopy(self).requires_grad_(False)
         copied.adapters = None
         without_adapters(copied.model)
@@ -304,16 +304,16 @@ class Policy(nn.Module):
         return last_hidden(base_of(self.model), token_ids, positions, context)
 
     def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
-        """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
+        """float32 logits [M, V] of hidden [M, E], at temperature 1."""
         return self.logit_form(project(hidden, self.head_weight, self.head_bias, fp32, self._kernels))
 
     @property
     def _kernels(self) -> LayerKernels | None:
-        """Those of the head on a CPU, of the trainer and of an engine on this policy alike."""
+        """The C kernels of the head on a CPU, for the trainer and for an engine on this policy."""
         return native.load() if self.settings.cpu_kernels and self.device.type == "cpu" else None
 
     def use_kernels(self) -> None:
-        """On a CPU let layers compute with the C kernels where there are any, and compare the result with before.
+        """On a CPU use the C kernels where there are any, and compare the results with and without.
 
         The first forward pass does it, and so does an engine that computes with the layers: the bits of both must not
         depend on which of them came first.
@@ -352,7 +352,7 @@ class Policy(nn.Module):
         size = self._head_dim
         plain = max(packed.lengths) <= self._plain_tokens
         if packed.experts is not None:
-            kernels = None  # shared beginnings would be sent through the experts of one of their sequences
+            kernels = None  # a shared beginning would go through the experts of only one of its sequences
         if kernels is None or size is None or not plain or not kernels.attends(self.head_weight.dtype, size):
             context = PackedContext(packed.lengths, packed.token_ids.device)
             return self.hidden(packed.token_ids, packed.positions, context, packed.experts)[packed.rows]
@@ -363,7 +363,7 @@ class Policy(nn.Module):
 
     @property
     def _head_dim(self) -> int | None:
-        """Of queries, keys and values; None where values have another (multi-head latent attention)."""
+        """Size of a head's queries, keys and values; None where values differ (multi-head latent attention)."""
         config = self.model.config
         if "v_head_dim" in config.to_dict():
             return None
@@ -397,7 +397,7 @@ class Policy(nn.Module):
 
 
 class WithoutAdapters(nn.Module):
-    """The policy as it was before its adapters learned anything, on the policy's own parameters."""
+    """The policy without its adapters, on the same parameters."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -434,7 +434,7 @@ def load_policy(
 
 
 def meta_policy(settings: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
-    """The policy of `settings` on the meta device: every shape and type of it, and no memory; no weights are read.
+    """The policy of `settings` on the meta device: all shapes and types, no memory; no weights are read.
 
     `tokenizer` is that of a fresh model, see `load_policy`.
 
@@ -462,7 +462,7 @@ def last_hidden(model: nn.Module, token_ids: Tensor, positions: Tensor, context:
 
 
 def _inputs(token_ids: Tensor, positions: Tensor, context: AttentionContext) -> dict[str, Any]:
-    """What a transformers model is given, its own and what it hands on to `strop_attention`."""
+    """The keyword arguments of a transformers model, including those that it passes on to `strop_attention`."""
     given = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
     return given | {"strop_context": context, "strop_positions": positions}
 
@@ -516,14 +516,14 @@ class _Counting:
 
 
 def _probe(policy: Policy) -> PackedInputs:
-    """A few tokens to compare by."""
+    """A few tokens for a comparison."""
     sequences = [[(7919 * t + 1) % policy.vocabulary for t in range(n)] for n in _PROBE_LENGTHS]
     return PackedInputs.whole(sequences).to(policy.device)
 
 
 @torch.no_grad()
 def _refuse_by_probe(policy: Policy) -> None:
-    """Hold the policy's log-probs against the model's own logits on a few tokens."""
+    """Compare the policy's log-probs with the model's logits on a few tokens."""
     model, name = policy.model, type(policy.model).__name__
     packed = _probe(policy)
     context = _Counting(PackedContext(packed.lengths, policy.device))

@@ -3,8 +3,8 @@
     policy.sequence = SequenceParallel(group)       # forward as before, called by every rank with the whole micro-batch
 
 Each of n ranks computes N / n consecutive tokens through the layers and the head. Around attention one exchange gives
-every rank all N tokens of H / n heads, which it attends as if alone, and another gives the tokens back. Every rank has
-all log-probs in the end; its gradients are those of its own tokens, so that their sum over ranks is the whole gradient.
+every rank all N tokens of H / n heads, which it attends as one process would, and another gives the tokens back. In the
+end every rank has all log-probs; its gradients are those of its tokens, so that their sum over ranks is the gradient.
 
 Shapes: N packed tokens, padded to whole parts of C = N / n for each rank; H query heads, K key/value heads, D head
 dimension, M targets.
@@ -48,7 +48,7 @@ class Part:
     order: Tensor
 
     def whole(self, column: Tensor) -> Tensor:
-        """A column [M] of all targets, of this rank's part of it; a gradient goes to that part alone."""
+        """A column [M] of all targets, from this rank's part of it; only that part gets a gradient."""
         gathered: Tensor = _Gathered.apply(column, self.counts, self.context.group)
         return gathered.index_select(0, self.order)
 
@@ -66,7 +66,7 @@ class SequenceParallel:
     ) -> Part:  # fmt: skip
         """What this rank computes of a micro-batch; see `policy.Packed`. All call it with the same arguments."""
         missing = -len(token_ids) % self.size
-        if missing:  # as a sequence of its own at the end, which nothing looks at
+        if missing:  # padding: a separate sequence at the end, which nothing reads
             lengths = (*lengths, missing)
             token_ids, positions = F.pad(token_ids, (0, missing)), F.pad(positions, (0, missing))
             experts = None if experts is None else F.pad(experts, (0, 0, 0, 0, 0, missing))

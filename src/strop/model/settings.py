@@ -19,7 +19,7 @@ class FreshModel(Settings):
     Attributes:
         intermediate_size: width of the feed-forward layers.
         experts: experts of each feed-forward layer; None makes a dense model, a number a Qwen3-MoE. No auxiliary loss
-            balances them: an update minimises the run's objective alone.
+            balances them: an update minimises only the run's objective.
         experts_per_token: how many of them compute a token. Each is `intermediate_size // experts_per_token` wide, so
             that a token costs what it would in the dense model.
     """

@@ -34,7 +34,7 @@ class WorkerSpec:
         settings: its second argument; must survive pickling.
         threads: of OpenMP and the like, which soon sleep while they wait, so that a worker at rest takes no core.
         environment: variables set for the worker besides.
-        gpus: that a launcher on a cluster reserves for it, and lets it see alone.
+        gpus: that a launcher on a cluster reserves for it; it sees no others.
         beside_controller: it must run on the controller's host, wherever the others are.
     """
 
@@ -60,7 +60,7 @@ class ControllerGone(Exception):
 
 
 class ControllerConnection(Protocol):
-    """A worker's end. Not thread-safe, but for the heartbeat beside it."""
+    """A worker's end. Not thread-safe, except for the heartbeat thread."""
 
     @property
     def address(self) -> str:
@@ -154,7 +154,7 @@ class WorkerLauncher(Protocol):
         ...
 
     def close(self) -> None:
-        """End what the launcher itself runs beside its workers, which must have ended; may be called twice."""
+        """End what the launcher itself runs in addition to its workers, which must have ended; may be called twice."""
         ...
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from strop.base.interrupt import breakable
 from strop.base.view import SilentView, View
 from strop.engines.protocol import Engine
+from strop.evaluation.evaluate import ProblemSet, by_name, measure
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.validation import ValidationSet, by_name, measure
 from strop.model.policy import Policy
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore
@@ -119,7 +119,7 @@ class InProcessEvaluator:
         devices: that the engine keeps busy.
     """
 
-    def __init__(self, engine: Engine, sets: Sequence[ValidationSet], judges: OpenJudges, devices: int) -> None:
+    def __init__(self, engine: Engine, sets: Sequence[ProblemSet], judges: OpenJudges, devices: int) -> None:
         self.engine = engine
         self._sets = sets
         self._judges = judges

@@ -1,10 +1,10 @@
-"""The evaluator that is a worker of its own: training goes on while it measures.
+"""The evaluator in a separate worker: training goes on while it measures.
 
-    begin ─▶ weights into a store of its own, held until the result is in ─Update, Evaluate─▶ worker
+    begin ─▶ weights into its own store, held until the result is in ─Update, Evaluate─▶ worker
     poll  ◀─────────────────────────────────────────────────────────────────────Evaluated── worker
 
 One evaluation is under way, others wait their turn with their weights. A worker that dies, hangs or falls silent is
-replaced, within the budget, and what it was at is done again: samples depend on seed and problem alone, so the result
+replaced, within the budget, and what it was at is done again: samples depend on seed and problem only, so the result
 is the same.
 """
 
@@ -46,7 +46,7 @@ from strop.orchestration.weight_store import EVALUATED, WeightTransport
 
 if TYPE_CHECKING:
     from strop.engines.protocol import Engine
-    from strop.evaluation.validation import ValidationSet
+    from strop.evaluation.evaluate import ProblemSet
     from strop.verifiers.judges import OpenJudges
 
 
@@ -203,17 +203,17 @@ REPORT_SECONDS = 1.0
 class EvaluatorSettings(GeneratorSettings):
     """The settings from which an evaluator builds its engine, as a generator does, and the sets that it may measure."""
 
-    sets: tuple[ValidationSet, ...]
+    sets: tuple[ProblemSet, ...]
 
 
 def main(connection: ControllerConnection, settings: EvaluatorSettings) -> None:
-    """The entry of a worker with an engine of its own."""
+    """The entry of a worker with its own engine."""
     from strop.engines.build import own_engine
 
     serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device), settings.sets)
 
 
-def serve(connection: ControllerConnection, engine: Engine, sets: Sequence[ValidationSet]) -> None:
+def serve(connection: ControllerConnection, engine: Engine, sets: Sequence[ProblemSet]) -> None:
     """Measure what comes until the connection is closed (`ControllerGone` is raised then)."""
     from strop.verifiers.judges import OpenJudges
 
@@ -233,12 +233,12 @@ def _take(
     message: object,
     connection: ControllerConnection,
     engine: Engine,
-    sets: Sequence[ValidationSet],
+    sets: Sequence[ProblemSet],
     judges: OpenJudges,
     waiting: list[object],
 ) -> None:
     """Do what a message asks for; what comes in meanwhile waits."""
-    from strop.evaluation.validation import by_name, measure
+    from strop.evaluation.evaluate import by_name, measure
     from strop.orchestration.weight_store import read
 
     begin = time.perf_counter()

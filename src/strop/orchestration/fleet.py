@@ -7,8 +7,8 @@ A generator is given requests only while it *serves*: it has acknowledged the cu
 others compute. One that dies is noticed by its handle; what it had comes back from `poll` as `Lost`, and another worker
 takes its number, loads the current weights and is probed before it serves. Deaths beyond the budget end the run.
 
-A death cannot be blamed on one of the requests that ran. So those which have met two deaths are generated alone from
-then on; one that was alone at a death, or the only one that has met two, is quarantined.
+A death cannot be blamed on one of the requests that ran. So those which have met two deaths are generated one at a time
+from then on; one that was the only one at a death, or the only one that has met two, is quarantined.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from strop.orchestration.weight_store import Publish, WeightTransport
 
 @dataclass
 class Open:
-    """A request on its way. `alone`: it has killed before, and is generated with nothing beside it."""
+    """A request on its way. `isolated`: it has killed before, and is generated with nothing else."""
 
     request: Request
     ticket: int
-    alone: bool
+    isolated: bool
     left: int  # samples not yet reported
     cancelled: bool = False
 
@@ -115,11 +115,11 @@ class GeneratorHandle:
         return self.probed is not None and self.probed.version == version
 
     def hand_out(self) -> None:
-        """Send what is queued, in order and at once; one that must be alone waits until it is, and others after it."""
+        """Send what is queued, in order and at once; an isolated one waits until nothing runs."""
         batch: list[Request] = []
         while self.serving and self.queue:
             first = self.queue[0]
-            if any(item.alone for item in self.sent.values()) or (first.alone and self.sent):
+            if any(item.isolated for item in self.sent.values()) or (first.isolated and self.sent):
                 break
             self.queue.popleft()
             self.sent[first.request.id] = first
@@ -222,8 +222,8 @@ class Fleet:
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request; it goes out with the next `poll`, together with the others of its generator."""
         generator = self.generators[(ticket + attempt) % len(self.generators)]
-        alone = self._deaths[ticket] >= DEATHS_OF_A_SUSPECT
-        generator.queue.append(Open(request, ticket, alone, request.n))
+        isolated = self._deaths[ticket] >= DEATHS_OF_A_SUSPECT
+        generator.queue.append(Open(request, ticket, isolated, request.n))
 
     def cancel(self, request_id: str) -> None:
         """Let the request's generator forget it; one that was not sent yet leaves the queue without a word."""
@@ -358,7 +358,7 @@ class Fleet:
             self._deaths.update({item.ticket for item in lost})
         suspects = {item.ticket for item in lost if generating and self._deaths[item.ticket] >= DEATHS_OF_A_SUSPECT}
         for item in lost:
-            convicted = item.ticket in suspects and (item.alone or len(suspects) == 1)
+            convicted = item.ticket in suspects and (item.isolated or len(suspects) == 1)
             kind = Quarantined if convicted else Lost
             self._events.append(kind(item.request.id, f"{role} died: {death.reason}"))
 

@@ -50,7 +50,7 @@ class GeneratorSettings:
 
 
 def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
-    """The entry of a worker with an engine of its own, whose model is loaded as the trainer's is."""
+    """The entry of a worker with its own engine, whose model is loaded as the trainer's is."""
     from strop.engines.build import own_engine
 
     serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))

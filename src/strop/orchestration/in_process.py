@@ -1,4 +1,4 @@
-"""The executor of one process: an engine beside the trainer, stepped by the loop itself.
+"""The executor of one process: an engine next to the trainer, stepped by the loop itself.
 
 With max_lag > 0 generation and training still take turns, so nothing is gained in time; what is trained on is as stale
 as on a cluster: completions are in flight while weights change, and each token carries the version that sampled it.

@@ -1,4 +1,4 @@
-"""The learner as a run sees it, whether it trains in this process or in ranks of its own."""
+"""The learner as a run sees it, whether it trains in this process or in its own ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Learning(Protocol):
-    """The learner as a run sees it: in this process (`Learner`), or in several of its own (`RankGroupLearner`)."""
+    """The learner as a run sees it: in this process (`Learner`), or in several others (`RankGroupLearner`)."""
 
     def start(self, folder: Path) -> None:
         """Begin, for the run in `folder`; no other method is called before."""

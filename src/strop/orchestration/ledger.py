@@ -1,4 +1,4 @@
-"""The ledger of open groups: which problem, which attempt, what has come in. The controller alone writes it."""
+"""The ledger of open groups: which problem, which attempt, what has come in. Only the controller writes it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Updating:
-    """A generator begins to load weights: if it dies before it says `Probed`, no request of its was the cause."""
+    """A generator begins to load weights: a death before `Probed` is not blamed on a request."""
 
 
 @dataclass(frozen=True)

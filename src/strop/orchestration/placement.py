@@ -45,7 +45,7 @@ class Placement:
     shares: tuple[DeviceShare, ...]
 
     def of(self, role: str) -> DeviceShare:
-        """The share of a role; the driver's, without a GPU, for one that has no share of its own."""
+        """The share of a role; the driver's, without a GPU, for one that has none."""
         return next((share for share in self.shares if share.role == role), DeviceShare(role, 0, ()))
 
     def gpus_of(self, *roles: str) -> set[tuple[int, int]]:
@@ -75,7 +75,7 @@ def place(
         hosts: how many GPUs each host has, the driver's first; more hosts than one are for `executor=ray`.
         settings: generators, trainers, and whether they are processes.
         width: GPUs of one generator's engine (tensor parallelism); 0 where generators have theirs elsewhere.
-        evaluator: a worker evaluates beside training.
+        evaluator: a worker evaluates during training.
         server: where the driver generates too, a server does it for it, which is `generator-0` here.
 
     Raises:
@@ -103,8 +103,8 @@ def _placed(
     shares += [free.take(role, width, everywhere=on_ray) for role in generates]
     if evaluates or DRIVER not in trains:  # a driver that does not train evaluates where no worker does
         role = EVALUATOR if evaluates else DRIVER
-        alone = on_ray and evaluates  # Ray lets each worker see GPUs that are its own
-        shares.append(free.take(role, 1, everywhere=True) if alone else _spare_or_shared(role, free, shares))
+        separate = on_ray and evaluates  # Ray lets each worker see GPUs that are its own
+        shares.append(free.take(role, 1, everywhere=True) if separate else _spare_or_shared(role, free, shares))
     return Placement(hosts, tuple(_marked(share, shares) for share in shares))
 
 

@@ -2,7 +2,7 @@
 
 A worker is another interpreter, never a fork of this one, which has threads. The watching thread reads what comes in
 and waits on the kernel's handle of every process (pidfd): a death is known within milliseconds, also while the trainer
-computes, and no worker ever waits for a controller that is busy. Each worker has a connection of its own: one that is
+computes, and no worker ever waits for a controller that is busy. Each worker has its own connection: one that is
 killed while it sends cuts short its own message, and no other worker's.
 """
 

@@ -53,7 +53,7 @@ class RankCall:
 
 @dataclass(frozen=True, eq=False)
 class RankAnswer:
-    """The answer to a call: the value, from the first member alone, and a digest of it from all."""
+    """The answer to a call: the value, from the first member only, and a digest of it from all."""
 
     number: int
     value: Any
@@ -142,7 +142,7 @@ class RankGroup:
                 progress.made(f"work of {busy[0]}")
             if any(isinstance(reply, RankRefusal) for reply in found.values()):
                 deadline = deadline or time.monotonic() + _AGREE_SECONDS
-                if time.monotonic() > deadline:  # it was alone with that; the others wait for it
+                if time.monotonic() > deadline:  # no other rank did; the others wait for it
                     self._end()
                     break
         return [found[place] for place in sorted(found)]

@@ -1,6 +1,6 @@
 """The worker's side of Ray: the actor in whose process an entry runs, and the connection between the two.
 
-The entry has a thread of its own; what comes and goes passes through queues, which the controller fills (`deliver`)
+The entry has its own thread; what comes and goes passes through queues, which the controller fills (`deliver`)
 and empties (`collect`, which waits for something to collect, and answers every second at the latest: the heartbeat).
 Nothing here imports ray when it is imported.
 """
@@ -52,7 +52,7 @@ class Collected:
 
 
 class QueueConnection:
-    """A `ControllerConnection` over two queues. Weights that come with a message stay in this process alone."""
+    """A `ControllerConnection` over two queues. Weights that come with a message stay in this process."""
 
     def __init__(self) -> None:
         self.address = LOOPBACK
@@ -148,7 +148,7 @@ class QueueConnection:
 
 
 class RayHost:
-    """The actor. Its methods run beside each other, and beside the entry.
+    """The actor. Its methods run concurrently with each other and with the entry.
 
     Args:
         content: the pickled `Setup` of the worker. Read in the entry's thread, so that what cannot be is said.

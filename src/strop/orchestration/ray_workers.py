@@ -3,7 +3,7 @@
     launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"), workers=12)
     handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings, gpus=1))
 
-Each worker has a placement group of its own, asked for with a time-out, and an actor in it that Ray never restarts:
+Each worker has its own placement group, asked for with a time-out, and an actor in it that Ray never restarts:
 one that came back by itself would have its first weights. A thread for each collects what its actor has to say; a death
 comes as the error of that call. Weights that lie on this node are read from the store; for actors of other nodes they
 go through Ray's object store, once a version, and are checked there as they are here.
@@ -85,7 +85,7 @@ class RayWorkers(WatchingLauncher):
         settings: which cluster, and what a worker needs of it.
         workers: how many there will be at once; a cluster of our own has room for them.
         registry: the running workers; shared with the launchers of the run's other workers.
-        own_gpus: of this machine's, the first ones, which a cluster of our own must leave alone: who trains has them.
+        own_gpus: the first GPUs of this machine, which the trainer has and a cluster that strop starts must not use.
 
     Raises:
         InputError: ray is not installed.
@@ -300,7 +300,7 @@ class _Late(Exception):
 
 
 def start_cluster(workers: int, own_gpus: int = 0) -> Path:
-    """Start a Ray cluster of this machine alone, which ends with this process; nothing of it listens to a network.
+    """Start a Ray cluster of this machine only, which ends with this process; nothing of it listens to a network.
 
     Args:
         workers: for which there is room, however few processors there are.
@@ -366,7 +366,7 @@ def gpus_left(visible: str | None, count: int, own: int) -> list[str]:
 
 @contextlib.contextmanager
 def _loopback(settings: RaySettings) -> Iterator[None]:
-    """While Ray is imported and started for this machine alone: its nodes are at 127.0.0.1, and it reports nothing."""
+    """While Ray is imported and started for this machine only: its nodes are at 127.0.0.1, and it reports nothing."""
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
     if settings.address is None and _ADDRESS not in os.environ:
         wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray: one machine, no cluster
@@ -411,7 +411,7 @@ def _unreached(address: str | None, error: Exception) -> str:
         return f"Ray cannot be started on this machine: {first}; see its logs under /tmp/ray/session_latest/logs"
     return (
         f"no Ray cluster is reached at {address}: {first}; start one with `ray start --head`, or unset RAY_ADDRESS and "
-        "orchestration.ray.address for one of this machine alone"
+        "orchestration.ray.address for one of this machine only"
     )
 
 

@@ -19,7 +19,7 @@ class RaySettings(Settings):
 
     Fields:
         address: HOST:PORT of a running cluster; none takes RAY_ADDRESS, and where that is not set either, a cluster is
-            started on this machine, on the loopback device alone, and ended with the run.
+            started on this machine, on the loopback device only, and ended with the run.
         cpus: that each worker reserves; a GPU besides, where the run is on GPUs.
         placement_seconds: how long a worker may wait for a place in the cluster.
         train_in_cluster: with `orchestration.trainers` above 1 its ranks are actors as well, the first one on the
@@ -43,11 +43,11 @@ class OrchestrationSettings(Settings):
             take turns, it is always full.
         on_stale: a step waits for groups that would otherwise become too old, or drops them.
         executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
-            processes beside it; `ray` in actors of a Ray cluster. `auto` is the first at max_lag = 0 with one generator
+            processes next to it; `ray` in actors of a Ray cluster. `auto` is the first at max_lag = 0 with a generator
             and one trainer, the second otherwise.
         ray: the cluster of `executor=ray`.
         generators: workers that generate, each with `engine.slots`.
-        trainers: ranks that the trainer's modules are sharded over, each a process with a GPU of its own where there
+        trainers: ranks that the trainer's modules are sharded over, each a process with its own GPU where there
             are GPUs; 1 trains in this process.
         sequence_parallel: ranks that share the tokens of each micro-batch (Ulysses); a divisor of `trainers`.
         trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
@@ -81,8 +81,8 @@ class OrchestrationSettings(Settings):
     @property
     def in_process(self) -> bool:
         """Whether the trainer's process generates too."""
-        alone = self.max_lag == 0 and self.generators == 1 and self.trainers == 1
-        return self.executor == "in_process" or (self.executor == "auto" and alone)
+        single = self.max_lag == 0 and self.generators == 1 and self.trainers == 1
+        return self.executor == "in_process" or (self.executor == "auto" and single)
 
     @property
     def adapts_window(self) -> bool:

@@ -5,7 +5,7 @@
     weights = read(stored)                                  # in a generator: mapped, hash checked, not copied
     store.keep({7})                                         # older versions go
 
-A version is written beside, forced to disk (for a tmpfs that is nothing), renamed, and only then named by `CURRENT`, so
+A version is written to a temporary folder, fsynced, renamed, and only then named by `CURRENT`, so
 that a reader finds all of it or none. The digest is SHA-256 of the SHA-256 of every 8 MiB: processors have instructions
 for it, and the pieces are computed side by side, which makes it two to four times as fast as BLAKE2b.
 
@@ -126,7 +126,7 @@ def read(stored: StoredWeights) -> dict[str, Tensor]:
 
 
 class Digest:
-    """SHA-256 of the SHA-256 of every 8 MiB of a stream, computed beside what feeds it; to be used as a context.
+    """SHA-256 of the SHA-256 of every 8 MiB of a stream, computed while it is fed; to be used as a context.
 
     What it is given must stay as it is until `hexdigest` has returned.
     """

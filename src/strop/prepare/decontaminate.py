@@ -10,8 +10,7 @@ from pydantic import Field
 
 from strop.base.types import InputError
 from strop.data.rows import BrokenRow
-from strop.prepare.candidates import ngrams, shingles
-from strop.prepare.deduplicate import Share
+from strop.prepare.deduplicate import Share, ngrams, shingles
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Pair, Stage, Step
 from strop.prepare.text import NormalizedText, contains, normalize, overlap, same_question

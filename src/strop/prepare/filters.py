@@ -15,8 +15,7 @@ from strop.base import hub
 from strop.base.types import InputError, Problem, Verdict, first_line
 from strop.prepare.reference_solutions import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
-from strop.prepare.symbols import fold
-from strop.prepare.text import collapsed
+from strop.prepare.text import collapsed, fold
 from strop.verifiers.base import Verifier
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import VerifierPool, refusal_of, verdict_of

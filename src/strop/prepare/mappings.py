@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strop.base.types import Prompt
-from strop.data.columns import pick
+from strop.data.columns import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, pick, refuse_unseen
 from strop.data.rows import as_prompt, question_asked
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen
 from strop.evaluation.benchmarks import CATALOGUE
 from strop_verify.code.tests import standard_tests
 from strop_verify.extract import boxed_answer

@@ -18,12 +18,10 @@ from pydantic import Field, SerializeAsAny, model_validator
 from strop.base.near import nearest
 from strop.base.pieces import Settings, choices
 from strop.base.types import InputError, Problem
-from strop.data.columns import Where, condition, pick
-from strop.data.files import ParquetFile, files_in, matching
+from strop.data.columns import Where, condition, pick, stated
 from strop.data.problem_table import from_columns, read_rows
-from strop.data.rows import BrokenRow, Columns, HubDataset, Row, RowSource
+from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource, files_in, matching
 from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
-from strop.data.usual import stated
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
 from strop.prepare.stage import DROPPED_COLUMNS
 

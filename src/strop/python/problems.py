@@ -18,11 +18,10 @@ import numpy as np
 from strop.base.files import cache_folder, replacing
 from strop.base.near import nearest
 from strop.base.types import InputError, Problem
-from strop.data.files import ParquetFile
+from strop.data.columns import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, refuse_unseen, stated
 from strop.data.problem_table import ProblemWriter, to_columns
-from strop.data.rows import Columns, RowSource
+from strop.data.rows import Columns, ParquetFile, RowSource
 from strop.data.source import ProblemSource, check_problem, parse_source
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, refuse_unseen, stated
 
 WHOLE = ("prompt", "messages")  # what TRL and others call the whole of what is asked, whatever stands beside it
 ROW_NUMBER = "__index_level_"  # what Arrow calls the index of a pandas table

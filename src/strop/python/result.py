@@ -25,6 +25,8 @@ from strop.run.folder import RunFolder
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from strop.run.models import NamedModel
+
 
 _STROP = str(Path(strop.__file__).parent) + os.sep
 
@@ -190,14 +192,13 @@ class Run:
         Raises:
             StropError: the run has neither model nor checkpoint yet, or a prompt leaves no room for an answer.
         """
-        from strop.run import tasks
-        from strop.run.benchmark_plan import parse_model
+        from strop.run.answering import sample_model
+        from strop.run.models import configure, parse_model
 
         named = parse_model(str(self.path))
-        asked = tasks.configure(named.place, step=named.step)
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         view = SilentView()
-        answers = tasks.sample_model(asked, prompts, n, temperature, max_new_tokens, seed, view, named.stored)
+        answers = sample_model(configure(named), prompts, n, temperature, max_new_tokens, seed, view, named)
         return [answer["completion"] for answer in answers]
 
     def evaluate(
@@ -217,29 +218,16 @@ class Run:
         Raises:
             StropError: the run has neither model nor checkpoint yet, or there is no such benchmark.
         """
-        from strop.run import tasks
-        from strop.run.benchmark_plan import parse_model
+        from strop.run.measuring import evaluate_model
+        from strop.run.models import configure, parse_model
 
-        if isinstance(on, str) and _is_benchmark(on):
-            return self._on_benchmark(on, samples, temperature, limit, None if out is None else Path(out))
-        source = None if on is None else source_of(on, columns)
+        sets = () if temperature is None else (f"evaluation.temperature={temperature}",)
         named = parse_model(str(self.path))
-        asked = tasks.configure(named.place, source=source, limit=limit, step=named.step)
-        return tasks.evaluate_model(asked, samples, temperature, SilentView(), named.stored)
-
-    def _on_benchmark(
-        self, name: str, samples: int, temperature: float | None, limit: int | None, out: Path | None
-    ) -> dict[str, Any]:
-        from strop.evaluation import protocols
-        from strop.evaluation.benchmarks import benchmarks_named
-        from strop.run import benchmark_plan, benchmarking
-
-        folder = out or self.path / EVALUATIONS / f"{name.replace('/', '-')}-{samples}"
-        protocol = protocols.changed(protocols.protocol(None), temperature=temperature, samples=str(samples))
-        (model,) = benchmark_plan.parse_models([str(self.path)])
-        (measured,) = benchmarks_named([name])
-        plan = benchmark_plan.BenchmarkPlan((model,), (measured,), protocol, folder, limit=limit)
-        return benchmarking.measure(plan, SilentView()).results[model.label, measured.name].summary()
+        if isinstance(on, str) and _is_benchmark(on):
+            folder = self.path / EVALUATIONS / f"{on.replace('/', '-')}-{samples}" if out is None else Path(out)
+            return _on_benchmark(named, on, samples, sets, limit, folder)
+        source = None if on is None else source_of(on, columns)
+        return evaluate_model(configure(named, sets=sets, source=source, limit=limit), samples, SilentView(), named)
 
     # ------------------------------------------------------------------ inside
 
@@ -260,10 +248,22 @@ class Run:
         return f"<strop run {self.path}: {'not finished' if steps is None else counted(steps, 'steps')}{said}>"
 
 
+def _on_benchmark(
+    model: NamedModel, name: str, samples: int, sets: tuple[str, ...], limit: int | None, out: Path
+) -> dict[str, Any]:
+    from strop.evaluation.benchmarks import benchmarks_named
+    from strop.evaluation.protocols import PLAIN, changed
+    from strop.run.measuring import BenchmarkPlan, measure
+
+    (measured,) = benchmarks_named([name])
+    protocol = changed(PLAIN, samples=str(samples))
+    plan = BenchmarkPlan((model,), (measured,), protocol, out, limit=limit, sets=sets)
+    return measure(plan, SilentView()).results[model.label, measured.name].summary()
+
+
 def _is_benchmark(name: str) -> bool:
     """Whether a name is a benchmark's, rather than a file's or a source's."""
-    from strop.evaluation.benchmark_files import SUFFIXES
-    from strop.evaluation.benchmarks import benchmark
+    from strop.evaluation.benchmarks import SUFFIXES, benchmark
 
     try:
         return not name.endswith(SUFFIXES) and bool(benchmark(name).name)

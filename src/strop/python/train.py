@@ -71,8 +71,8 @@ def environment_of(reward: Reward) -> Environment | None:
 def verifier_of(reward: Reward) -> Verifier:
     """The verifier that gives this reward.
 
-    Functions alone make a `RewardFunction`, whose weighted sum is the reward as it is. Where verifiers are among them
-    it is a `WeightedSum`, and every score lies in [0, 1].
+    Functions without verifiers make a `RewardFunction`, whose weighted sum is the reward as it is. With verifiers among
+    them it is a `WeightedSum`, and every score lies in [0, 1].
 
     Raises:
         InputError: it is nothing of the kind, or a function cannot be called as a reward.
@@ -89,14 +89,14 @@ def verifier_of(reward: Reward) -> Verifier:
         if not (isinstance(part, Verifier) or callable(part)) or isinstance(part, type):
             raise InputError(
                 f"reward: {part!r:.60} is neither a function nor a verifier; define f(problem, text) -> float "
-                "(several: [f, g], and with weights {f: 0.2, g: 1.0}), or give an environment's class alone"
+                "(several: [f, g], and with weights {f: 0.2, g: 1.0}), or give only an environment's class"
             )
     functions = [part for part in parts if not isinstance(part, Verifier)]
     if len(functions) == len(parts):
         return reward_functions(functions, weights)
     members = tuple(part if isinstance(part, Verifier) else reward_functions([part]) for part in parts)
     if weights and min(weights) <= 0:
-        raise InputError(f"reward: beside verifiers every weight must be above 0, not {min(weights):g}")
+        raise InputError(f"reward: with verifiers every weight must be above 0, not {min(weights):g}")
     return WeightedSum(members=members, weights=tuple(weights))
 
 
@@ -233,8 +233,8 @@ def _edited(base: RunConfig, edits: Mapping[str, Any]) -> RunConfig:
 
 
 def _judged_by(verifier: Verifier, base: RunConfig) -> dict[str, Any]:
-    """The settings that go with a verifier: functions give the reward itself, and are called in this process unless an
-    evaluation of its own is asked for."""
+    """The settings that go with a verifier: functions give the reward itself, and are called in this process unless a
+    separate evaluation is asked for."""
     edits: dict[str, Any] = {"verifier": verifier}
     if isinstance(verifier, RewardFunction):
         edits["algorithm.reward"] = DirectReward()

@@ -20,7 +20,7 @@ from strop.data.history import HardOnly
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import orz_13k_hard, orz_57k, tagged_math_verifier
 from strop.recipes._names import named
@@ -35,7 +35,7 @@ def _adamw(lr: float) -> AdamW:
 
 @named("open_reasoner_zero.7b")
 def _7b() -> RunConfig:
-    """Open-Reasoner-Zero-7B: PPO with a critic from a base model, GAE(1, 1), no KL, rewards for the answer alone."""
+    """Open-Reasoner-Zero-7B: PPO with a critic from a base model, GAE(1, 1), no KL, rewards only for the answer."""
     return RunConfig(
         recipe="open_reasoner_zero",
         steps=1000,

@@ -84,7 +84,7 @@ class LiveView:
         self._latest: dict[str, float] = {}
         self._history: dict[str, deque[float]] = {}
         self._aside: tuple[str, int, int] | None = None
-        self._lock = threading.Lock()  # rich draws from a thread of its own
+        self._lock = threading.Lock()  # rich draws from its own thread
         self._live = Live(
             console=console, get_renderable=self._render, refresh_per_second=refresh_per_second, transient=False
         )

@@ -17,7 +17,7 @@ from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
 from strop.environments.responder import Play
-from strop.evaluation.validation import ValidationSet
+from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.connection import WorkerLauncher, WorkerSpec
@@ -33,6 +33,7 @@ from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import MEMORY, WeightTransport
+from strop.run.checks import of_model, refuse
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.learners import RankGroupLearner, make_learner, modules_of
 from strop.run.memory import known, noted
@@ -53,14 +54,14 @@ class Parts:
     executor: Executor
     judge: Responder
     learner: Learning
-    validation: tuple[ValidationSet, ...]
+    validation: tuple[ProblemSet, ...]
     evaluator: Evaluator
     policy: Policy  # as it starts; the one that is trained, where one process trains
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
     placement: Placement | None  # None: Ray's
 
     def start(self, folder: Path, view: View) -> None:
-        """Start what runs in processes of its own, for the run in `folder`; `view` hears how far evaluations are."""
+        """Start the worker processes of the run in `folder`; `view` shows the progress of evaluations."""
         self.learner.start(folder)
         self.executor.start(folder)
         self.evaluator.start(folder, view)
@@ -85,16 +86,15 @@ def assemble(config: RunConfig, view: View) -> Parts:
         view.note(noted(config))
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
-    if config.model.fresh is not None:
-        view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(driver_device(config, placement))
-    data, warnings = read_problems(config, tokenizer, view)
-    for line in warnings:
-        view.note(line)
+    data, findings = read_problems(config, tokenizer, view)
+    refuse(findings)
+    for one in (*of_model(config, policy.parameter_count), *findings):
+        view.note(one.line)
     engine, measuring = _engines(config, policy, tokenizer, placement)
     asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
-    for line in asked.warnings:
-        view.note(line)
+    for one in asked.findings:
+        view.note(one.line)
     config, play, sets = asked.config, asked.play, asked.sets
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)
@@ -119,7 +119,7 @@ def responder_of(config: RunConfig, play: Play | None) -> Responder:
 
 
 def _worker_evaluator(
-    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: WorkerLauncher,
+    config: RunConfig, policy: Policy, sets: tuple[ProblemSet, ...], launcher: WorkerLauncher,
     placement: Placement | None, view: View,
 ) -> WorkerEvaluator:  # fmt: skip
     """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
@@ -144,7 +144,7 @@ def _worker_evaluator(
 def _threads(config: RunConfig) -> int:
     """Threads of each worker.
 
-    At max_lag = 0 the trainer waits between two updates, else it computes beside its generators.
+    At max_lag = 0 the trainer waits between two updates, else it computes while they generate.
     """
     orchestration = config.orchestration
     return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
@@ -175,7 +175,7 @@ def _engines(
         engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling, gpus=gpus)
         if orchestration.max_lag == 0:
             return engine, engine
-    shared = orchestration.trainers == 1 or config.evaluates_apart  # else it needs weights of its own
+    shared = orchestration.trainers == 1 or config.evaluates_apart  # else it needs a copy of the weights
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
@@ -198,7 +198,7 @@ def _executor(
     config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: WorkerLauncher,
     placement: Placement | None, view: View,
 ) -> Executor:  # fmt: skip
-    """The engine beside the trainer, or workers that each build one."""
+    """The executor: an engine in the trainer's process, or workers that each build one."""
     orchestration = config.orchestration
     if engine is not None:
         return InProcess(engine, policy, orchestration.kv)
@@ -235,7 +235,7 @@ def _engine_of(config: RunConfig, number: int) -> EngineSettings:
 def _learner(
     config: RunConfig, policy: Policy, launcher: WorkerLauncher, placement: Placement | None, view: View
 ) -> Learning:
-    """A learner in this process, or in ranks of its own."""
+    """A learner in this process, or over several ranks."""
     trainers = config.orchestration.trainers
     if trainers == 1:
         return make_learner(config, modules_of(config, policy, view))

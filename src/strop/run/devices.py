@@ -22,7 +22,7 @@ def placement_of(config: RunConfig, hosts: Sequence[int]) -> Placement:
 
 
 def width_of(config: RunConfig) -> int:
-    """How many GPUs of its own a generator's engine takes: 0 where its server runs already, elsewhere."""
+    """How many GPUs a generator's engine takes: 0 where its server runs already, elsewhere."""
     if not isinstance(config.engine, Vllm):
         return 1
     return 0 if config.engine.urls else config.engine.tensor_parallel
@@ -51,7 +51,7 @@ def local_placement(config: RunConfig) -> Placement | None:
 
 
 def driver_device(config: RunConfig, placement: Placement | None) -> str:
-    """The device of the driver's policy: with it it trains, or, where ranks of their own do, evaluates."""
+    """The device of the driver's policy: with it it trains, or, where separate ranks do, evaluates."""
     if placement is None:
         return "cuda:0" if seen_gpus(config) else "cpu"
     gpus = placement.of(DRIVER).gpus
@@ -68,7 +68,7 @@ class Seat:
 
 
 def seat(config: RunConfig, placement: Placement | None, role: str) -> Seat:
-    """What the worker of that role is given. It sees its own GPUs alone, so that they are numbered from 0 there."""
+    """What the worker of that role is given. It sees only its own GPUs, so that they are numbered from 0 there."""
     if placement is None:
         width = width_of(config) if role.startswith(GENERATOR) else 1
         gpus = width if seen_gpus(config) else 0
@@ -80,9 +80,9 @@ def seat(config: RunConfig, placement: Placement | None, role: str) -> Seat:
 
 
 def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
-    """Devices of the trainer, and of generators alone, of a run whose learner has `trainers` devices.
+    """Devices of the trainer, and those that only generators have, of a run whose learner has `trainers` devices.
 
-    Generators in processes of their own have GPUs of their own where there is more than one. On a machine without, they
+    Generators in separate processes have separate GPUs where there is more than one. On a machine without, they
     and the trainer take turns on the same cores where the lag is 0, and share them where it is not.
     """
     import torch

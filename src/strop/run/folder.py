@@ -2,10 +2,10 @@
 
     run.json                     marks the folder as a run: layout format, version of strop, its id, when it began, and
                                  the user's own modules that its configuration names
-    config.json                  the resolved configuration; a run can be started from this file alone
+    config.json                  the resolved configuration; a run can be started from this file only
     changes.json                 after which steps a resume changed the configuration, and what of it
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
-                                 beside training have lines of their own, once they are done
+                                 during training have separate lines, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
     problems.json                digests of the questions that it trains on, of those that it holds out, and of those
                                  that its model had been trained on
@@ -18,13 +18,14 @@
     report/                      what `strop report` wrote
     evaluations/                 samples of benchmarks that were measured from Python
     summary.json                 what came out of it
-    status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
+    status.json                  the driver's heartbeat, every second (`run/watchdog.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
     quarantine.json              problems that ended more than one generator
     weights/                     published weights, where memory has no room for them
     weights-evaluated/           likewise, those of steps that are being evaluated
 
-Whole files are written beside and renamed (`files.py`); metrics.jsonl alone grows in place (`metrics_file.py`).
+Whole files are written under a temporary name and renamed (`base/files.py`); only metrics.jsonl grows in place
+(`base/metrics.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from typing import Any, NamedTuple, TextIO
 
 import strop
 from strop.base import imports
-from strop.base.files import TEMPORARY, beside, read_json, replacing, write_json, write_text, writing
+from strop.base.files import TEMPORARY, nearest_folder, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics import MetricsFile, read_metrics
 from strop.base.sample import Sample
@@ -98,7 +99,7 @@ class RunFolder:
             run.write_json("config.json", config)
             run.write_json(MARKER, marker)
             return run
-        # Filled beside and renamed, so that a kill leaves a run with its configuration, or none.
+        # Filled next to it and renamed, so that a kill leaves a run with its configuration, or none.
         run = cls(target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}"))
         try:
             with writing(target):
@@ -324,7 +325,7 @@ def check_free(path: Path, replace: bool = False) -> None:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; choose another folder with --out")
     if not path.name or path.resolve() == Path.cwd():
-        raise InputError(f"{path} is the folder you are in; choose one of its own with --out")
+        raise InputError(f"{path} is the folder you are in; choose another with --out")
     if is_run(path):
         if not replace:
             raise InputError(
@@ -351,7 +352,7 @@ def is_run(path: Path) -> bool:
 
 def near_run(path: Path) -> str:
     """The end of an error about a run that is not there: the one that was probably meant, else how runs are listed."""
-    return beside(path) or beside(Path("runs") / path.name) or "; strop runs lists those that there are"
+    return nearest_folder(path) or nearest_folder(Path("runs") / path.name) or "; strop runs lists those that there are"
 
 
 SHOWN = 4  # settings of a change in its line

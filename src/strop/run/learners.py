@@ -169,7 +169,7 @@ def meet(
     met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
     place = Place(init_device_mesh(device.type, (size,)), device)
-    # Groups of their own: exchanges of different threads and of different backends must not meet.
+    # Separate groups: exchanges of different threads and of different backends must not mix.
     ranks = Together(dist.new_group(backend="gloo", timeout=timeout), team)
     return place, ranks, Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
 
@@ -231,7 +231,7 @@ def main(connection: ControllerConnection, settings: RankSettings) -> None:
 
 
 class Scattered:
-    """A rank that may be on a host of its own; `handlers` are all of a rank's once it has met the others."""
+    """A rank that may run on another host; `handlers` is complete once it has met the others."""
 
     def __init__(self, settings: RankSettings, address: str) -> None:
         self._settings = settings

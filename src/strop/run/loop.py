@@ -7,7 +7,7 @@ There is one loop for strict on-policy training and for PipelineRL-k; only the l
     admit    gate opens a group, sampler names a problem ──request──▶ sample tokens, each with its
                                                                       log-prob and weight version
     collect  completion ◀──────────────────────────────completion──── (n a request, as they finish)
-             └─▶ judge (verifier or environment, beside generation) ─▶ verdict
+             └─▶ judge (verifier or environment, while others generate) ─▶ verdict
                  └─▶ or an observation, and the turn behind it ──request──▶ as any other
     resolve  the last verdict of a group: selection keeps or drops it; the gate hears of it
     train    gate.batch() names the P oldest resolved groups, once the rest can still be in time
@@ -16,7 +16,7 @@ There is one loop for strict on-policy training and for PipelineRL-k; only the l
     record   metrics, rollouts, checkpoint; an evaluation begins, here or in a worker (`run`), and comes in later
 
 At k = 0 the gate lets nothing stay open over a step, so each arrow is followed by the next; with k > 0 the left and the
-right column run beside each other, and nothing in this file changes.
+right column run at the same time, and nothing in this file changes.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ from strop_verify.verdict import UNDECIDED
 
 
 class NothingToLearn(StropError):
-    """Step after step no group has rollouts of different outcome, or none that is trained on; `groups` are those looked
-    at in vain."""
+    """Many batches in a row had no group to train on; `groups` are the groups of those batches."""
 
     def __init__(self, message: str, groups: Sequence[Group]) -> None:
         super().__init__(message)
@@ -65,13 +64,13 @@ class NothingToLearn(StropError):
 
 
 def nothing_to_learn(config: RunConfig, step: int, groups: Sequence[Group], batches: int) -> NothingToLearn:
-    """The error for `batches` batches' worth of `groups`; `step` steps of the run are done."""
+    """The error after `batches` batches without a group to train on; `step` steps of the run are done."""
     said = f"step {step + 1}: {batches} batches' worth of groups in a row"
     mask, selection = config.algorithm.truncation_mask, config.algorithm.selection
     if mask.startswith("drop") and all(one.completion.truncated for group in groups for one in group.usable):
         budget = config.sampling.max_new_tokens
         return NothingToLearn(
-            f"{said} had cut-off completions alone, which algorithm.truncation_mask={mask} leaves out; raise "
+            f"{said} had only cut-off completions, which algorithm.truncation_mask={mask} leaves out; raise "
             f"sampling.max_new_tokens (it is {budget}), or train on them with algorithm.truncation_mask=none",
             groups,
         )
@@ -88,7 +87,7 @@ def nothing_to_learn(config: RunConfig, step: int, groups: Sequence[Group], batc
 
 
 class Clock:
-    """Seconds by section since the last `lap`; sections do not nest, what no section claims is `other`."""
+    """Seconds by section since the last `lap`. Sections do not nest; time outside every section is `other`."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter()
@@ -117,7 +116,7 @@ class Clock:
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2
 PROBE_TOKENS = 64
-BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators: beside the judge, and where nothing else is to do
+BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators: with verdicts due, and with nothing due
 
 
 class WeightMismatch(StropError):
@@ -126,8 +125,7 @@ class WeightMismatch(StropError):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The record of a finished training step: its number, its metrics, every group it looked at, and what it made of
-    those that it learned from."""
+    """A finished training step: its number, its metrics, all its groups, and the samples that were trained on."""
 
     step: int
     metrics: dict[str, float | None]
@@ -136,7 +134,7 @@ class StepRecord:
 
 
 class Loop:
-    """The controller. `next_step` trains one step and returns its record; the caller writes it down."""
+    """The controller. `next_step` trains one step and returns its record, which the caller writes to disk."""
 
     def __init__(
         self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Responder, learner: Learning, view: View
@@ -160,12 +158,12 @@ class Loop:
         self.states = States(self.config)
         self._resolved: dict[int, Group] = {}
         self._refilled: list[Group] = []  # dropped and replaced since the last trained step
-        self._skipped: list[Group] = []  # of batches that taught nothing since then
+        self._skipped: list[Group] = []  # of batches without a trained group since then
         self._empty_batches = 0
-        self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
+        self._open: list[dict[str, Any]] = []  # groups that were open at the loaded checkpoint
         self._alerts: Memory = {}
         self._told_of_scale = False
-        self._reported = 0  # the count of what was made when the view was last updated
+        self._reported = 0  # the progress count at the last report
         self.stale = StaleGroups()
         self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
@@ -191,7 +189,7 @@ class Loop:
         return None
 
     def _may_admit(self) -> bool:
-        # Not beyond the stage: what is generated under its settings is trained under them.
+        # Not beyond the stage: groups are trained under the settings they were generated with.
         return self.gate.admits(self.curriculum.steps_left(self.step))
 
     def _admit(self) -> None:
@@ -213,7 +211,7 @@ class Loop:
         self.executor.submit(request, entry.ticket, entry.attempt)
 
     def _seed(self, entry: LedgerGroup) -> int:
-        """It does not depend on the attempt: a group that was lost comes back the same."""
+        """The group's seed. It does not depend on the attempt, so a lost group is regenerated identically."""
         return derive(self.config.seed, "request", entry.ticket)
 
     def _collect(self) -> None:
@@ -240,7 +238,7 @@ class Loop:
                 self._write_down(request_id, sample, answer)
 
     def _report(self) -> None:
-        """Say how far the rollout is, where anything moved since the last report: tokens, a completion, a verdict."""
+        """Show the progress of the rollout, if there was any since the last report."""
         if progress.CURRENT.count > self._reported:
             made, wanted = self.ledger.completions
             if self.judge.pending and not self.executor.unfinished:
@@ -265,7 +263,7 @@ class Loop:
         self._request(entry)
 
     def _quarantine(self, event: Quarantined) -> None:
-        """The group leaves, and its problem is never asked again."""
+        """Remove the group, and never use its problem again."""
         entry = self.ledger.find(event.request_id)
         if entry is None:
             return
@@ -289,7 +287,7 @@ class Loop:
             self.judge.submit((entry.request_id, sample), entry.problem, turn, self._seed(entry))
 
     def _go_on(self, request_id: str, sample: int, observation: Observation) -> None:
-        """An environment has answered a sample: its next turn is sampled behind the observation."""
+        """Request the next turn of a sample whose environment has answered with an observation."""
         entry = self.ledger.find(request_id)
         if entry is None:
             return
@@ -305,7 +303,7 @@ class Loop:
         self.executor.submit(request, entry.ticket, entry.attempt)
 
     def _cancel(self, entry: LedgerGroup) -> None:
-        """What is generated and judged of the group is not wanted any more."""
+        """Cancel the group's requests and verdicts."""
         self.judge.forget(entry.request_id)
         for request_id in entry.request_ids:
             self.executor.cancel(request_id)
@@ -334,7 +332,7 @@ class Loop:
                 raise nothing_to_learn(self.config, self.step, self._refilled, EMPTY_BATCHES_BEFORE_GIVING_UP)
 
     def _forget(self, group: Group) -> None:
-        """The group has had its part in the run: a resume would not generate it again."""
+        """Mark the group as finished: a resume will not regenerate it."""
         self.curriculum.visited(self.ledger.forget(group.ticket).index, group, self.step + 1)
 
     def _reward(self, completion: Completion, verdict: Verdict) -> float:
@@ -342,7 +340,7 @@ class Loop:
         pieces: tuple[Reward | LengthShaping, ...] = (algorithm.reward, *algorithm.shaping)
         total = 0.0
         for piece in pieces:
-            value: Any = piece(completion, verdict)  # perhaps of a piece of the user's own
+            value: Any = piece(completion, verdict)  # may be a user's piece
             if not (isinstance(value, Real) and math.isfinite(value)):
                 raise InputError(f"{piece.piece_name()} gave {value!r} for a completion: a reward is a finite number")
             total += float(value)
@@ -351,7 +349,7 @@ class Loop:
     # ------------------------------------------------------------------ training
 
     def _train(self, batch: BatchTickets) -> StepRecord | None:
-        """Train on a batch; None where no group of it teaches anything, so that it makes no step."""
+        """Train on a batch; None where no group of it is trained on, which makes no step."""
         version = self.gate.version
         chosen = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
         groups = sorted([*chosen, *self._refilled], key=lambda group: group.ticket)
@@ -375,7 +373,7 @@ class Loop:
         return self._finish_step(groups, batch, result, version)
 
     def _finish_step(self, groups: list[Group], batch: BatchTickets, result: TrainResult, version: int) -> StepRecord:
-        """Publish what was learned, and say what the step was like."""
+        """Publish the new weights and collect the metrics of the step."""
         publication = self._publish()
         progress.made(f"the publication of version {self.gate.version}")
         parts = [
@@ -404,7 +402,7 @@ class Loop:
         return StepRecord(self.step, row, tuple(groups), result.samples)
 
     def _drop(self, tickets: Sequence[int]) -> None:
-        """Groups that can no longer be trained in time: short ones never are, so this shortens what is trained on."""
+        """Drop groups that are too stale to train on. They are mostly long ones, so this favours short completions."""
         for ticket in tickets:
             self._resolved.pop(ticket, None)
             entry = self.ledger.forget(ticket)
@@ -414,9 +412,9 @@ class Loop:
             self.view.note(f"step {self.step + 1}: {self.stale.line(len(tickets))}")
 
     def _give_up_open_groups(self) -> None:
-        """Groups of the stage before may be of other sizes, lengths or temperature, and too many for the gate.
+        """Cancel the open groups of the previous stage: they may differ in size, length or temperature.
 
-        Only a plateau, with max_lag > 0, ends a stage while there are any.
+        There are some only where a plateau ends a stage and max_lag > 0.
         """
         for ticket in self.ledger.open:
             self._cancel(self.ledger.forget(ticket))
@@ -424,15 +422,16 @@ class Loop:
             self._resolved.pop(ticket, None)
 
     def _enter_stage(self) -> None:
-        """Bring every part to the configuration of the present stage."""
+        """Apply the configuration of the current stage to every part."""
         self.gate.prompts_per_step = self.config.batch.prompts_per_step
         self.gate.refill = self.config.algorithm.selection.refill
         self.states.enter(self.config)
         self.learner.enter(self.config.learner, self.curriculum.updates_left(self.step))
 
     def _publish(self) -> Publication:
-        """Bring the weights to every generator, and hold what each computes with them against the trainer: a stale
-        head shows nowhere else.
+        """Publish the weights to every generator and compare the log-probs of each with the trainer's.
+
+        No other check notices a generator that kept an old output head.
         """
         prompt = self.dataset[0].prompt_ids[:PROBE_TOKENS]
         probe = np.resize(prompt, max(len(prompt), 2))
@@ -448,7 +447,7 @@ class Loop:
         return publication
 
     def _refuse_unjudged(self, groups: list[Group]) -> None:
-        """End a run whose verifier failed on a whole batch: more of the same would not help."""
+        """End a run whose verifier failed on a whole batch."""
         if not any(group.usable for group in groups):
             raise StropError(f"step {self.step + 1}: no completion could be judged: {verifier_failures(groups)[0]}")
 
@@ -457,13 +456,13 @@ class Loop:
             self.view.note(f"step {self.step}: {line}; the sample left the loss")
         self._warn_of_rewards_without_scale(groups)
         if self.config.batch.samples_per_prompt == 1:
-            row = {**row, "groups/zero_variance_share": None}  # by the nature of groups of one
+            row = {**row, "groups/zero_variance_share": None}  # always 1 for groups of one
         lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
         for line in lines:
             self.view.note(f"step {self.step}: {line}")
 
     def _warn_of_rewards_without_scale(self, groups: list[Group]) -> None:
-        """Once: reward functions of which nothing tells what is right."""
+        """Warn once if the reward functions do not say which answers are right."""
         verdicts = (rollout.verdict for group in groups for rollout in group.rollouts)
         found = next((one.detail for one in verdicts if one.undecided and one.reward is not None), None)
         if found is not None and not self._told_of_scale:
@@ -477,7 +476,7 @@ class Loop:
     # ------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
-        """JSON-able: everything but tensors that the next step depends on, as of the last finished step."""
+        """The state that the next step depends on, without tensors, after the last finished step; JSON-able."""
         return {
             "step": self.step,
             "gate": self.gate.state(),
@@ -490,7 +489,7 @@ class Loop:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state()` gave; `reopen` once the learner has its weights back."""
+        """Restore a `state()`. Call `reopen` once the learner has its weights."""
         self.step = state["step"]
         self.gate.load(state["gate"])
         self.curriculum.load(state["curriculum"])
@@ -500,10 +499,10 @@ class Loop:
         self._empty_batches = state["empty_batches"]
         self._alerts = state["alerts"]
         self._open = state["open"]
-        self.stale.load(state.get("stale", {}))  # an older checkpoint has none
+        self.stale.load(state["stale"])
 
     def reopen(self) -> None:
-        """Begin, or go on after `load`: publish the weights, and generate groups that were open then again."""
+        """Start, or continue after `load`: publish the weights and regenerate the groups that were open."""
         self._publish()
         for row in self._open:
             self.gate.restart(row["ticket"])

@@ -106,9 +106,9 @@ def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
             found["vLLM's server"] = int(config.engine.memory_fraction * room)
         return found
     cache = _cache_bytes(config, policy)
-    beside = orchestration.in_process or (ranks == 1 and not config.evaluates_apart)
-    engines = int(beside) + (orchestration.generators if device == "cpu" and not orchestration.in_process else 0)
-    copies = engines - int(beside and config.engine.share_parameters)
+    in_driver = orchestration.in_process or (ranks == 1 and not config.evaluates_apart)
+    engines = int(in_driver) + (orchestration.generators if device == "cpu" and not orchestration.in_process else 0)
+    copies = engines - int(in_driver and config.engine.share_parameters)
     return found | ({"engines": engines * cache + copies * own} if engines else {})
 
 

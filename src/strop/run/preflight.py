@@ -1,4 +1,4 @@
-"""Checks that need the configuration alone, made before torch is loaded and before anything is begun.
+"""Checks that need only the configuration, made before torch is loaded and before anything is begun.
 
     preflight.training(config, Path("runs/mine"))      # refuses in a fraction of a second, or returns
     config = preflight.resuming(RunFolder.open(out), ["steps=400"])
@@ -10,6 +10,7 @@ that is too long, an attention that strop does not know) is refused when they ar
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
 from strop.engines.vllm.settings import Vllm
-from strop.evaluation.benchmark_files import SUFFIXES
+from strop.evaluation.benchmarks import SUFFIXES
 from strop.model.location import RESERVED, dtype_name, locate, on_hub, parameters, refuse_kind, stored_config
 from strop.model.settings import EMBEDDED, ModelSettings
 from strop.recipes.resolve import resolve
@@ -50,6 +51,11 @@ EXTRAS = {
 }  # fmt: skip
 # What a run is, rather than how it goes on: a checkpoint of another is of no use.
 FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
+
+
+def as_measured(sets: Sequence[str]) -> tuple[str, ...]:
+    """`sets` with temperature and top-p of `sampling` as those of `evaluation`, which a finished model is used with."""
+    return tuple(re.sub(r"^\s*sampling\.(temperature|top_p)\s*=", r"evaluation.\1=", text) for text in sets)
 
 
 def training(config: RunConfig, out: Path | None = None, replace: bool = False) -> None:
@@ -94,8 +100,8 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
         return config, None
     over = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
     plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
-    alone = plain and not config.stages and not config.algorithm.shaping
-    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
+    independent = plain and not config.stages and not config.algorithm.shaping
+    if left < LEAST_BUDGET or not independent or budget != _own_budget(config.recipe):
         ways = [f"sampling.max_new_tokens={left}"] * (left > 0)
         ways += [f"data.max_prompt_tokens={room - budget}, which leaves longer prompts out"] * (room > budget)
         raise InputError(f"{over} of the model; set {' or '.join(ways) or 'a lower sampling.max_new_tokens'}")
@@ -223,29 +229,27 @@ def using(
     edits = [*NOT_TRAINING]
     edits += [] if problems is None else [f"data.source={json.dumps(problems)}", "data.held_out=none"]
     edits += [] if path is None else [f"data.path={json.dumps(path)}"]
-    config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])
+    config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *as_measured(sets)])
     if problems is not None:
         source(config.data.source)
 
 
-def measuring(
-    text: str, recipe: str | None = None, sets: Sequence[str] = (), problems: str | None = None, path: str | None = None
-) -> None:
+def measuring(text: str, recipe: str | None = None, sets: Sequence[str] = ()) -> None:
     """Refuse what `using` refuses, and a model outside a training run where nobody says which problems it is asked.
 
     Raises:
         InputError: naming the ways to say it.
     """
-    using(text, recipe, sets, problems, path)
+    using(text, recipe, sets)
     place, _ = _named_place(text)
-    said = recipe is not None or problems is not None
-    if said or any(text.strip().startswith("data.source") for text in sets) or place in RESERVED or holds_out(place):
+    said = recipe is not None or any(text.strip().startswith("data.source") for text in sets)
+    if said or place in RESERVED or holds_out(place):
         return
     above = Path(place).expanduser().absolute().parent
     of_run = f"; what its run held out: {command('eval', above)}" if holds_out(str(above)) else ""
     raise InputError(
-        f"{place} held out no problems: say what it is asked by --source (such as --source gsm8k, or a file with "
-        f"problems), or by --benchmark{of_run}"
+        f"{place} held out no problems: say what to measure it on by --benchmark (a name of strop eval --list, or a "
+        f"file of problems), or by --set data.source=…{of_run}"
     )
 
 
@@ -320,8 +324,8 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto", m
     if needed > total:
         raise InputError(
             f"model.path {settings.path}: its {amount(count)} parameters take {needed / GIB:.0f} GiB "
-            f"{'with gradients and optimizer' if trains else 'alone'}, and this machine has {total / GIB:.0f}; take a "
-            f"smaller model{', adapters alone (model.lora.rank=32),' if trains else ''} or a machine with a GPU"
+            f"{'with gradients and optimizer' if trains else 'as weights'}, this machine has {total / GIB:.0f}; take a "
+            f"smaller model{', adapters only (model.lora.rank=32),' if trains else ''} or a machine with a GPU"
         )
 
 

@@ -1,40 +1,36 @@
-"""What a run asks, and what speaks against asking it so: its problems, its first prompt, what it is measured on.
+"""The problems of a run, its first prompt and what it is measured on, with the findings of all checks.
 
-    data, warnings = read_problems(config, tokenizer, view)                  # read, noted, and judgeable
+    data, findings = read_problems(config, tokenizer, view)                  # read, noted, and checked
     asked = fitted_into(config, data, tokenizer, room, view)                 # within the model's context
-    warnings = preview(config, view)                                         # both, without loading the model
+    data, findings = preview(config, view)                                   # both, without loading the model
 
-A start, a dry run and the doctor refuse the same by the same functions.
+A start, a resume, a dry run and the doctor use the same functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.hub import silence
-from strop.base.seeds import derive
+from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
-from strop.data import contradictions
-from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, PromptTemplate
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
-from strop.evaluation.benchmark_files import SUFFIXES
-from strop.evaluation.benchmarks import HELD_OUT
-from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
+from strop.evaluation.benchmarks import HELD_OUT, SUFFIXES
+from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
-from strop.run import preflight
-from strop.run.cautions import cautions, few_to_train_on
-from strop.run.judgeable import caution, refuse_unjudgeable
-from strop.run.memory import TooLarge, noted
+from strop.model.policy import Policy
+from strop.run import checks, preflight
+from strop.run.finding import Finding
+from strop.run.memory import NotKnownBeforehand, TooLarge, noted, outline
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 from strop_verify.verdict import shortened
@@ -49,43 +45,32 @@ class AskedProblems(NamedTuple):
         config: with a budget that there is room for.
         play: its environment; None where there is none.
         sets: what it is measured on while it trains.
-        warnings: what speaks against it, a line each.
+        findings: of the budgets, the environment and the benchmarks.
     """
 
     config: RunConfig
     play: Play | None
-    sets: tuple[ValidationSet, ...]
-    warnings: list[str]
+    sets: tuple[ProblemSet, ...]
+    findings: list[Finding]
 
 
 class Preview(NamedTuple):
-    """What a run would train on, and what speaks against it, a line each."""
+    """What a run would train on, None where it cannot be read, and what the checks found."""
 
-    data: Data
-    warnings: list[str]
+    data: Data | None
+    findings: list[Finding]
 
 
-def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Preview:
-    """The problems of a run, noted with the first prompt.
+def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Data, list[Finding]]:
+    """The problems of a run, noted with the first prompt, and the findings on them and the settings.
 
     Raises:
-        InputError: they cannot be read, or the verifier can never judge one of them.
+        InputError: they cannot be read.
     """
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
-    unmeasured = data.held_out is not None and config.evaluation.every is None
-    later = ["held out: measured by strop eval; with evaluation.every=N in training too"] * unmeasured
-    for line in (*data.report(), *later, *first_prompt(data.train, config.data.template, tokenizer)):
+    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
-    refuse_unjudgeable(config.verifier, data)
-    narrow, few = caution(config.verifier, data.train.problems), few_to_train_on(config, data)
-    found = (
-        contradictions.warning(data.train.name, data.train.problems),
-        *(one.line for one in cautions(config)),
-        None if few is None else few.line,
-        None if narrow is None else ": ".join(narrow),
-        _seen_questions(config, data),
-    )
-    return Preview(data, [line for line in found if line is not None])
+    return data, [*checks.of_settings(config), *checks.of_problems(config, data, tokenizer)]
 
 
 def fitted_into(
@@ -101,27 +86,47 @@ def fitted_into(
     play = play_of(config, tokenizer, room)
     notes = [] if play is None else play.notes()
     sets = validation_sets(config, data, tokenizer, room, view, play)
-    warnings = [*([] if lowered is None else [lowered]), *notes, *_trained_benchmarks(config, sets, data)]
-    return AskedProblems(config, play, sets, warnings)
+    findings = [] if lowered is None else [Finding("budget-lowered", "note", "budgets", lowered)]
+    findings += [Finding("environment", "note", "environment", note) for note in notes]
+    return AskedProblems(config, play, sets, [*findings, *_trained_benchmarks(config, sets, data)])
 
 
 def preview(config: RunConfig, view: View) -> Preview:
     """Note what a run would train on and ask first, and the memory it needs, without loading the model.
 
-    Raises:
-        InputError: tokenizer, data or model cannot be used so, or prompts and completions exceed the model's context.
+    Whatever a start would refuse is a finding of level `error`.
     """
-    tokenizer = tokenizer_of(config.model)
-    data, warnings = read_problems(config, tokenizer, view)
-    room = known_room(config)
-    here, unseen = within_reach(config)
-    warnings += fitted_into(here, data, tokenizer, most_room(config) if room is None else room, view).warnings
-    warnings += [] if unseen is None else [unseen]
+    subject = "configuration"
+    data: Data | None = None
+    findings: list[Finding] = []
     try:
+        preflight.training(config)
+        subject = "model"
+        tokenizer, policy = tokenizer_of(config.model), _outline(config)
+        findings += checks.of_model(config, None if policy is None else policy.parameter_count)
+        subject = "data"
+        data, found = read_problems(config, tokenizer, view)
+        findings += found
+        subject = "budgets"
+        room = known_room(config)
+        here, unseen = within_reach(config)
+        asked = fitted_into(here, data, tokenizer, most_room(config) if room is None else room, view)
+        findings += asked.findings
+        findings += [] if unseen is None else [Finding("benchmarks-not-seen", "note", "measured on", unseen)]
         view.note(noted(config))
     except TooLarge as error:  # it may be meant for another machine
-        warnings.append(f"on this machine {error}")
-    return Preview(data, warnings)
+        findings.append(Finding("memory", "warning", "memory", f"on this machine {error}"))
+    except InputError as error:
+        findings.append(Finding(subject, "error", subject, str(error)))
+    return Preview(data, findings)
+
+
+def _outline(config: RunConfig) -> Policy | None:
+    """The model's shapes, without its weights; None where they show only once it is loaded."""
+    try:
+        return outline(config.model, tokenizer_of(config.model))
+    except NotKnownBeforehand:
+        return None
 
 
 def within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
@@ -185,34 +190,25 @@ def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) ->
 
 def validation_sets(
     config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View, play: Play | None = None
-) -> tuple[ValidationSet, ...]:
+) -> tuple[ProblemSet, ...]:
     """The sets that a run is measured on while it trains: its held-out problems, asked as in training, and benchmarks.
 
     Raises:
         InputError: a benchmark cannot be found or used.
     """
     settings, sampling = config.evaluation, evaluation_sampling(config)
-    held_out: tuple[ValidationSet, ...] = ()
+    held_out: tuple[ProblemSet, ...] = ()
     if settings.every is not None and data.held_out is not None:
-        seed = derive(config.seed, "evaluation")
-        count = settings.samples_per_problem
-        own = ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed, play)
+        samples, seed, every = settings.samples_per_problem, held_out_seed(config.seed), settings.every
+        own = ProblemSet(HELD_OUT, data.held_out, samples, sampling, config.verifier, seed, play, every)
         held_out = (own,)
-    wanted = [
-        Wanted(
-            one.name,
-            one.every or settings.every or config.steps,
-            one.samples_per_problem or settings.samples_per_problem,
-            one.limit,
-        )
-        for one in settings.benchmarks
-    ]
-    folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
-    template = config.data.template
-    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note, play)
+    template, note = config.data.template, view.note
+    return held_out + benchmark_sets(
+        settings, config.steps, template, tokenizer, sampling, room, config.seed, note, play
+    )
 
 
-def _trained_benchmarks(config: RunConfig, sets: Sequence[ValidationSet], data: Data) -> Iterator[str]:
+def _trained_benchmarks(config: RunConfig, sets: Sequence[ProblemSet], data: Data) -> Iterator[Finding]:
     if not sets:
         return
     record, seen = ProblemRecord.of(data), trained_before(config.model.path)
@@ -222,18 +218,5 @@ def _trained_benchmarks(config: RunConfig, sets: Sequence[ValidationSet], data: 
         for who, count in counts.items():
             if count:
                 which = f"{count} of the {len(problems)} problems of {one.name}"
-                yield f"{who} on {which}, so that its pass rate there is no measure"
-
-
-def _seen_questions(config: RunConfig, data: Data) -> str | None:
-    """The embedded base was fine-tuned on the training part of chain sums; what is held out should be of the other."""
-    if config.model.path not in RESERVED or data.held_out is None:
-        return None
-    seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
-    if not seen:
-        return None
-    return (
-        f"{len(seen)} of {len(data.held_out)} held-out sums are of the part that the embedded base may have been "
-        "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
-        "data.held_out.source.part=held_out"
-    )
+                found = f"{who} on {which}, so that its pass rate there is no measure"
+                yield Finding("benchmark-trained-on", "note", "measured on", found)

@@ -1,7 +1,7 @@
 """Where a run goes on, and whether it can: what a resume and its dry run refuse alike.
 
     config, found = point(folder, step, sets)          # the configuration from there on, and the checkpoint
-    warnings = preview(folder, step, sets, view)       # the same shown, and nothing trained
+    findings = preview(folder, step, sets, view)       # the same shown, and nothing trained
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from strop.config.schema import RunConfig
 from strop.data.dataset import Data
 from strop.data.record import ProblemRecord
 from strop.run import preflight, questions
+from strop.run.finding import Finding
 from strop.run.folder import RunFolder
 from strop.training import checkpoint
 from strop.training.checkpoint import Checkpoint
@@ -79,11 +80,11 @@ def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | Non
     )
 
 
-def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View) -> list[str]:
+def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View) -> list[Finding]:
     """Note where the run would go on, what is left, what changes, and what it asks first; train nothing.
 
     Returns:
-        Warnings, as those of `questions.preview`.
+        Findings, as those of `questions.preview`.
 
     Raises:
         StropError: what a resume refuses.
@@ -102,6 +103,6 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
     before = folder.read_json("config.json") if found is None else found.state["config"]
     for key, old, new in differing(before, config.model_dump(mode="json")):
         view.note(f"changed from there on: {key}={new} (it was {old})")
-    data, warnings = questions.preview(config, view)
-    others = refuse_other_problems(folder, data, found)
-    return warnings if others is None else [*warnings, others]
+    data, findings = questions.preview(config, view)
+    others = None if data is None else refuse_other_problems(folder, data, found)
+    return findings if others is None else [*findings, Finding("answers-changed", "note", "held out", others)]

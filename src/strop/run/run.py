@@ -1,10 +1,10 @@
-"""A run from start to end: the loop's records written down, evaluated, checkpointed; resumed; ended cleanly.
+"""A run from start to end: it records, evaluates and checkpoints the loop's steps, resumes, and ends cleanly.
 
     summary = train(resolve("grpo"), Path("runs/grpo"), view)
-    summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
+    summary = resume(Path("runs/grpo"), view)          # continues bit for bit from the last checkpoint
 
-Evaluations are begun after a step and written down when they are in: in this process at once, from a worker later, as a
-line of metrics.jsonl that names the step the weights were of. One that is owed when a run ends is done again on resume.
+Evaluations start after a step and are recorded when they finish: at once in this process, later from a worker, as a
+line of metrics.jsonl with the step of the evaluated weights. Unfinished ones are repeated on resume.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ DISK_FULL_RETRIES = 3
 
 @dataclass(frozen=True)
 class _Save:
-    """A checkpoint that is being written, and the pass rates that go with it."""
+    """A checkpoint that is being written, and the lines of pass rates to write after it."""
 
     step: int
     pass_rates: list[str]
 
 
 class Saver:
-    """Writes the checkpoints of one process's share of a run. A full disk is met by trying again at later steps.
+    """Writes checkpoints. When the disk is full, it tries again after later steps.
 
     Attributes:
         saved: the last step that is on disk; None before the first.
@@ -72,11 +72,11 @@ class Saver:
         self._under_way: _Save | None = None
 
     def begin(self, entry: checkpoint.CheckpointEntry, pass_rates: list[str]) -> None:
-        """Begin to write the learner as it is.
+        """Begin to save the learner's present state.
 
         Args:
-            entry: the checkpoint but for its tensors.
-            pass_rates: lines of the run's history, written once the checkpoint is.
+            entry: the checkpoint without its tensors.
+            pass_rates: lines of the run's history, written after the checkpoint.
 
         Raises:
             StropError: a parameter is not finite.
@@ -92,10 +92,10 @@ class Saver:
         self._under_way = _Save(entry.step, pass_rates)
 
     def settle(self, wait: bool, last: bool = False) -> None:
-        """See the save that was begun through, if `wait`; take over its outcome once it is known.
+        """Record the outcome of the current save if it is finished; with `wait`, wait for it.
 
         Raises:
-            DiskFull: it has been so several times in a row, or this is the `last` chance.
+            DiskFull: the disk was full several times in a row, or this is the `last` attempt.
         """
         if self._under_way is None:
             return
@@ -115,11 +115,11 @@ class Saver:
 
 
 QUARANTINE = "quarantine.json"
-PATIENCE = 0.2  # seconds to wait for an evaluation before it is seen whether to go on waiting
+PATIENCE = 0.2  # seconds of each wait for an evaluation
 
 
 class Interrupted(StropError):
-    """Ctrl-C: the last finished step is checkpointed."""
+    """The run was interrupted; its last finished step is checkpointed."""
 
     exit_code = 130
 
@@ -151,7 +151,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     Raises:
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
-    # The parts come before the folder: what cannot be loaded leaves none behind.
+    # The parts are built before the folder, so that a failure leaves no folder behind.
     config = as_asked(validated(config))
     preflight.training(config, out, replace)
     parts = assemble(config, view)
@@ -164,10 +164,10 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
 
 
 def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] = ()) -> RunOutcome:
-    """Go on from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
+    """Continue from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
 
-    What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints. `sets` change its
-    configuration from there on, and config.json with it.
+    Metrics, rollouts and checkpoints after that step are removed. `sets` change the configuration from there on, and
+    config.json with it.
 
     Raises:
         StropError: see the parts; a setting that cannot change, fewer steps than are done, or a setting that no step
@@ -187,7 +187,7 @@ def _record(parts: Parts) -> ProblemRecord:
 
 @dataclass(frozen=True)
 class _Resume:
-    """Go on from a checkpoint; None starts over."""
+    """The checkpoint to continue from; None starts over."""
 
     found: checkpoint.Checkpoint | None
 
@@ -195,7 +195,7 @@ class _Resume:
 def _to_the_end(
     config: RunConfig, parts: Parts, folder: RunFolder, view: View, at: _Resume | None = None
 ) -> RunOutcome:
-    """Train a run to its end. Where the trainer's ranks are lost, it goes on from its last checkpoint, as a resume."""
+    """Train a run to its end. After a loss of the trainer's ranks, it continues from its last checkpoint."""
     begin = time.perf_counter()
     evaluations: dict[int, EvaluationResult] = {}
     losses = 0
@@ -219,7 +219,7 @@ def _to_the_end(
 
 
 class _Run:
-    """One process's share of a run."""
+    """A run from its start, or from one resume, to its end or the loss of its ranks."""
 
     def __init__(
         self, config: RunConfig, parts: Parts, folder: RunFolder, view: View, evaluations: dict[int, EvaluationResult]
@@ -248,7 +248,7 @@ class _Run:
         self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
-        """Take over a checkpoint's state and forget what came after it; None starts over."""
+        """Restore a checkpoint and remove everything after it; None starts over."""
         other_answers = refuse_other_problems(self.folder, self.parts.data, found)
         if other_answers is not None:
             self.view.note(other_answers)
@@ -273,7 +273,7 @@ class _Run:
             loop = self.loop
             self.parts.learner.replan(loop.curriculum.updates_left(loop.step), loop.config.steps - loop.step)
             self.folder.write_json("config.json", now)
-        # Only now, when nothing can refuse any more, is later work forgotten.
+        # Later work is removed only now, when nothing can be refused any more.
         self.resumed_at = found.step
         write_change(self.folder, changed)
         self.folder.truncate(found.step)
@@ -282,16 +282,16 @@ class _Run:
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
 
     def _measure_again(self, steps: Sequence[int]) -> None:
-        """Begin the evaluations of earlier steps that were under way when the run ended.
+        """Repeat the evaluations of earlier steps that were unfinished when the run ended.
 
-        Their weights pass through the policy, which has those of the start now, and the checkpoint's next.
+        Their weights are loaded into the policy, before the weights of the checkpoint are.
         """
         policy = self.parts.policy
         for step in steps:
             if step > 0:
                 try:
                     kept = checkpoint.load(self.folder.checkpoints, step)
-                except StropError as error:  # none was kept, or it is damaged: the run goes on without this point
+                except StropError as error:  # not kept, or damaged: the run continues without this evaluation
                     self.view.note(
                         f"the evaluation of step {step} is lost: it was under way when the run ended, and {error}"
                     )
@@ -301,7 +301,7 @@ class _Run:
             self.validation.begin(step, WeightsOf(policy))
 
     def go(self) -> Summary:
-        """Train what is left, write the model, the curves and the summary."""
+        """Train the remaining steps, then write the model and the summary."""
         with self.watch:
             return self._go()
 
@@ -329,10 +329,10 @@ class _Run:
     def _steps(self, trackers: Trackers) -> None:
         config, loop = self.config, self.loop
         self.view.stage("rl", config.steps)
-        found = self._evaluate(loop.step, trackers)  # before training; on resume, what is owed
+        found = self._evaluate(loop.step, trackers)  # before training, or an unfinished one on resume
         spent = loop.clock.lap()
         if found:
-            if loop.step == 0:  # a later step has seconds of its own
+            if loop.step == 0:  # the record of a later step has this already
                 found["seconds/evaluation"] = spent["evaluation"]
             trackers.log(loop.step, found)
             self.view.evaluated(loop.step, found)
@@ -358,7 +358,7 @@ class _Run:
         )
 
     def _record(self, record: StepRecord, trackers: Trackers) -> None:
-        """Write down a finished step: rollouts, evaluation, metrics, checkpoint, in the order resume relies on."""
+        """Record a finished step: rollouts, evaluation, metrics, checkpoint. A resume relies on this order."""
         config, step = self.config, record.step
         self.boundary = self.loop.state()
         row = dict(record.metrics)
@@ -366,7 +366,7 @@ class _Run:
         self.folder.write_rollouts(step, record.groups, record.samples)
         try:
             row |= self._evaluate(step, trackers)
-        except BaseException:  # the step is trained, whatever keeps it from being measured
+        except BaseException:  # the step is trained even if its evaluation fails
             trackers.log(step, row | self._spent(row))
             self._save_checkpoint(last=True)
             raise
@@ -379,7 +379,7 @@ class _Run:
             self._save_checkpoint()
 
     def _spent(self, row: Row) -> Row:
-        """What the step that ends here took: its seconds by section, and the run's compute with it."""
+        """The step's seconds by section, and the run's compute so far."""
         seconds = self.loop.clock.lap()
         training = seconds["step"] - seconds.get("evaluation", 0.0)
         spent: Row = {f"seconds/{name}": value for name, value in seconds.items()}
@@ -389,19 +389,19 @@ class _Run:
         return spent
 
     def _list_quarantined(self) -> None:
-        """Write down which problems were left out, if any; a driver that is killed later has it written."""
+        """Write the quarantined problems to the run folder, if there are any."""
         if self.loop.quarantined:
             self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
 
     def _forget_quarantined(self, after: int) -> None:
-        """Forget the problems that later steps left out: their groups are generated again."""
+        """Remove problems that later steps quarantined: their groups are generated again."""
         if (self.folder.path / QUARANTINE).exists():
             found = self.folder.read_json(QUARANTINE)["problems"]
             self.quarantined_before = [row for row in found if row["step"] <= after]
             self.folder.write_json(QUARANTINE, {"problems": self.quarantined_before})
 
     def _evaluate(self, step: int, trackers: Trackers) -> Row:
-        """Begin what is due after `step`; its metrics where they are in at once, others are written down."""
+        """Start the evaluation due after `step`; return its metrics if it has finished, and record others that have."""
         with self.loop.clock.section("evaluation"):
             while self.validation.due(step) and not self.validation.has_room and not self.loop.interrupted:
                 self._write_late(trackers, PATIENCE)
@@ -409,7 +409,7 @@ class _Run:
         return self._write_late(trackers, of=step)
 
     def _write_late(self, trackers: Trackers, patience: float = 0.0, of: int | None = None) -> Row:
-        """Write down the evaluations that have come in; that of step `of`, which has no line yet, is returned."""
+        """Record finished evaluations, except that of step `of`, which is returned: its step has no line yet."""
         own: Row = {}
         for step, row in self.validation.collect(patience):
             if step == of:
@@ -420,7 +420,7 @@ class _Run:
         return own
 
     def _wind_up(self, trackers: Trackers) -> None:
-        """Save the last step, wait for outstanding evaluations, and keep the checkpoints that they speak for."""
+        """Save the last step, wait for unfinished evaluations, and keep the best checkpoints by their results."""
         self._save_checkpoint(last=True)
         if self.validation.outstanding:
             self.view.passing(f"training is done; waiting for the evaluation of {_listed(self.validation.outstanding)}")
@@ -431,7 +431,7 @@ class _Run:
         checkpoint.prune(self.folder.checkpoints, self.validation.retention(self.config.checkpoint))
 
     def _save_checkpoint(self, last: bool = False) -> None:
-        """Begin to save the last finished step, unless it is saved; with `last`, see it through."""
+        """Begin to save the last finished step, unless it is saved; with `last`, wait for it."""
         self.saver.settle(wait=True)
         if self.boundary is None or self.boundary["step"] == self.saver.saved:
             return

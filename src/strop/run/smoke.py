@@ -1,6 +1,6 @@
 """`strop smoke`: short runs of what training on this machine rests on; each passes, or fails with the reason.
 
-Each group of checks has processes of its own, so that one which crashes or hangs takes no other with it.
+Each group of checks has its own processes, so that one which crashes or hangs takes no other with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strop.model.device import pick_device
 from strop.model.files import cast_parameters
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.recipes.resolve import resolve
-from strop.run.accelerators import Finding
+from strop.run.finding import Finding
 from strop.run.learners import Modules, join, make_learner
 from strop.training.learner import Learner
 from strop.training.packing import pack
@@ -211,10 +211,10 @@ def ranks_group(plan: SmokePlan, check: Checks) -> None:
 
     def same_as_one() -> str:
         found = train_once(learners[0])
-        alone = Path(plan.folder) / "update.json"
-        if not alone.is_file():
+        single = Path(plan.folder) / "update.json"
+        if not single.is_file():
             return f"gradient norm {found['grad_norm']:.4g}; none of one rank to compare it with"
-        norm = json.loads(alone.read_text())["grad_norm"]
+        norm = json.loads(single.read_text())["grad_norm"]
         if not abs(found["grad_norm"] - norm) <= RANKS_GAP * norm:
             raise StropError(f"the gradient norm is {found['grad_norm']:.4g}, one rank's {norm:.4g}")
         return f"gradient norm {found['grad_norm']:.4g}, one rank's {norm:.4g}"
@@ -281,7 +281,7 @@ def _generating(engine: Engine, policy: Policy, name: str, check: Checks) -> Non
         if not gap < GAP:
             raise StropError(f"log-probs differ from the trainer's by {gap:.3g} nats: old weights were left behind")
         if not moved > gap:
-            raise StropError(f"log-probs moved by {moved:.2g} nats alone with new weights")
+            raise StropError(f"log-probs moved by {moved:.2g} nats with new weights")
         return f"log-probs within {gap:.1g} nats of the trainer's, {moved:.2g} from those of the old weights"
 
     check(f"{name} sample", sample)
@@ -410,7 +410,7 @@ def smoke(
 
 
 def device_of_ranks(device: str) -> str:
-    """`cuda` with two GPUs or more, else `cpu`: NCCL wants a GPU of its own for each rank."""
+    """`cuda` with two GPUs or more, else `cpu`: NCCL wants a separate GPU for each rank."""
     import torch
 
     return device if device == "cuda" and torch.cuda.device_count() > 1 else "cpu"
@@ -465,8 +465,8 @@ def _outcomes(names: Sequence[str], written: dict[str, CheckOutcome], reason: st
 
 def as_markdown(findings: Sequence[Finding], outcomes: Sequence[CheckOutcome]) -> str:
     """A table to paste into an issue: what the machine is, then what passed."""
-    marks = {"ok": "", "note": "note", "problem": "PROBLEM"}
-    rows = [(one.topic, marks[one.level], one.found, "") for one in findings]
+    marks = {"ok": "", "note": "note", "warning": "WARNING", "error": "ERROR"}
+    rows = [(one.subject, marks[one.level], one.found, "") for one in findings]
     rows += [(one.check, one.result, one.found, f"{one.seconds:.1f}" if one.seconds else "") for one in outcomes]
     return markdown_table(("check", "result", "found", "s"), rows, numbers=("s",))
 

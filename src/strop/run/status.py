@@ -59,7 +59,7 @@ class RunStatus:
             without a word; `unknown`: no heartbeat was written, or its host cannot be asked.
         explanation: the state in words, where it takes some.
         step: the last one that is known of, from the metrics, or where they are gone from other files.
-        held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
+        held_out_step: after which the held-out pass rate was measured; evaluations during training lag behind `step`.
         held_out_sampling: how it was sampled, such as `avg@4` or `greedy`: rates compare where this is the same.
         benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
         eta: seconds left at the pace of the last steps.

@@ -1,4 +1,4 @@
-"""Trackers: where the metrics of a run go beside the terminal.
+"""Trackers: where the metrics of a run go, in addition to the terminal.
 
 metrics.jsonl is always written; TensorBoard, trackio and Weights & Biases are extras, imported only when asked for.
 """

@@ -1,7 +1,7 @@
 """Which questions a model was trained on, as far as strop knows: of runs, of their models, and of copies of these.
 
     seen = trained_before(config.model.path)       # seen(problem), for what is held out
-    write_questions(folder, run)                   # beside an exported model, with which it is copied and renamed
+    write_questions(folder, run)                   # next to an exported model, with which it is copied and renamed
 
 A question is known by its digest (`data/record.py`).
 """
@@ -55,7 +55,7 @@ def trained_before(model: str | None) -> Seen:
 
 
 def write_questions(model: Path, run: RunFolder) -> None:
-    """Put beside a model that was exported from `run` which questions it was trained on, where that is known."""
+    """Put next to a model that was exported from `run` which questions it was trained on, where that is known."""
     questions = _of_run(run)
     if questions is not None:
         write_json(model / QUESTIONS, {"questions": sorted(questions)})

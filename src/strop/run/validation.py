@@ -13,8 +13,8 @@ from typing import Any
 
 from strop.base.files import read_json, write_json
 from strop.evaluation.benchmarks import HELD_OUT
+from strop.evaluation.evaluate import PREFIX, ProblemSet, by_problem, gain, metrics
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.validation import PREFIX, ValidationSet, by_problem, gain, metrics
 from strop.orchestration.evaluator import Evaluator, MeasuredVersion, Weights
 from strop.training.checkpoint import Retention
 from strop.training.compute import ComputeMeter
@@ -40,7 +40,7 @@ class Validation:
 
     def __init__(
         self,
-        sets: Sequence[ValidationSet],
+        sets: Sequence[ProblemSet],
         evaluator: Evaluator,
         steps: int,
         compute: ComputeMeter,
@@ -153,7 +153,7 @@ class Validation:
         if HELD_OUT in self._sets and self._untrained.exists() and not self._compares():
             self._note(
                 "held-out problems are measured otherwise than before training (sampling, verifier or environment): "
-                "later pass rates are of something else, and no gain since step 0 is told"
+                "later pass rates are of something else, and no gain since step 0 is shown"
             )
         self._since = state.get("terms_since", 0) if state.get("terms") in (None, self._terms()) else step
         self.held_out = {int(at): rate for at, rate in state["held_out"].items()}

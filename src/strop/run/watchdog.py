@@ -3,10 +3,10 @@
     with Watch(run, watchdog_seconds=1800, view=view) as watch:
         ...  # watch.view stands in for the view; parts call progress.made(…)
 
-A thread of its own does both, so that they go on whatever the main thread hangs in. When nothing was made for
+A separate thread does both, so that they go on when the main thread hangs. When nothing was made for
 `watchdog_seconds`:
 
-1. every process writes its stacks under RUN/stacks (`stacks.dump_stacks`);
+1. every process writes its stacks under RUN/stacks (`dump_stacks`);
 2. `NoProgress` is raised in the main thread, by a signal: it comes out of a sleep, a lock or a read as any error does;
 3. the run's workers are killed, so that the main thread does not wait for them;
 4. where the main thread is not out within `GRACE_SECONDS`, its children are killed and the process ends by `os._exit`.

@@ -1,4 +1,4 @@
-"""The HTTP side: a plain ASGI application. Who may ask, how much, what for; and what becomes of whoever hangs up.
+"""The HTTP side: a plain ASGI application. Who may ask, how much, what for, and how a client that hangs up is handled.
 
     GET  /health               the engine answers between two steps; 503 once it broke
     GET  /v1/models            the one model; /v1/models/NAME too
@@ -113,7 +113,7 @@ class App:
         self._limits, self._local_only, self._log = limits, local_only, log
         self._key = None if key is None else f"Bearer {key}".encode()
         self._since = int(time.time())
-        # Prompts are encoded beside the event loop, one after another: a long one must not hold up the streams.
+        # Prompts are encoded outside the event loop, one after another: a long one must not hold up the streams.
         self._encoder = ThreadPoolExecutor(1, "strop-encode")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

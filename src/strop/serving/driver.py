@@ -1,9 +1,9 @@
-"""The engine on a thread of its own, and asyncio's side of it.
+"""The engine on its own thread, and asyncio's side of it.
 
     event loop   Ticket.submit ──commands──▶ engine thread:  obey commands → step → look at streams
                  Ticket.next   ◀──one call_soon_threadsafe a step, with everything that the step brought──┘
 
-The engine is touched by its thread alone. A command is obeyed between two steps, so that whoever waits for one waits
+Only its own thread touches the engine. A command is obeyed between two steps, so that whoever waits for one waits
 for a step at most.
 """
 

@@ -37,7 +37,7 @@ def listen(host: str, port: int, key: str | None, insecure: bool) -> socket.sock
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine alone."""
+    """Whether a host name or address means only this machine."""
     if host.lower() == "localhost":
         return True
     try:

@@ -203,7 +203,7 @@ def _plain_message(message: Any) -> Any:
 
 
 def _explained(error: ValidationError) -> Refusal:
-    """The first complaint, with the field's path; the branches of a union are told as one."""
+    """The first complaint, with the field's path; the branches of a union count as one."""
     first = error.errors(include_url=False, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else None
@@ -231,8 +231,8 @@ class Ask:
         texts: the prompts as text, for `echo`.
         sampling: None where nothing is sampled and the prompts are only scored.
         n: completions of each prompt.
-        seed: None: each prompt gets one of its own.
-        top: most probable tokens beside each token's log-prob; None: no log-probs at all.
+        seed: None: each prompt gets its own.
+        top: most probable tokens with each token's log-prob; None: no log-probs at all.
         echo: the prompt stands in front of the completion, in text and log-probs.
         stream, include_usage, return_token_ids: how it is answered.
     """

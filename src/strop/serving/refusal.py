@@ -14,11 +14,11 @@ class ServeLimits(Settings):
 
     Attributes:
         body_bytes: of a request.
-        requests: open at once, running or waiting; further ones are told to come again (429).
+        requests: open at once, running or waiting; further ones get 429, try again.
         samples: completions of one request, its prompts times `n`.
         new_tokens: of a completion; None: as many as the model has room for.
         seconds: of a whole request, from its headers to the last byte of the answer.
-        grace: seconds that open requests may still take once the endpoint is told to end.
+        grace: seconds that open requests may still take once the endpoint is asked to end.
     """
 
     body_bytes: Annotated[int, Field(ge=1024)] = 8 * 2**20

@@ -1,4 +1,4 @@
-"""An engine served over HTTP, in this process, until it is told to end."""
+"""An engine served over HTTP, in this process, until it is asked to end."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _impatient(seconds: float) -> Any:
 
 @contextmanager
 def background(server: Server) -> Iterator[str]:
-    """Serve on a thread while the block runs; its URL. For programs that need an endpoint beside their own work."""
+    """Serve on a thread while the block runs; its URL. For programs that need an endpoint while they work."""
     failures: list[BaseException] = []
 
     def work() -> None:

@@ -3,12 +3,12 @@
     save(root, step=12, tensors={"policy": …, "optimizer": …}, state={"updates": 12}, retention=Retention())
     root/step-00000012/{policy.safetensors, optimizer.safetensors, state.json, manifest.json}
 
-Safetensors and JSON, never pickles. Of several ranks each writes its rows of every tensor (`sharded_checkpoint`), to
+Safetensors and JSON, never pickles. Of several ranks each writes its rows of every tensor (`storage`), to
 `policy.0.safetensors`, `policy.1.safetensors` …; `load` reads either, for one rank or for one of any number.
 
 A save is written to `.tmp-step-00000012`, every file fsynced, `manifest.json` (sizes and BLAKE2b of the others) last;
-then the folder is renamed and `root` fsynced. A kill at any moment leaves the old checkpoints or the new one beside
-them; what it left half-written is swept by the next save. One process writes a root.
+then the folder is renamed and `root` fsynced. A kill at any moment leaves the old checkpoints, with or without the
+new one; what it left half-written is swept by the next save. One process writes a root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from strop.base.types import StropError
 from strop.model import tensor_file
 from strop.model.tensor_file import WHOLE, Layout
 
-_FORMATS = (1, 3)  # 3: a file of each rank; 2 was that of torch.distributed.checkpoint, which is pickled
+_FORMATS = (1, 3)  # 1: one process, 3: a file of each rank
 _FOLDER = re.compile(r"step-(\d{8,})")
 _GROUP = re.compile(r"[A-Za-z0-9_-]+")
 _PARTIAL = ".tmp-"
@@ -300,11 +300,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise StropError(f"{folder} is no whole checkpoint: manifest.json is missing; take another --step") from error
     except (ValueError, RecursionError) as error:
         raise StropError(f"{folder} is damaged: manifest.json is not JSON; take another --step") from error
-    if isinstance(manifest, dict) and manifest.get("format") == 2:
-        raise StropError(
-            f"{folder} holds a pickle, as several ranks of an earlier strop wrote it, and pickles are not loaded; "
-            "begin a run from its exported model: --set model.path=RUN/model"
-        )
     if not isinstance(manifest, dict) or manifest.get("format") not in _FORMATS:
         raise StropError(f"{path} is not a manifest of format 1 or 3; take another --step")
     return manifest

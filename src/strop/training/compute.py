@@ -23,7 +23,7 @@ class ComputeMeter:
 
     Args:
         devices: of the trainer: GPUs, or cores on a machine without.
-        generators: devices of generators alone, charged whether they work or wait, as the trainer's then are; 0: they
+        generators: devices that only generate, charged whether they work or wait, as the trainer's then are; 0: they
             take turns with the trainer on its devices, and each is charged the time of its turns.
         parameters: of the policy, embeddings left out: a token costs 2 operations a parameter forward, 4 backward.
     """

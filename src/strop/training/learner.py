@@ -2,11 +2,11 @@
 
     groups ─▶ candidates ─▶ scored once a batch ─▶ advantages ─▶ samples ─┬─▶ critic: its updates
                             (old policy, reference,                       └─▶ policy: its updates
-                             critic: whatever a piece asks for)
+                             critic: what the pieces need)
 
-Everything that a paper adds (a critic, a reference policy, recomputed anchors, token types) is a piece or a module that
-is there or not; the order is the same for all of them. What the pieces ask for is scored once a batch, before its
-first update; what must be of the policy at each update is the trainer's to score.
+What a paper adds (a critic, a reference policy, recomputed anchors, token types) is an optional piece or module; the
+order is always the same. The scores that pieces need are computed once a batch, before its first update; scores of the
+policy at each update are computed by the trainer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Stored = TypeVar("Stored", covariant=True)
 
 
 class WeightSink(Protocol[Stored]):
-    """Where weights are published to."""
+    """A store that weights are published to."""
 
     def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> Stored:
         """Store every parameter under its name in the model; returns what a reader needs to find them."""
@@ -65,10 +65,10 @@ class Learner:
         settings: of the run; `enter` changes them at the start of a stage.
         trainer: of the policy.
         critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
-        reference: the policy that KL terms hold on to.
-        storage: how all of that reaches the disk.
+        reference: the reference policy of KL terms.
+        storage: writes all of them to disk.
 
-    Where its modules are sharded, the trainers know the ranks, and every rank makes each call with the same arguments.
+    With sharded modules the trainers know the ranks, and every rank makes each call with the same arguments.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Learner:
         return policy
 
     def sizes(self) -> Sizes:
-        """How large the policy is, and how many devices train it: those of all ranks together."""
+        """The size of the policy, and the number of devices of all ranks."""
         devices = sum(self.trainer.ranks.gather(devices_of(self.policy.device)))
         return Sizes(self.policy.parameter_count, self.policy.computing_parameters, devices)
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
-        """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
+        """Apply the settings of a new stage; a changed optimizer restarts its schedule, over `updates` updates."""
         self.trainer.objective = objective_of(settings.algorithm)
         self.trainer.temperature = settings.temperature
         if settings.optim != self.settings.optim or self.trainer.updates == 0:
@@ -110,7 +110,7 @@ class Learner:
         self.settings = settings
 
     def replan(self, updates_left: int, steps_left: int) -> None:
-        """After `load_state_dict` with another configuration: learning rates end with the run that is planned now."""
+        """After `load_state_dict` with another configuration: let the schedules end with the new plan."""
         self.trainer.replan(updates_left)
         if self.critic is not None:
             settings = self._critic_settings
@@ -119,7 +119,7 @@ class Learner:
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
     ) -> TrainResult | None:
-        """Train on a batch; None, and nothing changed, where no completion of it can be trained on.
+        """Train on a batch; None, with nothing changed, if no completion of it can be trained on.
 
         Args:
             groups: every group of the step.
@@ -162,9 +162,9 @@ class Learner:
     # ------------------------------------------------------------------ once a batch
 
     def _scored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates with whatever the pieces want to know of them before the first update."""
+        """The candidates with the scores that the pieces need before the first update."""
         algorithm = self.settings.algorithm
-        # Groups that are not trained on matter to the statistics of KL in the reward alone.
+        # Groups that are not trained on matter only to the statistics of KL in the reward.
         every = algorithm.kl_in_reward is not None
         wanted = [s for c in candidates if c.survives or every for s in c.samples if s.trained_tokens > 0]
         columns: dict[str, list[FloatArray]] = {}
@@ -190,7 +190,7 @@ class Learner:
         return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
-        """KL in the reward of each token, float32 [L]; None where there is none, or this sample was not scored."""
+        """The KL reward of each token, float32 [L]; None without that piece, or if this sample was not scored."""
         piece = self.settings.algorithm.kl_in_reward
         if piece is None or sample.reference_logprobs is None:
             return None
@@ -198,7 +198,7 @@ class Learner:
         return np.where(sample.trained, piece(own, sample.reference_logprobs), 0.0).astype(np.float32)
 
     def _corrected(self, samples: list[Sample]) -> list[Sample]:
-        """The samples with the factors that make up for π_anchor / π_generator."""
+        """The samples with their correction factors for π_anchor / π_generator."""
         correction = self.settings.algorithm.correction
         if correction is None:
             return samples
@@ -218,7 +218,7 @@ class Learner:
     def _teach_policy(
         self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Metrics, dict[int, FloatArray]]:
-        """All updates of the policy in one training step; and its log-probs in the last of each sample, by its id."""
+        """All updates of the policy in one step; returns metrics, and each sample's last log-probs by its id."""
         batch = self.settings.batch
         groups = len({sample.group for sample in samples})
         seed = derive(self.settings.seed, "split", step)
@@ -238,10 +238,10 @@ class Learner:
         """All updates of the critic in one training step, its metrics under `critic/`."""
         assert self.critic is not None
         settings = self._critic_settings
-        alone = [replace(sample, group=index) for index, sample in enumerate(samples)]
+        separate = [replace(sample, group=index) for index, sample in enumerate(samples)]
         updates = split_into_updates(
-            alone,
-            min(settings.updates_per_step, len(alone)),
+            separate,
+            min(settings.updates_per_step, len(separate)),
             settings.passes_per_batch,
             derive(self.settings.seed, "critic split", step),
         )
@@ -259,7 +259,7 @@ class Learner:
             self.reference.load_weights(self.policy.weights())
             self._reference_moved = True
 
-    # ------------------------------------------------------------------ what others see of the policy
+    # ------------------------------------------------------------------ weights
 
     @torch.no_grad()
     def probe(self, token_ids: IntArray) -> FloatArray:
@@ -273,7 +273,7 @@ class Learner:
         return self.storage.whole(self.policy.weights())
 
     def publish(self, store: WeightSink[Stored], version: int) -> Stored:
-        """Write the weights into a store; only what holds them whole can."""
+        """Write the weights into a store; the modules must not be sharded."""
         return store.write(version, self.weights().items())
 
     def broken(self) -> str | None:
@@ -291,25 +291,25 @@ class Learner:
     # ------------------------------------------------------------------ checkpoints
 
     def save(self, entry: checkpoint.CheckpointEntry, extra: Groups) -> None:
-        """Begin a checkpoint; what `state_dict` says beside the tensors goes into its state as `learner`."""
+        """Begin a checkpoint; the entries of `state_dict` that are not tensors go into its state as `learner`."""
         tensors, own = self.state_dict()
         self.storage.begin(replace(entry, state={**entry.state, "learner": own}), tensors, extra)
 
     def settle(self, wait: bool) -> bool:
-        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
+        """Whether no save is unfinished; with `wait`, wait for it. Raises the error of a failed save."""
         return self.storage.settle(wait)
 
     def load(self, root: Path, step: int) -> None:
-        """Take back a checkpoint."""
+        """Restore a checkpoint."""
         found = checkpoint.load(root, step, self.storage.layout, check=False)
         self.load_state_dict(found.tensors, found.state["learner"])
 
     def close(self) -> None:
-        """Finish the save that is under way."""
+        """Finish the current save."""
         self.settle(wait=True)
 
     def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Named tensors by group, and what JSON can hold: the policy, its optimizer, and what else there is."""
+        """Named tensors by group, and a JSON-able state: policy, optimizer, and critic and reference if there."""
         optimizer, counters = self.trainer.state_dict()
         tensors: dict[str, dict[str, Tensor]] = {"policy": self.policy.saved_weights(), "optimizer": optimizer}
         state: dict[str, Any] = {"policy": counters}
@@ -322,7 +322,7 @@ class Learner:
         return tensors, state
 
     def load_state_dict(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore a `state_dict`.
 
         Raises:
             StropError: it was saved by a run with other modules.
@@ -337,14 +337,14 @@ class Learner:
         if self.reference is not None and "reference" in tensors:
             if not isinstance(self.reference, Policy):
                 raise StropError(
-                    "the checkpoint's reference policy has moved, and by the configuration it never does; resume with "
-                    "the same algorithm.reference.reset_every"
+                    "the checkpoint's reference policy was reset, and algorithm.reference.reset_every is not set; "
+                    "resume with the same value"
                 )
             self.reference.load_weights(tensors["reference"])
             self._reference_moved = True
 
 
 def _fill(sample: Sample, columns: Mapping[str, FloatArray | None]) -> Sample:
-    """The sample with the given columns; a sample that was not scored has none of them."""
+    """The sample with the given columns, except those that are None."""
     present: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
     return replace(sample, **present)

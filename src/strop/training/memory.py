@@ -47,7 +47,7 @@ class Need:
         weights: parameters and their float32 masters.
         gradients: kept from one micro-batch to the next, float32.
         optimizer: the moments.
-        activations: what lives beside these at the worst moment of a micro-batch: activations, the head's logits,
+        activations: what lives in addition at the peak of a micro-batch: activations, the head's logits,
             gradients on their way, and layers gathered whole where they are sharded.
     """
 
@@ -101,9 +101,9 @@ class LiveBytes(TorchDispatchMode):
 
 
 def _grouped(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
-    """The products of a mixture's experts, in any type: torch's own function on the meta device knows bfloat16 alone.
+    """The products of a mixture's experts, in any type: torch's function on the meta device knows only bfloat16.
 
-    Rows of a that lie in groups by matrices b [groups, ..], or, where neither has groups of its own, a matrix a group.
+    Rows of a that lie in groups by matrices b [groups, ..], or, where both have as many dimensions, one per group.
     """
     groups: tuple[int, ...] = ()
     if a.dim() == b.dim():
@@ -218,7 +218,7 @@ def _forget(parameter: Tensor) -> None:
 
 
 def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device, ranks: int) -> int:
-    """Bytes that live at the worst moment of forward and backward, beside what there is before and between them."""
+    """Bytes at the peak of forward and backward, without what lives before and between them."""
     tokens = sum(lengths)
     context = _Context(lengths)
     if _computes_in_c(policy, device):

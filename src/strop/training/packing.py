@@ -104,7 +104,7 @@ def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microba
 
 
 def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Best-fit-decreasing bin packing in O(S log S) comparisons; a length over the budget has a bin of its own.
+    """Best-fit-decreasing bin packing in O(S log S) comparisons; a length over the budget gets a bin to itself.
 
     Longest first, equal lengths in the order given; each goes where it leaves the least room. Within a bin the order
     is longest first too, so that attention which buckets by length wastes least.
@@ -132,7 +132,7 @@ def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
 def even_bins(lengths: Sequence[int], budget: int, ranks: int) -> list[list[int]]:
     """Bins for ranks that wait for each other: as few rounds of `ranks` bins as the budget allows, filled alike.
 
-    Longest first, each into the emptiest bin. A length over the budget has a bin of its own, and no bin is empty: the
+    Longest first, each into the emptiest bin. A length over the budget gets a bin to itself, and no bin is empty: the
     last round may have fewer than `ranks`.
 
     Returns:

@@ -1,6 +1,6 @@
 """The ranks that train together: which of them computes which micro-batch, and what all of them must know.
 
-Every rank holds the whole update (token ids and columns are small beside a model) and computes its share of the
+Every rank holds the whole update (token ids and columns are small compared with a model) and computes its share of the
 micro-batches. What depends on all of them is gathered and then computed alike everywhere, so that no rank is special.
 
     share = Share(update, ranks)
@@ -160,7 +160,7 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def open_store(address: str, size: int, seconds: float) -> TCPStore:
-    """Listen on `address` alone (torch by itself would on all), on a port that the system chooses: `store.port`.
+    """Listen only on `address` (torch would listen on all), on a port that the system chooses: `store.port`.
 
     Args:
         address: of this host, as the other ranks reach it.

@@ -117,7 +117,7 @@ def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[Columns] =
 
     Args:
         candidates: S completions; the critic's values are taken from their samples, where they are.
-        token_rewards: for each of S completions the reward each token has of its own (KL in the reward), a column for
+        token_rewards: for each of S completions a reward for each token (KL in the reward), a column for
             each of its sequences; empty for none.
     """
 

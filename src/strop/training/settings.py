@@ -107,7 +107,7 @@ class BatchSettings(Settings):
         samples_per_prompt: completions of each prompt, G.
         updates_per_step: optimizer steps a pass over the batch is split into; k for PPO-off-policy-k.
         passes_per_batch: how often the batch is gone through.
-        tokens_per_microbatch: packed tokens of one forward-backward pass; a longer sequence gets one of its own.
+        tokens_per_microbatch: packed tokens of one forward-backward pass; a longer sequence gets a pass to itself.
     """
 
     prompts_per_step: Count = 48
@@ -118,7 +118,7 @@ class BatchSettings(Settings):
 
 
 class CriticSettings(Settings):
-    """The value network of actor-critic recipes: the starting model with a value head, an optimizer of its own.
+    """The value network of actor-critic recipes: the starting model with a value head and a separate optimizer.
 
     Fields:
         updates_per_step: optimizer steps on each batch, the batch split by sequences and shuffled (ORZ: 12).

@@ -74,7 +74,7 @@ def shard(module: Policy | Critic, place: Place) -> None:
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for layer in decoder_layers(module.model):
         fully_shard(layer, mesh=place.mesh, mp_policy=policy, reshard_after_forward=True)
-    if isinstance(module, Critic):  # a group of its own: groups are of one type, and the head is always float32
+    if isinstance(module, Critic):  # a separate group: a group has one type, and the head is always float32
         fully_shard(module.value_head, mesh=place.mesh, mp_policy=policy, reshard_after_forward=True)
     fully_shard(module, mesh=place.mesh, mp_policy=policy, reshard_after_forward=True)
 
@@ -96,7 +96,7 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def sharded_policy(settings: ModelSettings, seed: int, place: Place) -> Policy:
-    """The policy of `load_policy(settings, seed=seed)`, sharded, each rank reading its own rows alone where it can.
+    """The policy of `load_policy(settings, seed=seed)`, sharded, each rank reading only its own rows where it can.
 
     A fresh model, a hub name and files that name their tensors otherwise than the model does are loaded whole first.
 
@@ -228,7 +228,7 @@ def restore_buffers(model: PreTrainedModel) -> None:
         if persistent := set(dict(module.named_buffers(recurse=False))) - lost:
             raise InputError(f"{name} keeps buffers ({min(persistent)}) in files; set orchestration.trainers=1")
         numbers = {buffer: vars(module).get(f"scalar_{buffer}") for buffer in lost}
-        if all(isinstance(number, float) for number in numbers.values()):  # Gemma's scaled embedding keeps them beside
+        if all(isinstance(number, float) for number in numbers.values()):  # Gemma's scaled embedding does so
             for buffer, number in numbers.items():
                 module.get_buffer(buffer).fill_(number)
             continue

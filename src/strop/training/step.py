@@ -262,7 +262,7 @@ class Trainer:
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Optimizer tensors by flat name (see `MasterAdamW.state_dict`) and counters that JSON can hold.
 
-        The module's parameters are not in it; save them beside it.
+        The module's parameters are not in it; save them too.
         """
         counters = {"updates": self.updates, "schedule_start": self.schedule_start, "total_updates": self.total_updates}
         return self.optimizer.state_dict(), counters

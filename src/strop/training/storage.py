@@ -71,7 +71,7 @@ class Storage:
     Args:
         layout: how tensors that are loaded lie in this process's memory.
         ranks: all of them.
-        savers: the same, by a process group of its own: saves go on beside training.
+        savers: the same ranks in a second process group, for saves that go on while training does.
     """
 
     def __init__(self, layout: Layout = WHOLE, ranks: Ranks = ALONE, savers: Ranks = ALONE) -> None:
@@ -86,8 +86,6 @@ class Storage:
         Raises:
             StropError: what went wrong with the one before.
         """
-        
-
         self.background.wait()
         frozen = replace(entry, state=copy.deepcopy(dict(entry.state)))
         own, whole = (own_rows(groups, self._first) for groups in (tensors, extra))
@@ -178,7 +176,7 @@ def own_rows(groups: Groups, first: bool) -> dict[str, dict[str, Tensor]]:
 
 @contextmanager
 def _told_alike(folder: Path) -> Iterator[None]:
-    """A full disk is `DiskFull` on every rank, not on the first alone; no rank ends of another refusal either."""
+    """Raise `DiskFull` on every rank where the disk is full, and a `StropError` for any other failure of the disk."""
     try:
         yield
     except OSError as error:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from strop.base.files import replacing
 from strop.base.types import InputError, Problem, Verdict
 from strop.base.view import View
-from strop.data.files import JsonLines
+from strop.data.rows import JsonLines
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import VerifierPool, verdict_of

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from strop.base import rollout_table
 from strop.base.types import InputError, Problem
-from strop.data.files import JsonLines
+from strop.data.rows import JsonLines
 from strop.verifiers.base import Verifier
 from strop.verifiers.process_pool import judged
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from tests.verifiers.sandbox.machine import groups, mounts, processes_below, run_all
 
-from strop.run.doctor import examine
+from strop.run.machine import examine
 from strop_verify.child_process import start_ticks
 from strop_verify.sandbox import Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
 from strop_verify.sandbox.cgroups import Hierarchies
@@ -109,7 +109,7 @@ def test_groups_of_dead_processes_are_swept() -> None:
 def test_the_probe_holds_what_it_says() -> None:
     found = probe()
     assert probe() is found
-    topics = {finding.topic: finding for finding in examine() if finding.topic.startswith("sandbox")}
+    topics = {finding.subject: finding for finding in examine() if finding.subject.startswith("sandbox")}
     assert (topics["sandbox"].level == "ok") is found.isolated
     if found.isolated:
         assert {"sandbox seccomp", "sandbox cgroups", "sandbox bwrap", "sandbox proc", "sandbox user"} <= set(topics)

@@ -230,7 +230,7 @@ class ChatEndpoint(Settings):
         """`read` of the JSON that POST `path` answers, and how often the request had to be sent again.
 
         An answer that `read` cannot make sense of (`ValueError`, `LookupError`, `TypeError`) is asked for again too.
-        `patience` is shared by requests that are given up together; None is one of its own.
+        `patience` is shared by requests that are given up together; None: it has its own.
 
         Raises:
             EndpointError: it does not answer after all retries.

@@ -1,4 +1,4 @@
-"""The forward pass of the known families without their modules: what an engine step on a CPU costs beside its products.
+"""The forward pass of the known families without their modules, for the steps of an engine on a CPU.
 
 A step of few rows through transformers' layers is mostly calls: some 35 operators a layer. Here a layer is four matrix
 products over weights joined and packed once a weight version (query, key and value; gate and up), and four compiled

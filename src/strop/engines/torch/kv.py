@@ -153,10 +153,10 @@ class PrefillJob:
 
 
 class Prefill:
-    """Several jobs packed: what a step computes beside decoding, and where its keys and values go."""
+    """Several jobs packed: what a step computes during decoding, and where its keys and values go."""
 
     def __init__(self, jobs: Sequence[PrefillJob], device: torch.device, least_rows: int) -> None:
-        """`least_rows` pads a prefill that runs alone up to the row count from which results stop changing."""
+        """`least_rows` pads a prefill without decoding up to the row count from which results stop changing."""
         whole, extending = [job for job in jobs if not job.past], [job for job in jobs if job.past]
         missing = least_rows - sum(len(job.token_ids) for job in jobs)
         padding = [PrefillJob(np.zeros(missing, np.int64), ())] if missing > 0 else []
@@ -248,7 +248,7 @@ class SlotContext:
             self.rows = torch.arange(self.width, device=positions.device)
 
     def keep(self, index: int, values: Tensor) -> None:
-        """Write values [W + R, 1, k] of every token where its keys are, as a layer of their own."""
+        """Write values [W + R, 1, k] of every token where its keys are, as their own layer."""
         places, _ = self.cache.layer(index, values, values[..., :0])
         w, p = self.width, self.prefill
         if p is not None:

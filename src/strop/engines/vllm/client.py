@@ -104,7 +104,7 @@ class Client:
     """A server at the URL `name`, or behind the socket file `socket`; messages call it `name`.
 
     Raises, from every coroutine:
-        EngineLost: the server cannot be reached, does not answer within `seconds`, or answers with an error of its own
+        EngineLost: the server cannot be reached, does not answer within `seconds`, or answers with its own error
             (5xx) or with what cannot be read.
         StropError: it refuses what it is asked.
     """

@@ -29,15 +29,15 @@ _TAIL_LINES = 3
 
 
 class GuardedProcess:
-    """`command` in a process group of its own, so that Ctrl-C at the terminal is not for it.
+    """`command` in its own process group, so that Ctrl-C at the terminal is not for it.
 
-    `place` is a folder of its own, which gets its log; it goes with the program, unless that has failed.
+    `place` is its own folder, which gets its log; it goes with the program, unless that has failed.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], place: Path) -> None:
         self.place = place
         self._failed = False
-        # Linux shares the processor among sessions: in one of its own, a busy server would keep this process waiting.
+        # Linux shares the processor among sessions: in its own one, a busy server would keep this process waiting.
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARD, "sh", *command],
@@ -133,7 +133,7 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
         "enable_return_routed_experts": model.replay_routing,
         "logprobs_mode": "processed_logprobs",  # of logits / temperature; vLLM's default leaves the temperature out
         "generation_config": "vllm",  # or the model's own top-p and temperature would be mixed in
-        # A head that is tied to the embedding is served as a weight of its own: where loading packs copies of the
+        # A head that is tied to the embedding is served as its own weight: where loading packs copies of the
         # weights (on CPUs), a reload would leave a tied one behind at the version before.
         "hf_overrides": {"tie_word_embeddings": False, "head_dtype": head},
     }  # fmt: skip

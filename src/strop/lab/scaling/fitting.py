@@ -46,7 +46,7 @@ class FitSettings(Settings):
     back. `level` is that of the intervals, `bootstrap` the number of samples behind them. `ceiling` is the largest A.
     `exact_r0` takes a measured R_0 as exact, as `paper` always does; else `refined` lets it move within its noise.
     `a_grid`, `c_mid_grids` and `refine_c_mid` belong to `paper`: the grids as (start, stop, count), and whether C_mid
-    is freed once A is found (see `paper_grid.py`).
+    is freed once A is found.
     """
 
     method: Literal["refined", "paper"] = "refined"

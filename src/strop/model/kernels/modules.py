@@ -2,7 +2,7 @@
 
     fuse(model, strop.model.kernels.native.load())     # RMSNorm, rotary attention and SwiGLU in C
 
-Models are those of `FAMILIES`; others are left alone. A module changes its class, not its parameters: names, hooks,
+Models are those of `FAMILIES`; others do not change. A module changes its class, not its parameters: names, hooks,
 adapters, copies and exports stay what they are. Where its input does not fit the kernels it computes as before.
 """
 

@@ -68,7 +68,7 @@ def averaged(variant: VariantResult) -> Averaged | None:
 
 
 def plot_ablation(found: Ablation, target: Path) -> list[Path]:
-    """Draw both panels; returns the PNG and the SVG beside it.
+    """Draw both panels; returns the PNG and the SVG next to it.
 
     Raises:
         InputError: no run has been evaluated after its start yet.
@@ -180,7 +180,7 @@ MARKDOWN, CSV, JSON, FIGURE = "table.md", "table.csv", "results.json", "figure.p
 
 def write_report(found: Ablation) -> list[Path]:
     """Write table.md, table.csv, results.json, figure.png and figure.svg once something was evaluated, and the
-    linearised figure beside it once fits of two variants can be compared.
+    linearised figure next to it once fits of two variants can be compared.
 
     Returns:
         What was written.

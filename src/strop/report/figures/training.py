@@ -252,7 +252,7 @@ def curves_chart(curves: Curves, runs: Sequence[RunData]) -> Chart:
             for number, (metric, label) in enumerate(curves.lines.items()):
                 series = run.series(metric)
                 color = SERIES[(place if several else number) % len(SERIES)]
-                # Of several metrics one alone may be known: without a label it would be unclear which.
+                # Of several metrics only one may be known: without a label it would be unclear which.
                 named = label if len(curves.lines) > 1 and not several else ""
                 _line(axes, series, color, DASHES[number % len(DASHES)] if several else "-", named)
         if several:
@@ -312,11 +312,11 @@ def _scale(axes: Axes, scale: Scale) -> None:
             axes.set_ylim(values.min() / 1.3, values.max() * 1.3)
             log_axis(axes)
         elif values.min() > 0.9 and values.max() < 1.1:
-            # Strict on-policy ratios differ from 1 by rounding alone; a hundredth either side keeps that in proportion.
+            # Strict on-policy ratios differ from 1 by rounding only; a hundredth either side keeps that in proportion.
             axes.set_ylim(min(values.min(), 0.99), max(values.max(), 1.01))
 
 
-# ---------------------------------------------------------------------- those with a shape of their own
+# ---------------------------------------------------------------------- those with their own shape
 
 
 def _held_out(runs: Sequence[RunData]) -> Iterator[Chart]:

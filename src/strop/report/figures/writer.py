@@ -56,7 +56,7 @@ def write_figure(
     """Write the figure that `fill` draws on an empty canvas of `size` inches.
 
     Returns:
-        `target` as a PNG, and with `svg` the same drawing as an SVG beside it. What was drawn alike gives the same
+        `target` as a PNG, and with `svg` the same drawing as an SVG next to it. What was drawn alike gives the same
         files.
     """
     with _settings():
@@ -120,7 +120,7 @@ def _save(figure: Figure, target: Path) -> Path:
 
 
 def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """Put a faint grid behind what is drawn, and leave a frame at the left and below alone."""
+    """Put a faint grid behind what is drawn, and leave a frame at the left and below only."""
     axes.grid(True, which="major", axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9, colors=MUTED, labelcolor=INK)
@@ -240,7 +240,7 @@ class PageFigures:
 
     Attributes:
         folder: where the page goes.
-        below: the folder in it for the PNG files; empty where they lie beside the page.
+        below: the folder in it for the PNG files; empty where they lie next to the page.
         label: whose figures they are, in front of the titles in the files.
         written: the files so far, in order.
     """
@@ -251,7 +251,7 @@ class PageFigures:
     written: list[Path] = field(default_factory=list)
 
     def add(self, chart: Chart) -> PageFigure:
-        """Write the chart as a PNG with a title of its own, and draw its panels for the page, which has the title."""
+        """Write the chart as a PNG with its own title, and draw its panels for the page, which has the title."""
         name = f"{self.below}/{chart.key}.png" if self.below else f"{chart.key}.png"
         svgs = []
         for place, draw in enumerate(chart.panels):
@@ -282,7 +282,7 @@ def _page_panels(draws: Sequence[Draw]) -> Figure:
 
 
 def themed(svg: str, title: str) -> str:
-    """The SVG of matplotlib as a part of a page: colours by variable, no size, no identifiers of its own groups."""
+    """The SVG of matplotlib as a part of a page: colours by variable, no size, unique group identifiers."""
     svg = svg[svg.index("<svg ") :]
     # A rule for `*` within <style> would hold for the whole page it is put into.
     for tag in ("metadata", "style"):

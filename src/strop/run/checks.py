@@ -1,0 +1,403 @@
+"""The checks before a run: one list, which `train`, `--resume`, `--dry-run` and `strop doctor` share.
+
+    findings = [*of_settings(config), *of_problems(config, data, tokenizer)]
+    refuse(findings)                              # raises the first error
+    for one in findings: view.note(one.line)
+
+A check yields findings. Those that need the settings only are here, those of the problems too; `questions.py` adds what
+the model's context and memory say, `preflight.py` refuses before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from strop.algorithms.rewards import LengthShaping
+from strop.base.types import Completion, InputError, Problem, Verdict, VersionSpan
+from strop.base.view import counted, percent
+from strop.config.schema import RunConfig, stage_configs
+from strop.data.chain_sum import part_of
+from strop.data.dataset import Data, Dataset
+from strop.data.source import question_key
+from strop.data.templates import Auto
+from strop.model.location import RESERVED
+from strop.model.settings import ModelSettings
+from strop.run.finding import Finding, Level
+from strop.verifiers.answer import stated_answer
+from strop.verifiers.base import Verifier
+from strop.verifiers.judges import refusals
+from strop_verify.verdict import Status, shortened
+
+USUAL_SCALE = 4  # the most that adapters are usually multiplied by
+# How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
+FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
+JUDGED = 40  # problems whose references are judged
+LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
+CUT_OFF = 0.2  # share of completions that end at the budget, beyond which it is worth a word
+SHOWN = 40  # characters of a question or an answer
+
+
+# ---------------------------------------------------------------------- the settings
+
+
+def of_settings(config: RunConfig) -> list[Finding]:
+    """What the configuration shows by itself."""
+    return [
+        *_without_baseline(config),
+        *large_adapters(config.model),
+        *_critic_only(config),
+        *_endless_warm_up(config),
+        *_penalties_out_of_reach(config),
+    ]
+
+
+def large_adapters(settings: ModelSettings) -> Iterator[Finding]:
+    """Adapters that weigh more than `USUAL_SCALE`, as where only a small rank is set."""
+    lora = settings.lora
+    if lora is not None and lora.alpha > USUAL_SCALE * lora.rank:
+        yield Finding(
+            "large-adapters", "note", "adapters",
+            f"model.lora.rank={lora.rank} and model.lora.alpha={lora.alpha:g}: adapters are multiplied by alpha / rank "
+            f"= {lora.alpha / lora.rank:g}, where 1 or 2 is usual",
+            f"set model.lora.alpha={2 * lora.rank}",
+        )  # fmt: skip
+
+
+def _without_baseline(config: RunConfig) -> Iterator[Finding]:
+    """A prompt's only completion has no other to be compared with."""
+    single = any(stage.batch.samples_per_prompt == 1 for stage in stage_configs(config))
+    if single and config.algorithm.advantage.compares_group:
+        yield Finding(
+            "no-baseline", "note", "groups",
+            "batch.samples_per_prompt=1: with no other completion of its prompt to compare with, a completion's "
+            "advantage is its reward itself, so that a reward of 0 teaches nothing",
+            "8 are usual: raise batch.samples_per_prompt, with fewer prompts_per_step if need be",
+        )  # fmt: skip
+
+
+def _critic_only(config: RunConfig) -> Iterator[Finding]:
+    """The critic's warm-up is as long as the run."""
+    if config.critic is not None and config.critic.warmup_steps >= config.steps:
+        yield Finding(
+            "critic-warm-up", "note", "critic",
+            f"critic.warmup_steps={config.critic.warmup_steps} of {counted(config.steps, 'steps')}: only the critic "
+            "learns, and the policy stays as it is",
+            "lower critic.warmup_steps, or take more steps",
+        )  # fmt: skip
+
+
+def _endless_warm_up(config: RunConfig) -> Iterator[Finding]:
+    """The learning rate still rises at the end of the run."""
+    stages = stage_configs(config)
+    updates = config.steps * max(stage.batch.updates_per_step * stage.batch.passes_per_batch for stage in stages)
+    warm_up, rate = stages[0].optim.warmup_steps, stages[0].optim.lr
+    if warm_up >= updates and warm_up > 1:
+        yield Finding(
+            "endless-warm-up", "note", "warm-up",
+            f"optim.warmup_steps={warm_up}: the learning rate rises through all {counted(updates, 'updates')} of the "
+            f"run, to {rate * updates / warm_up:.2g} of optim.lr={rate:g}",
+            "lower optim.warmup_steps, or take more steps",
+        )  # fmt: skip
+
+
+def _penalties_out_of_reach(config: RunConfig) -> Iterator[Finding]:
+    """Length shaping begins beyond the budget, in every stage."""
+    stages = stage_configs(config)
+    for number in range(max(len(stage.algorithm.shaping) for stage in stages)):
+        having = [stage for stage in stages if number < len(stage.algorithm.shaping)]
+        if not any(_acts(one.algorithm.shaping[number], one.sampling.max_new_tokens) for one in having):
+            shape, budget = having[-1].algorithm.shaping[number], having[-1].sampling.max_new_tokens
+            yield Finding(
+                "shaping-out-of-reach", "note", "shaping",
+                f"algorithm.shaping.{number}: {shape.piece_name()} adds nothing to completions of any length that "
+                f"sampling.max_new_tokens={budget} allows",
+                "let it begin earlier (its max_tokens), or take it out with algorithm.shaping=[]",
+            )  # fmt: skip
+
+
+def _acts(shape: LengthShaping, budget: int) -> bool:
+    """Whether the term is ever anything but 0: tried with right and wrong completions of several lengths."""
+    lengths = {-(-budget * tenth // 10) for tenth in range(1, 11)}
+    verdicts = (Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG))
+    return any(shape(_completion(length), verdict) for length in lengths for verdict in verdicts)
+
+
+def _completion(length: int) -> Completion:
+    ids, logprobs = np.zeros(length, np.int32), np.zeros(length, np.float32)
+    spans, injected = (VersionSpan(0, 0, length),), np.zeros(length, np.bool_)
+    return Completion("", 0, ids[:1], ids, logprobs, spans, injected, "", "stop")
+
+
+def of_model(config: RunConfig, parameters: int | None) -> Iterator[Finding]:
+    """A model of random weights, and a learning rate that is unusual for a model of so many parameters."""
+    if config.model.fresh is not None:
+        yield Finding(
+            "random-weights", "warning", "model",
+            "the model's weights are random, and a model that solves nothing learns nothing",
+            "name one that can do something with --set model.path=…",
+        )  # fmt: skip
+    lr = config.optim.lr
+    if parameters is not None and parameters > 2e8 and lr > 3e-5 and config.model.lora is None:
+        yield Finding("high-learning-rate", "note", "model", f"optim.lr={lr:g} is high for it", "1e-6 is usual")
+    if parameters is not None and parameters < 2e7 and lr < 1e-5:
+        yield Finding("low-learning-rate", "note", "model", f"optim.lr={lr:g} is low for it", "try 3e-4")
+
+
+# ---------------------------------------------------------------------- the problems
+
+
+def of_problems(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -> list[Finding]:
+    """What the problems, the first prompt and the verifier show."""
+    unusable = list(unjudgeable(config.verifier, data))
+    return [
+        *unusable,
+        *([] if unusable else of_prompts(config, data.train, tokenizer)),
+        *contradictory(data.train.name, data.train.problems),
+        *_left_out(config, data),
+        *_few(config, data),
+        *_held_out(config, data),
+        *_seen_sums(config, data),
+    ]
+
+
+def of_prompts(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[Finding]:
+    """Whether prompts, references and verifier go together; of problems that are trained on or measured."""
+    return [
+        *_verifier(config, dataset, tokenizer),
+        *_narrow(config.verifier, dataset.problems),
+        *_template(config, tokenizer),
+    ]
+
+
+def unjudgeable(verifier: Verifier, data: Data) -> Iterator[Finding]:
+    """Training or held-out problems that the verifier can never judge."""
+    parts = [part for part in (data.train, data.held_out) if part is not None]
+    asked = [(part.name, problem) for part in parts for problem in part.problems]
+    reasons = refusals(verifier, [problem for _, problem in asked])  # at once: it may need its own processes
+    refused = [(*one, reason) for one, reason in zip(asked, reasons, strict=True) if reason is not None]
+    if not refused:
+        return
+    source, problem, reason = refused[0]
+    count, total = (sum(one[0] == source for one in of) for of in (refused, asked))
+    piece = verifier.piece_name()
+    step = f'{{ piece = "Verifiable", verifier = "{piece}" }}'
+    list_of_one = isinstance(problem.reference, list) and len(problem.reference) == 1
+    taken = "set data.source.columns.answer_json=true, which takes the answer out of a list of one, or " * list_of_one
+    prepared = f"strop data prepare with the step {step} mends or drops them, or " if count < total else ""
+    yield Finding(
+        "unjudgeable", "error", "verifier",
+        f"{source}: {piece} cannot judge {count:,} of {total:,} problems, the first of them {problem.id!r}: {reason}",
+        f"{taken}{prepared}choose another verifier",
+    )  # fmt: skip
+
+
+def _narrow(verifier: Verifier, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Problems for which the verifier is stricter than their references suggest."""
+    found = [(problem, reason) for problem in problems if (reason := verifier.caution(problem)) is not None]
+    if found:
+        problem, reason = found[0]
+        share = f"{len(found):,} of {len(problems):,} references"
+        shown = shortened(stated_answer(str(problem.reference)))
+        yield Finding("formulas-as-text", "note", "formulas", f"{share}, such as {shown}: {reason}")
+
+
+def _verifier(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+    """Whether the first prompt asks for the form of answer that the verifier reads.
+
+    The verifier itself is asked which forms it reads: a reference is put in a box, between tags, bare …, and what it
+    calls correct is what the prompt should ask for.
+    """
+    name, problems = config.verifier.piece_name(), dataset.problems
+    accepted = [form for form, text in FORMS.items() if _right(config, problems[0], text)]
+    if not accepted:
+        found = f"{name}: the reference {_short(problems[0].reference)} is no answer"
+        advice = "judge a response of your own with it: strop verify compare, or docs/verifiers.md"
+        yield Finding("reference-no-answer", "note", "verifier", found, advice)
+        return
+    judged = [problems[place] for place in spread(len(problems), JUDGED)]
+    wrong = [problem for problem in judged if not _right(config, problem, FORMS[accepted[0]])]
+    if wrong:
+        found = f"{name} does not take {len(wrong)} of {len(judged)} references for right answers"
+        advice = f"such as {wrong[0].id}: {_short(wrong[0].reference)}; clean the data, or choose another verifier"
+        level: Level = "warning" if 2 * len(wrong) > len(judged) else "note"
+        yield Finding("references-not-taken", level, "verifier", found, advice)
+        return
+    prompt = tokenizer.decode(dataset[0].prompt_ids.tolist())
+    reads = f"{name} finds an answer that is written {' or '.join(FORMS[form] % '…' for form in accepted)}"
+    other = next((form for form in FORMS if form not in accepted and form != "bare" and form in prompt), None)
+    made_here = config.model.path in RESERVED or config.model.fresh is not None  # it learned the form itself
+    if "bare" in accepted or any(form in prompt for form in accepted) or made_here:
+        if other is not None:
+            said = f"answers as {FORMS[other] % '…'} are judged wrong"
+            advice = f"{said}: take that sentence off, or set verifier.extract"
+            found = f"{reads}, and the prompt also asks for {other}"
+            yield Finding("prompt-asks-for-both", "note", "verifier", found, advice)
+        return
+    asking = f'"put your final answer in {FORMS[accepted[0]] % "…"}"'
+    if isinstance(config.data.template, Auto) and config.data.template.instruct is False:
+        advice = f"let the prompt say {asking}: data.template.instruct=true"
+    else:
+        advice = f"say {asking} in the prompts, or let data.template=Auto say it"
+    found = f"{reads}, and the prompt asks for no such form"
+    yield Finding("prompt-without-form", "warning", "verifier", found, advice)
+
+
+def spread(count: int, most: int) -> range:
+    """At most `most` of `count` places, evenly apart."""
+    return range(0, count, max(count // most, 1))[:most]
+
+
+def _right(config: RunConfig, problem: Problem, form: str) -> bool:
+    if not isinstance(problem.reference, str | int | float):
+        return False
+    opening = problem.extra.get("opening", "") and "</think>"
+    answer = stated_answer(str(problem.reference))  # a worked solution has its own box
+    return config.verifier(problem, opening + form % answer).status is Status.CORRECT
+
+
+def _template(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+    if config.data.template.piece_name() == "Plain" and tokenizer.chat_template:
+        found = "data.template=Plain, and the model has a chat template"
+        yield Finding("chat-template-unused", "note", "prompt", found, "use it with data.template=Auto")
+
+
+def contradictions(problems: Sequence[Problem]) -> list[tuple[Problem, Problem]]:
+    """Pairs of problems with one question (white space aside) and different references, a pair for each question.
+
+    References are compared as they stand, strings without the white space around them: `18` and `18.0` are different
+    here, since it is not known which of them a verifier takes for equal.
+    """
+    first: dict[str, Problem] = {}
+    found: dict[str, tuple[Problem, Problem]] = {}
+    for problem in problems:
+        key = question_key(problem)
+        before = first.setdefault(key, problem)
+        if before is not problem and key not in found and _written(before) != _written(problem):
+            found[key] = (before, problem)
+    return list(found.values())
+
+
+def contradictory(name: str, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Problems that ask the same and want different answers: whatever the model says, one of them calls it wrong."""
+    found = contradictions(problems)
+    if found:
+        one, other = found[0]
+        count = f"{len(found)} questions stand" if len(found) > 1 else "a question stands"
+        said = (
+            f"{name}: {count} there more than once with different answers, such as {_short(one.question)}: "
+            f"{_short(_written(one))} ({one.id}) and {_short(_written(other))} ({other.id})"
+        )
+        yield Finding("contradictions", "note", "data", said, "remove one of each, or merge them: strop data prepare")
+
+
+def _written(problem: Problem) -> str:
+    reference = problem.reference
+    return reference.strip() if isinstance(reference, str) else json.dumps(reference, sort_keys=True, default=str)
+
+
+def _short(value: object) -> str:
+    return repr(shortened(str(value), SHOWN))
+
+
+def _left_out(config: RunConfig, data: Data) -> Iterator[Finding]:
+    parts = [part for part in (data.train, data.held_out) if part is not None]
+    count = sum(part.over_budget for part in parts)
+    share = count / (count + sum(map(len, parts))) if count else 0.0
+    if share > 0.5:
+        found = f"{percent(share)} of the prompts are longer than {config.data.max_prompt_tokens} tokens and left out"
+        yield Finding("most-prompts-left-out", "warning", "prompts", found, "raise data.max_prompt_tokens")
+
+
+def _few(config: RunConfig, data: Data) -> Iterator[Finding]:
+    """Fewer problems than a step takes, or more of the source held out than is left to train on."""
+    different, prompts = data.train.different, config.batch.prompts_per_step
+    if different < prompts:
+        found = f"{data.train.size} of {data.train.name}, and a step takes {prompts} of them"
+        yield Finding("few-problems", "note", "data", found, "lower batch.prompts_per_step")
+    settings, held_out = config.data.held_out, data.held_out
+    if settings is not None and settings.source is None and held_out is not None and len(held_out) > different:
+        whole = len(held_out) + different
+        yield Finding(
+            "most-held-out", "note", "split",
+            f"data.held_out.count={len(held_out)} leaves {different} of the {whole} problems of {data.train.name} to "
+            "train on",
+            f"a fifth is usually enough to measure on: data.held_out.count={max(whole // 5, 1)}",
+        )  # fmt: skip
+
+
+def _held_out(config: RunConfig, data: Data) -> Iterator[Finding]:
+    if data.held_out is None:
+        advice = "hold out some to see whether it learns: data.held_out.count=64"
+        yield Finding("nothing-held-out", "note", "held out", "no problem is held out", advice)
+    elif config.evaluation.every is None:
+        found = "held out: measured by strop eval"
+        yield Finding("held-out-unmeasured", "note", "held out", found, "with evaluation.every=N in training too")
+    elif (error := 0.5 / math.sqrt(len(data.held_out))) > 0.1:
+        found = f"a pass rate over {counted(len(data.held_out), 'problems')} is known to ±{200 * error:.0f} points only"
+        yield Finding("few-held-out", "note", "held out", found, "raise data.held_out.count")
+
+
+def _seen_sums(config: RunConfig, data: Data) -> Iterator[Finding]:
+    """The embedded base was fine-tuned on the training part of chain sums; held-out ones should be of the other."""
+    if config.model.path not in RESERVED or data.held_out is None:
+        return
+    seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
+    if seen:
+        yield Finding(
+            "sums-seen", "note", "held out",
+            f"{len(seen)} of {len(data.held_out)} held-out sums are of the part that the embedded base may have been "
+            "fine-tuned on",
+            "for a clean test set data.held_out.source.piece=ChainSum and data.held_out.source.part=held_out",
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- how the model begins
+
+
+class Beginning(NamedTuple):
+    """How the model does before training: its pass rate, over how much, and the share of completions cut off."""
+
+    pass_rate: float
+    measured: str
+    cut_off: float
+
+
+def of_beginning(beginning: Beginning, budget: int, room: int | None) -> Iterator[Finding]:
+    """A pass rate at which few groups teach anything, and completions that are cut off.
+
+    Args:
+        budget: most new tokens.
+        room: tokens that the model's context leaves for a completion; None: not known.
+    """
+    rate = beginning.pass_rate
+    found = f"{percent(rate)} of the answers are right ({beginning.measured})"
+    if LOW <= rate <= HIGH:
+        yield Finding("pass-rate", "ok", "pass rate", found)
+    else:
+        outcome, way = ("wrong", "easier problems or a better model") if rate < LOW else ("right", "harder problems")
+        advice = f"a problem of which all answers are {outcome} teaches nothing: take {way}, or look at the prompt"
+        level: Level = "warning" if rate in (0.0, 1.0) else "note"
+        yield Finding("extreme-pass-rate", level, "pass rate", found, advice)
+    if beginning.cut_off > CUT_OFF:
+        way = "raise sampling.max_new_tokens"
+        if room is not None and room <= budget:
+            budget, way = room, "the model's context has room for no more; take shorter prompts, or another model"
+        found = f"{percent(beginning.cut_off)} of the completions are cut off at {budget} tokens"
+        yield Finding("cut-off", "note", "completions", found, f"what is cut off is seldom right: {way}")
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise the first error among the findings.
+
+    Raises:
+        InputError: its line.
+    """
+    for one in findings:
+        if one.level == "error":
+            raise InputError(one.line)
