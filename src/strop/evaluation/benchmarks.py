@@ -272,13 +272,13 @@ class Benchmark(Settings):
         name: as users call it; `livecodebench:v5` and `reasoning-gym:TASK` with what they add.
         family: the name without window or task; sample counts of protocols go by name, then by family.
         title: the head of its column in tables.
-        kind: who judges it (`default_verifier`) and how it asks for the answer (`with_instruction`).
+        kind: chooses the verifier (`default_verifier`) and the instruction (`with_instruction`).
         stems: names of its files, the preferred first (see `local_rows`).
         hub: its data set on the hub.
         size: how many problems it is published with, where that is fixed.
         window: LiveCodeBench's contests.
         task: reasoning-gym's task.
-        path: a file of the user's own.
+        path: a file of the user.
     """
 
     name: str
@@ -299,7 +299,7 @@ class Benchmark(Settings):
 
 
 def default_verifier(kind: Kind, extract: Extract = "any") -> Verifier:
-    """Who judges a kind of benchmark."""
+    """The verifier for a kind of benchmark."""
     if kind == "gym":
         return ReasoningGymScorer(extract=extract)
     if kind == "code":
@@ -406,7 +406,7 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
     Args:
         found: which.
         data: a folder with its file, or the file; None reads the hub.
-        limit: the first so many only.
+        limit: read only the first so many.
 
     Raises:
         InputError: it cannot be found (says what was looked for), a row is broken (says where), or nothing is left.
@@ -432,15 +432,15 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
 def refuse_unjudged(
     name: str, problems: Sequence[Problem], verifier: Verifier, note: Callable[[str], None], other: str
 ) -> None:
-    """Say, before a model is loaded, which references the verifier can never judge.
+    """Report, before a model is loaded, references that the verifier can never judge.
 
     Args:
         name: of the benchmark.
-        note: receives a line where it is some of them.
+        note: called with a line if the verifier refuses some of them.
         other: how another verifier is named, for the message.
 
     Raises:
-        InputError: it can judge none.
+        InputError: it refuses all of them.
     """
     reasons = [(problem.id, reason) for problem in problems if (reason := verifier.refuses(problem)) is not None]
     if not reasons:
@@ -453,10 +453,10 @@ def refuse_unjudged(
 
 
 def with_instruction(template: PromptTemplate, kind: Kind, trained: bool = False) -> PromptTemplate:
-    """`template` asking for the answer in the form that the verifier of `kind` reads, where it says nothing yet.
+    """`template` with an instruction for the form of the answer that the verifier of `kind` reads, if it has none.
 
-    `Auto` is left as it is: it asks when it is resolved. With `trained` the template is that of the model's training: a
-    run that was trained on plain prompts is asked so; a chat's instruction may have been in the training data.
+    `Auto` is unchanged: it adds its instruction when it is resolved. With `trained`, the model was trained with this
+    template, so plain prompts stay plain.
     """
     if isinstance(template, ChatTemplate) and template.instruction is None and template.system is None:
         return template.model_copy(update={"instruction": INSTRUCTIONS[kind].text})
@@ -466,7 +466,7 @@ def with_instruction(template: PromptTemplate, kind: Kind, trained: bool = False
 
 
 def without_instruction(template: PromptTemplate) -> PromptTemplate:
-    """`template` asking nothing of the form of the answer, as protocols have it that add no prompt."""
+    """`template` without an instruction for the form of the answer."""
     if isinstance(template, Auto):
         return template.model_copy(update={"instruct": False})
     return template.model_copy(update={"instruction": None}) if isinstance(template, ChatTemplate) else template
@@ -497,7 +497,7 @@ def _problems(found: Benchmark, rows: Iterable[Row]) -> Iterator[Problem]:
 
 
 def _way_out(found: Benchmark) -> str:
-    """How a file of the user's own is measured whose columns have other names."""
+    """The way out for a user's file whose columns have other names."""
     if found.path is None:
         return ""
     columns = " ".join(f"--set data.source.columns.{name}=COLUMN" for name in ("prompt", "answer"))

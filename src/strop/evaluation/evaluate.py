@@ -50,8 +50,8 @@ Progress = Callable[[int, int, Rollout], None]  # see `evaluate`
 SetProgress = Callable[[str, int, int], None]
 
 STALL_SECONDS = 1800.0
-POLL_SECONDS = 0.005  # between looks at a judge that others wait for
-OPEN_A_SLOT = 1.25  # trajectories that an environment begins: more would wait for the engine, and for each other
+POLL_SECONDS = 0.005  # between polls of the judge when only verdicts are outstanding
+OPEN_A_SLOT = 1.25  # open trajectories for each slot of the engine
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +203,7 @@ def fitted(
 
 
 def reporting_to(view: View) -> Progress:
-    """Shows a view how far an evaluation is, and the share that is right of what could be judged."""
+    """Reports progress to a view, with the pass rate over the samples judged so far."""
     right = judged = 0
 
     def progress(done: int, total: int, rollout: Rollout) -> None:
@@ -314,7 +314,7 @@ def _collect(
 
 
 def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
-    """Take back what was asked of the engine, so that its next user does not meet our completions."""
+    """Cancel our requests, so that the engine's next user does not receive our completions."""
     if not engine.health().ok:
         return
     for request_id, samples in outstanding.items():
@@ -355,7 +355,7 @@ class _Tally:
         return len(self._verdicts)
 
     def begin(self, at_once: int) -> None:
-        """Where the environment speaks first: have it begin trajectories as long as fewer than `at_once` are open."""
+        """If the environment speaks first, let it begin trajectories while fewer than `at_once` are open."""
         while self._judge.speaks_first and self._begun < min(self.done + at_once, self.total):
             index, sample = divmod(self._begun, self._lengths.shape[1])
             problem = self._dataset[index].problem
@@ -380,7 +380,7 @@ class _Tally:
         self._judge.submit(key, problem, turn, _stream(self._seed, problem))
 
     def judged(self) -> list[tuple[int, Rollout]]:
-        """What was judged since the last call, each with the number of samples judged by then."""
+        """The samples judged since the last call, each with the number judged by then."""
         found: list[tuple[int, Rollout]] = []
         for key, answer in self._judge.poll():
             if isinstance(answer, Observation):
@@ -394,7 +394,7 @@ class _Tally:
         return found
 
     def next_turns(self) -> list[Request]:
-        """What is to be sampled next behind the observations that came in."""
+        """The requests that continue trajectories after their observations."""
         found, self._next = self._next, []
         return found
 
@@ -419,7 +419,7 @@ class _Tally:
 
     def result(self, version: int, seconds: float, sampling: Sampling) -> EvaluationResult:
         """Everything recorded, of completions drawn as `sampling` says."""
-        # What a truncated distribution gives is no estimate of the entropy of the whole one.
+        # Samples of a truncated distribution do not estimate the entropy of the whole one.
         whole = not sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
         usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))

@@ -235,7 +235,7 @@ def parse_metric(text: str) -> tuple[MetricKind, int | None]:
     """`pass@8` as `("pass", 8)`; `avg`, `pass` and `maj` are of all samples, written with None.
 
     Raises:
-        InputError: it is no metric.
+        InputError: an unknown metric.
     """
     kind, at, count = text.partition("@")
     if kind == "avg" and not at:

@@ -1,6 +1,6 @@
 """The registry of a run's processes, and the Python stacks of each of them on demand.
 
-    driver   write_processes(run, [Worker.of("driver", os.getpid()), Worker.of("generator-0", pid), …])
+    driver   write_processes(run, [RegisteredWorker.of("driver", os.getpid()), …])
     worker   register_dump(run / "stacks" / "generator-0.txt")      # once, when it starts
     watchdog dump_stacks(run)                                       # SIGUSR1 to each, and waits for what they write
 
@@ -277,7 +277,7 @@ class WatchedHandle:
 
 
 class WatchingLauncher:
-    """The half of a `Launcher` that is the same whatever runs the workers.
+    """The half of a `WorkerLauncher` that is the same whatever runs the workers.
 
     Args:
         registry: the running workers; shared with the launchers of the run's other workers.

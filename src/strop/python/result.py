@@ -34,7 +34,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 
 
 class _InOneLine:
-    """An exception hook that writes a `StropError` as a line and leaves every other exception to the hook before."""
+    """An exception hook that prints a `StropError` as one line and passes other exceptions to the previous hook."""
 
     def __init__(self, before: Hook) -> None:
         self._before = before
@@ -47,13 +47,13 @@ class _InOneLine:
 
 
 def end_in_one_line() -> None:
-    """Let a `StropError` that nobody catches end this process so."""
+    """Print an uncaught `StropError` as one line, without a traceback."""
     if not isinstance(sys.excepthook, _InOneLine):
         sys.excepthook = _InOneLine(sys.excepthook)
 
 
 def _place(trace: TracebackType | None) -> str:
-    """`script.py, line 4: `, the line of the user's that called strop; empty where it is in no file."""
+    """`script.py, line 4: `, the user's line that called strop; empty outside a file."""
     frames = traceback.extract_tb(trace)
     calls = [one for one, inner in zip(frames, frames[1:], strict=False) if inner.filename.startswith(_STROP)]
     caller = next((one for one in calls if not one.filename.startswith(_STROP)), None)
@@ -67,7 +67,7 @@ SAMPLES = 4
 
 
 def load(run: str | Path) -> Run:
-    """A run that was trained before, or is being trained now, from its folder.
+    """Load a run from its folder, finished or under way.
 
     Raises:
         InputError: there is no such folder, it is not a run, or a later strop wrote it.
@@ -91,7 +91,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. Everything is read when it is asked for, so that a run that goes on may be looked at.
+    """A run folder. Everything is read on access, so that a run under way can be looked at.
 
     Attributes:
         path: the folder.

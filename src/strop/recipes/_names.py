@@ -1,4 +1,4 @@
-"""Public names that Python cannot give to a function: `skywork_or1.7b`, or a baseline without its own file."""
+"""Public names that Python cannot give to a function: `skywork_or1.7b`, or a baseline without a file."""
 
 from __future__ import annotations
 

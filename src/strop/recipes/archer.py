@@ -29,7 +29,7 @@ PASSES, MINI_BATCHES, WARMUP = 3, 2, 10  # the warm-up in rollout steps
 
 
 def math() -> RunConfig:
-    """Archer on mathematics: separate clip ranges and KL weights for reasoning and knowledge tokens."""
+    """Archer on mathematics: different clip ranges and KL weights for reasoning and for knowledge tokens."""
     return RunConfig(
         recipe="archer",
         steps=520,

@@ -2,7 +2,7 @@
 
     J = E [ 1 / Σ_i |o_i| · Σ_i Σ_t min(ρ_it A_i, clip(ρ_it, 1 − 0.2, 1 + 0.28) A_i) ]    s.t. 0 < correct in group < G
 
-Its numbers are those of DAPO's report: 512 prompts × 16, mini-batches of 512 completions (16 updates), Qwen2.5-32B.
+The numbers are those of the report: 512 prompts × 16, mini-batches of 512 completions (16 updates), Qwen2.5-32B.
 """
 
 from __future__ import annotations

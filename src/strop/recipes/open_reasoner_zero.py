@@ -94,7 +94,7 @@ def _7b_grpo() -> RunConfig:
     """Open-Reasoner-Zero-7B with GRPO in place of the critic (Appendix C.1): the run that collapses.
 
     The group's mean is the baseline, and advantages are normalised over all tokens as with the critic. The released
-    code means to divide by the group's standard deviation besides; what it divides by is 1.
+    code means to divide by the group's standard deviation too, but divides by 1.
     """
     config = _7b()
     algorithm = config.algorithm.model_copy(update={"advantage": GroupRelative(normalization="token_std", eps=1e-8)})

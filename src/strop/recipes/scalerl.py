@@ -122,7 +122,7 @@ def _batch(prompts: int, samples: int) -> RunConfig:
 
 
 def math_code() -> RunConfig:
-    """ScaleRL on mathematics and code together, each domain with its own curve."""
+    """ScaleRL on mathematics and code together, each domain with a separate curve."""
     config = recipe()
     data = config.data.model_copy(
         update={"source": polaris_and_deepcoder(), "template": AS_WRITTEN, "weights": {"math": 1.0, "code": 1.0}}

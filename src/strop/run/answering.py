@@ -83,7 +83,7 @@ def _played(
     config: RunConfig, examples: Sequence[Example], count: int, sampling: Sampling, seed: int, engine: Engine,
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Trajectories in the run's environment, its turns in the completion's text."""
+    """Trajectories in the run's environment, with its turns in the completion's text."""
     found: dict[tuple[str, int], Rollout] = {}
 
     def progress(done: int, total: int, rollout: Rollout) -> None:

@@ -21,8 +21,7 @@ from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.connection import WorkerLauncher, WorkerSpec
-from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
-from strop.orchestration.evaluator_process import EvaluatorSettings, WorkerEvaluator
+from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
 from strop.orchestration.executor import Executor
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
@@ -131,7 +130,7 @@ def _worker_evaluator(
         device=given.device,
         sets=sets,
     )
-    entry = "strop.orchestration.evaluator_process:main"
+    entry = "strop.orchestration.evaluator:main"
     return WorkerEvaluator(
         launcher=launcher,
         spec=WorkerSpec(EVALUATOR, entry, settings, threads, given.environment, given.gpus),

@@ -463,7 +463,7 @@ def _endpoint(url: str, model: str) -> ChatEndpoint:
     """Where `model` is asked, with the key in `ENDPOINT_KEY` if there is one.
 
     Raises:
-        InputError: this is no URL.
+        InputError: not a URL.
     """
     try:
         return ChatEndpoint(url=url, model=model, api_key_env=ENDPOINT_KEY if os.environ.get(ENDPOINT_KEY) else None)

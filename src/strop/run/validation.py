@@ -21,7 +21,7 @@ from strop.training.compute import ComputeMeter
 from strop.training.settings import CheckpointSettings
 
 Row = dict[str, float | None]
-NO_GAIN: Row = {f"{PREFIX}/gain": None}  # measured, and comparable with nothing
+NO_GAIN: Row = {f"{PREFIX}/gain": None}  # not comparable with the evaluation before training
 
 
 class Validation:
@@ -35,7 +35,7 @@ class Validation:
         results: receives what was found on the held-out problems, by step.
         untrained: the file with the untrained model's pass rate on each held-out problem and the terms of that
             evaluation; later steps on the same terms are compared with it, those of a resumed run too.
-        note: receives a line for each set with samples that could not be judged, and where there is no gain to tell.
+        note: called with a line for each set with samples that could not be judged, and where no gain can be computed.
     """
 
     def __init__(

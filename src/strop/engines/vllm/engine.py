@@ -34,9 +34,8 @@ from strop.base.types import Completion, ExpertArray, FinishReason, InputError, 
 from strop.engines import weights
 from strop.engines.base import BaseEngine, Row
 from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
-from strop.engines.requests import RequestLimits
+from strop.engines.requests import RequestLimits, RunningSequence, SlotEntry
 from strop.engines.sampling import stream_key
-from strop.engines.slots import RunningSequence, SlotEntry
 from strop.engines.vllm.client import LOWEST, Chunk, Client
 from strop.engines.vllm.server import SOCKET, arguments_of, start
 from strop.engines.vllm.settings import Vllm
