@@ -272,7 +272,7 @@ QUESTION, ANSWER = {"role": "user", "content": "1+2="}, {"role": "assistant", "c
 def test_rows_of_trl_train_their_last_answer_behind_the_models_template(
     row: Mapping[str, object], asked: str, tmp_path: Path
 ) -> None:
-    """The prompt up to where the assistant begins, then the answer and the end, which alone are trained."""
+    """The prompt up to where the assistant begins, then the answer and the end; only these two are trained."""
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
     tokenizer = byte_tokenizer()

@@ -131,7 +131,7 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
 
 
 def test_a_run_is_asked_other_problems_whatever_it_measured_while_it_trained(tmp_path: Path) -> None:
-    """A benchmark without steps of its own, which then never came due, was refused."""
+    """A finished run can be measured although its benchmarks name no steps."""
     write(tmp_path / "exam.jsonl", range(3))
     exam, place = str(tmp_path / "exam.jsonl"), str(tmp_path / "run")
     config = small_config(*from_file(Path(exam), "data.held_out={count=1}", f'evaluation.benchmarks=["{exam}"]'))
@@ -156,7 +156,7 @@ def test_problems_that_a_setting_names_are_asked_where_what_is_held_out_has_a_so
 
 @pytest.mark.parametrize("more", [(), ("data.held_out={count=8}",), ("data.held_out=none", "evaluation.every=none")])
 def test_the_limit_is_of_the_problems_that_are_asked(run: Path, more: tuple[str, ...]) -> None:
-    """Held out from a source of their own, from the training source, or not at all."""
+    """Held out from a separate source, from the training source, or not at all."""
     asked = configure("embedded", "quickstart", [*more], limit=5)
     assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 5
 
@@ -322,7 +322,7 @@ def test_a_whole_file_of_appended_lines_changes_nothing(tmp_path: Path) -> None:
     assert record.trained_on(found) == 0 and len(found) == 5
 
 
-# What a user may do to a run, beside its plain source: settings, by a name.
+# Settings that a user may add to a run with a plain source, by a name.
 WAYS = {
     "stages": (
         'stages=[{steps=1}, {steps=1, problems={piece="HardOnly", below=1.0}}, {set={batch={samples_per_prompt=2}}}]',
@@ -475,7 +475,7 @@ def test_a_run_without_a_record_says_so(run: Path) -> None:
 
 
 def test_a_base_of_strops_own_is_that_of_the_run_beside_it(tmp_path: Path) -> None:
-    """Each seed has a base of its own, and a run of another seed was compared with the base of seed 0."""
+    """Each seed has a separate base; a run is compared with the base of its seed, not with that of seed 0."""
     config = edit(small_config("seed=5"), ["model.fresh=none", "model.path=embedded"])
     RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
     (tmp_path / "run" / "model").mkdir()

@@ -144,7 +144,7 @@ def test_fine_tuning_with_adapters_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def assert_adapter_is_the_model(run: Path) -> None:
-    """peft with RUN/adapter on its base computes what the exported model does, by transformers alone."""
+    """peft with RUN/adapter on its base computes what the exported model does, by transformers only."""
     peft = pytest.importorskip("peft", reason="needs peft, which reads adapters: pip install peft")
     from transformers import AutoModelForCausalLM
 

@@ -1,7 +1,7 @@
-"""Evaluators: who measures the policy while it trains. The run begins an evaluation and collects what came of it.
+"""Evaluators measure the policy while it trains. The run begins an evaluation and later collects its result.
 
-    evaluator.begin(step, names, weights)      # in this process: measured when it returns
-    ...                                        # in a worker: training goes on meanwhile
+    evaluator.begin(step, names, weights)      # in this process: returns when the measurement is done
+    ...                                        # in a worker: returns at once, and training goes on
     for found in evaluator.poll(): ...         # results, in the order of their steps
 
 `InProcessEvaluator` and `WorkerEvaluator` measure the same sets with the same seeds, on engines of the same settings,
@@ -93,7 +93,7 @@ class MeasuredVersion:
     Attributes:
         results: by the set's name.
         seconds: wall time of the evaluation.
-        device_seconds: the same times the devices that it kept busy.
+        device_seconds: `seconds` times the number of devices that it kept busy.
     """
 
     step: int
@@ -112,15 +112,15 @@ class Evaluator(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may begin; else it is better to wait, for every one holds weights until it is done."""
+        """Whether another evaluation may begin now. Each one holds a copy of the weights until it is done."""
         ...
 
     def start(self, folder: Path, view: View) -> None:
-        """The run begins, and `folder` is its folder; `view` shows how far evaluations are."""
+        """Start the evaluator for the run in `folder`; `view` shows its progress."""
         ...
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
-        """Measure the sets of these names on `weights` as they are now: those after `step`, whose version is as many.
+        """Measure the named sets on `weights` as they are now, those after training step `step` (also their version).
 
         Raises:
             StropError: they cannot be stored, or (in this process) measured.
@@ -136,7 +136,7 @@ class Evaluator(Protocol):
         ...
 
     def close(self) -> None:
-        """End what it runs in; what is outstanding is given up. May be called twice."""
+        """Give up outstanding evaluations and release all resources; may be called twice."""
         ...
 
 
@@ -145,9 +145,9 @@ class InProcessEvaluator:
 
     Args:
         engine: idle at `begin`; closed by its maker.
-        sets: that may be asked for.
-        judges: of their verifiers; closed with this.
-        devices: that the engine keeps busy.
+        sets: every set that `begin` may name.
+        judges: the pools of the sets' verifiers; closed with this evaluator.
+        devices: the number of devices that the engine keeps busy.
     """
 
     def __init__(self, engine: Engine, sets: Sequence[ProblemSet], judges: OpenJudges, devices: int) -> None:
@@ -215,11 +215,11 @@ class WorkerEvaluator:
     """An `Evaluator` in a worker.
 
     Args:
-        launcher: starts it.
-        spec: what it is (`evaluator_worker`).
-        devices: that it keeps busy.
-        version_bytes: about how large weights are, to choose where they lie.
-        supervision: when it is given up, and how often it may die.
+        launcher: starts the worker.
+        spec: the worker, whose entry is `main` of this module.
+        devices: the number of devices that the worker keeps busy.
+        version_bytes: the approximate size of the weights, which decides where they are stored.
+        supervision: when the worker is killed, and how often it may die.
     """
 
     def __init__(

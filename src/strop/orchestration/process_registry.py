@@ -136,7 +136,7 @@ def stacks_path(run: Path, role: str) -> Path:
 
 
 def register_dump(path: Path) -> None:
-    """From now on SIGUSR1 makes this process append the Python stacks of all its threads to `path`, and go on.
+    """Make this process, on SIGUSR1, append the Python stacks of all its threads to `path`, and go on.
 
     Call it in every worker when it starts, with `stacks_path(run, role)`. The file is made at once, for a process that
     hangs may find the disk full.
@@ -156,8 +156,8 @@ def dump_stacks(
 ) -> dict[str, str]:
     """Have the processes write their stacks, this one among them; the outcome of each, by role.
 
-    A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
-    file that says so; it is not signalled where the signal would end it.
+    A process that cannot answer within `seconds` (stopped, waiting for the disk, or without `register_dump`) gets a
+    line in its file that says so. A process that the signal would end is not signalled.
     """
     outcome: dict[str, str] = {}
     asked: dict[Path, tuple[RegisteredWorker, int]] = {}  # by file, with its size before

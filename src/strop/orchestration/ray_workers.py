@@ -171,7 +171,7 @@ class RayHost:
     """The actor. Its methods run concurrently with each other and with the entry.
 
     Args:
-        content: the pickled `WorkerSetup` of the worker. Read in the entry's thread, so that what cannot be is said.
+        content: the pickled `WorkerSetup`. It is unpickled in the entry's thread, so that a failure is reported.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -179,7 +179,7 @@ class RayHost:
         threading.Thread(target=self._run, args=(content,), daemon=True, name="entry").start()
 
     def hello(self, role: str) -> Hello:
-        """Who it is."""
+        """The actor's process and node."""
         import ray
 
         return Hello(RegisteredWorker.of(role, os.getpid()), str(ray.get_runtime_context().get_node_id()))

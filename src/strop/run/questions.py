@@ -1,4 +1,4 @@
-"""The problems of a run, its first prompt and what it is measured on, with the findings of all checks.
+"""Reads the problems of a run, fits them into the model's context, and collects the findings of all checks.
 
     data, findings = read_problems(config, tokenizer, view)                  # read, noted, and checked
     asked = fitted_into(config, data, tokenizer, room, view)                 # within the model's context
@@ -39,13 +39,13 @@ SHOWN_IDS = 24
 
 
 class AskedProblems(NamedTuple):
-    """What a run asks within its model's context.
+    """The problems and budgets of a run, fitted into its model's context.
 
     Attributes:
-        config: with a budget that there is room for.
-        play: its environment; None where there is none.
-        sets: what it is measured on while it trains.
-        findings: of the budgets, the environment and the benchmarks.
+        config: the configuration, with a token budget that fits.
+        play: the environment, or None.
+        sets: the problem sets that the run is measured on during training.
+        findings: findings on the budgets, the environment and the benchmarks.
     """
 
     config: RunConfig
@@ -55,17 +55,17 @@ class AskedProblems(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """What a run would train on, None where it cannot be read, and what the checks found."""
+    """The data of a run (None if it cannot be read) and the findings of the checks."""
 
     data: Data | None
     findings: list[Finding]
 
 
 def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Data, list[Finding]]:
-    """The problems of a run, noted with the first prompt, and the findings on them and the settings.
+    """Read the problems of a run and show the first prompt. Returns them with the findings on data and settings.
 
     Raises:
-        InputError: they cannot be read.
+        InputError: the problems cannot be read.
     """
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
@@ -76,7 +76,7 @@ def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: V
 def fitted_into(
     config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
 ) -> AskedProblems:
-    """What is asked of a model with room for so many tokens.
+    """Fit prompts, completions and benchmarks into a context of `room` tokens.
 
     Raises:
         InputError: prompts and completions exceed it; an environment or a benchmark cannot be used.
@@ -92,9 +92,9 @@ def fitted_into(
 
 
 def preview(config: RunConfig, view: View) -> Preview:
-    """Note what a run would train on and ask first, and the memory it needs, without loading the model.
+    """Run all checks without loading the model, and show the data, the first prompt and the memory needed.
 
-    Whatever a start would refuse is a finding of level `error`.
+    Each reason to refuse a start becomes a finding of level `error`.
     """
     subject = "configuration"
     data: Data | None = None
@@ -122,7 +122,7 @@ def preview(config: RunConfig, view: View) -> Preview:
 
 
 def _outline(config: RunConfig) -> Policy | None:
-    """The model's shapes, without its weights; None where they show only once it is loaded."""
+    """The model's shapes without its weights; None if they are known only after loading."""
     try:
         return outline(config.model, tokenizer_of(config.model))
     except NotKnownBeforehand:
@@ -130,8 +130,11 @@ def _outline(config: RunConfig) -> Policy | None:
 
 
 def within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
-    """The configuration without benchmarks that lie on the hub, where it cannot be asked from here, and a line on them:
-    the run may be meant for another machine."""
+    """Leave out benchmarks on the hub if the hub cannot be reached, because the run may be meant for another machine.
+
+    Returns:
+        The configuration, and a line that names the benchmarks left out; None if there are none.
+    """
     evaluation = config.evaluation
     files = [one for one in evaluation.benchmarks if evaluation.benchmark_data or one.name.endswith(SUFFIXES)]
     silent = silence() if len(files) < len(evaluation.benchmarks) else None
@@ -143,7 +146,7 @@ def within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
 
 
 def known_room(config: RunConfig) -> int | None:
-    """Tokens that prompt and completion may have together; None where only loading the model can say."""
+    """The most tokens of a prompt with its completion; None if it is known only after loading the model."""
     if config.engine.max_tokens is not None:
         return config.engine.max_tokens
     if config.model.fresh is not None:
@@ -159,7 +162,7 @@ def most_room(config: RunConfig) -> int:
 
 
 def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Lines that show what the model will be asked: which template, the first prompt as text and ids, its answer."""
+    """Lines that show the template, the first prompt as text and token ids, and its answer."""
     ids = dataset[0].prompt_ids.tolist()
     how = template.piece_name()
     if isinstance(template, Auto):
