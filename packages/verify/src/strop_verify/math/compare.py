@@ -183,7 +183,7 @@ class Rules(NamedTuple):
     ordered_lists: bool = True
 
 
-def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
+def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
     """Whether an answer is the reference's."""
     letters = given.letters
     if letters is None and gold.letters is not None and len(gold.letters) == 1:
