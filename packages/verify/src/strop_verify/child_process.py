@@ -66,7 +66,7 @@ class ChildProcess:
         stream = subprocess.DEVNULL if output is None else output
         self._output = output
         self._pidfd: int | None = None
-        # Linux shares the processor among sessions: in a separate session, a busy worker would keep this process waiting.
+        # Linux shares the processor among sessions: in a separate one a busy worker would keep this process waiting.
         try:
             self._process: subprocess.Popen[bytes] = _starter.start(
                 lambda: subprocess.Popen(

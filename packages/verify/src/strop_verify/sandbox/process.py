@@ -115,7 +115,7 @@ class SandboxProcess:
         stdin: all of its standard input.
         limits: see `Limits`.
         seconds: about how long it may run, for the limit on processor time.
-        channels: descriptors that the program gets in addition to the standard three; the caller's, closed by the caller.
+        channels: descriptors that the program gets on top of the standard three; the caller closes them.
         report: a descriptor to read frames from, which this object closes; None for none.
     """
 
