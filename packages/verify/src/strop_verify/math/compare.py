@@ -28,11 +28,9 @@ from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, TooMuch, label
 from strop_verify.math.grammar import (
     Reading,
-    as_ratio,
     is_region,
     option_of,
     with_decimal_comma,
-    with_indian_commas,
 )
 from strop_verify.math.normal_form import Field
 from strop_verify.math.parser import as_tuple
@@ -95,15 +93,9 @@ def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
         reference = in_letters(gold.tokens) or reference
     several = [each.op in _SEVERAL for each in (reference, answer)]
     if several == [False, True]:
-        answer = (
-            with_decimal_comma(given.tokens, any_whole=reference.op == "decimal")
-            or with_indian_commas(given.tokens)
-            or answer
-        )
+        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
     elif several == [True, False]:
         reference = with_decimal_comma(gold.tokens) or reference
-    elif answer.op == "clock" != reference.op:
-        answer = as_ratio(given.tokens, reference) or answer
     said = {each.text.replace(" ", "").lower() for each in (gold, given)}
     if "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")

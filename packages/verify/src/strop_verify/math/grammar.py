@@ -100,8 +100,8 @@ class Reading(NamedTuple):
 _RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
 _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
-_PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
 _EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
+_PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
 
 
 def read(text: str) -> Reading:
@@ -466,30 +466,3 @@ def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node 
         return read_tokens([*found[: place - 1], number, *found[place + 2 :]]).answer
     except Unreadable:
         return None
-
-
-def with_indian_commas(found: Sequence[Token]) -> Node | None:
-    """What an answer is whose commas part lakhs and crores, `1,50,000`; None where they do not."""
-    commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
-    if len(commas) < 2 or any(second - first != 2 for first, second in pairwise(commas)):
-        return None
-    begin, end = commas[0] - 1, commas[-1] + 2
-    groups = found[max(begin, 0) : end : 2]
-    sizes = [len(token.text) for token in groups]
-    spaced = any(token.space for token in found[begin + 1 : end])
-    grouped = sizes[0] <= 2 and sizes[1:] == [2] * (len(commas) - 1) + [3]
-    if spaced or not grouped or not all(token.text.isdigit() for token in groups):
-        return None
-    number = Token("number", "".join(token.text for token in groups), found[begin].space)
-    try:
-        return read_tokens([*found[:begin], number, *found[end:]]).answer
-    except Unreadable:
-        return None
-
-
-def as_ratio(found: Sequence[Token], reference: Node) -> Node | None:
-    """The ratio that a time without am or pm may be, `6:10`, where the reference is a quotient; else None."""
-    said = [token for token in found if not is_symbol(token, "{", "}")]
-    if len(said) != 3 or not (said[0].text.isdigit() and said[2].text.isdigit()) or not ex.holds(reference, "power"):
-        return None
-    return ex.over(*(ex.number(int(token.text)) for token in (said[0], said[2])))

@@ -164,7 +164,6 @@ _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
 _REPEATING = re.compile(
     r"(?<![\d.])(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s?\{?(\d{1,20})\}?|\((\d{1,20})\))(?!\d)"
 )
-_ERA = re.compile(r"\b(?:B\.C\.E|B\.C|A\.D|C\.E)\.")
 _ELLIPSIS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20}?)(\d{1,9})\3\3?(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)")
 _TOKEN = re.compile(
     r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|[A-Za-z]+|.)"
@@ -195,7 +194,7 @@ def tokens(text: str) -> list[Token]:
         text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
-    text = _ERA.sub(lambda era: era[0].replace(".", ""), text.strip("*` \n").rstrip("\\"))
+    text = text.strip("*` \n").rstrip("\\")
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1].strip('{}')}}}", text)
     text = _COMBINATIONS.sub(lambda match: rf"\binom{{{match[1]}}}{{{match[2]}}}", text)
