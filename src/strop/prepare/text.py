@@ -20,7 +20,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 from zlib import crc32
 
-from strop_verify.math.notation import CHARACTERS, RAISED
+from strop_verify.math.latex import CHARACTERS, RAISED
 
 _TOKEN = re.compile(
     r"\\(?:begin|end)\s?\{[a-z]+\*?\}"  # an environment

@@ -59,10 +59,10 @@ EQUAL = (
     ("9:30", "09:30"), ("9:30", "9:30 a.m."), ("3 PM", "15:00"), ("January 5", "5 Jan"),
     ("January 5", "January 5, 2020"), ("5 R 2", r"5\text{ remainder }2"), ("2516_8", "2516"), ("11", "11_{10}"),
     ("3:2", "6:4"), ("1:2:3", "2:4:6"),
-    (r"\angle ABC", r"\angle{CBA}"), ("44 BC", "44 B.C."), ("44 AD", "44 CE"), ("DNE", "The limit does not exist"),
+    (r"\angle ABC", r"\angle{CBA}"), ("44 AD", "44 CE"), ("DNE", "The limit does not exist"),
     (r"\emptyset", "The equation has no solution"), ("Yes", "The answer is yes"), ("2516_8", "(2516)_8"),
     ("2516_8", r"2516_{\text{eight}}"), ("3:2", "6 to 4"), (r"2\text{ h }30\text{ min}", "150 minutes"),
-    (r"9.8\text{ m/s}^2", r"9.8\frac{\text{m}}{\text{s}^2}"), ("12:00 noon", "12:00 PM"), ("even", "is even"),
+    (r"9.8\text{ m/s}^2", r"9.8\frac{\text{m}}{\text{s}^2}"), ("even", "is even"),
     (r"(-\infty,-3]\cup[5,\infty)", r"x\le-3\cup x\ge5"), (r"\tan x", r"\operatorname{tg}x"),
     ("42", "42 in total"), ("42", "42 years old"), ("42", "42 cookies per day"), ("42", r"42^\circ\text{C}"),
     # several answers

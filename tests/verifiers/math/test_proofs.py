@@ -20,7 +20,7 @@ from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.expressions import Effort, TooMuch
 from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
-from strop_verify.math.normal import Field
+from strop_verify.math.normal_form import Field
 from strop_verify.math.parser import Parser
 from strop_verify.math.proof import ProofOutcome, compare
 

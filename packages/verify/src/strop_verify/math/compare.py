@@ -6,7 +6,7 @@ loosens a value: units convert by their factors, decimals stand for a value from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,20 +22,25 @@ from strop_verify.math.conventions import (
     renamed,
     with_binomials,
     with_constants_of,
+    worked_out,
 )
 from strop_verify.math.evaluate import rational
-from strop_verify.math.expressions import DEFINITIONS, Effort, Node, Token, TooMuch, Unreadable
-from strop_verify.math.grammar import Reading, is_region, label, read_tokens
-from strop_verify.math.matrices import as_tuple
-from strop_verify.math.normal import Field
+from strop_verify.math.expressions import Effort, Node, TooMuch, label
+from strop_verify.math.grammar import (
+    Reading,
+    is_region,
+    option_of,
+    with_decimal_comma,
+)
+from strop_verify.math.normal_form import Field
+from strop_verify.math.parser import as_tuple
 from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
-from strop_verify.math.quantities import in_letters
-from strop_verify.math.regions import Unsolved, line, same
-from strop_verify.math.values import (
+from strop_verify.math.quantities import (
     approximates,
     compare_digits,
     compare_quantities,
     decided,
+    in_letters,
     is_computation,
     is_remark,
     is_value,
@@ -44,128 +49,8 @@ from strop_verify.math.values import (
     true_rounding,
     without_remarks,
 )
-from strop_verify.math.wordings import depth_of, is_symbol, lower_choice, option_text, options_in, words
-
-
-def option_of(reading: Reading) -> Node | None:
-    """The text of an option after its label, `12` in `(B) 12`; None where there is none."""
-    try:
-        return read_tokens(option_text(reading.tokens)).answer
-    except Unreadable:
-        return None
-
-
-def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
-    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
-
-    Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
-    """
-    commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
-    if len(commas) != 1 or any(depth_of(token) and token.text not in "{}" for token in found[: commas[0]]):
-        return None
-    place = commas[0]
-    around = [token for token in (*found[place - 1 : place], *found[place + 1 : place + 2])]
-    if len(around) != 2 or any(not token.text.isdigit() for token in around) or found[place].space or around[1].space:
-        return None
-    whole, digits = (token.text for token in around)
-    if whole != "0" and not any_whole:
-        return None
-    number = Token("number", f"{whole}.{digits}", around[0].space)
-    try:
-        return read_tokens([*found[: place - 1], number, *found[place + 2 :]]).answer
-    except Unreadable:
-        return None
-
-
-def with_indian_commas(found: Sequence[Token]) -> Node | None:
-    """What an answer is whose commas part lakhs and crores, `1,50,000`; None where they do not."""
-    commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
-    if len(commas) < 2 or any(second - first != 2 for first, second in pairwise(commas)):
-        return None
-    begin, end = commas[0] - 1, commas[-1] + 2
-    groups = found[max(begin, 0) : end : 2]
-    sizes = [len(token.text) for token in groups]
-    spaced = any(token.space for token in found[begin + 1 : end])
-    grouped = sizes[0] <= 2 and sizes[1:] == [2] * (len(commas) - 1) + [3]
-    if spaced or not grouped or not all(token.text.isdigit() for token in groups):
-        return None
-    number = Token("number", "".join(token.text for token in groups), found[begin].space)
-    try:
-        return read_tokens([*found[:begin], number, *found[end:]]).answer
-    except Unreadable:
-        return None
-
-
-def as_ratio(found: Sequence[Token], reference: Node) -> Node | None:
-    """The ratio that a time without am or pm may be, `6:10`, where the reference is a quotient; else None."""
-    said = [token for token in found if not is_symbol(token, "{", "}")]
-    if len(said) != 3 or not (said[0].text.isdigit() and said[2].text.isdigit()) or not ex.holds(reference, "power"):
-        return None
-    return ex.over(*(ex.number(int(token.text)) for token in (said[0], said[2])))
-
-
-_MOST = 4
-_OF_FUNCTIONS: dict[str, Callable[[Node], Node]] = {
-    "sin": lambda x: ex.call("cos", x), "cos": lambda x: ex.minus(ex.call("sin", x)),
-    "ln": lambda x: ex.power(x, ex.MINUS_ONE),
-    "arctan": lambda x: ex.power(ex.plus(ex.ONE, ex.power(x, ex.number(2))), ex.MINUS_ONE),
-}  # fmt: skip
-
-
-def worked_out(node: Node) -> Node:
-    """A tree with each derivative worked out that can be; `dy/dx`, and one of several names, stay as they are."""
-    node = node._replace(args=tuple(map(worked_out, node.args)))
-    if node.op != "derivative":
-        return node
-    what, by, order = node.args
-    if what.op == "name" or ex.names_in(what) != {by.value} or order.value > _MOST:
-        return node
-    for _ in range(int(order.value)):
-        found = _derivative(what, by)
-        if found is None:
-            return node
-        what = found
-    return what
-
-
-def _derivative(node: Node, by: Node) -> Node | None:
-    """The derivative of an expression; None where it is made of anything that has no rule here."""
-    if by.value not in ex.names_in(node):
-        return ex.ZERO
-    if node == by:
-        return ex.ONE
-    if node.op == "power":
-        return _of_power(node, by)
-    if node.op in DEFINITIONS:
-        return _derivative(DEFINITIONS[node.op](*node.args), by)
-    if node.op not in ("sum", "product", *_OF_FUNCTIONS):
-        return None
-    inner = [_derivative(arg, by) for arg in node.args]
-    known = [each for each in inner if each is not None]
-    if len(known) < len(inner):
-        return None
-    if node.op == "sum":
-        return ex.plus(*known)
-    if node.op == "product":
-        each = (ex.times(*node.args[:place], part, *node.args[place + 1 :]) for place, part in enumerate(known))
-        return ex.plus(*each)
-    return ex.times(_OF_FUNCTIONS[node.op](node.args[0]), known[0])
-
-
-def _of_power(node: Node, by: Node) -> Node | None:
-    """(u^n)' = n u^(n−1) u' for a rational n, and (c^u)' = c^u ln(c) u' for a constant c."""
-    base, exponent = node.args
-    constant = by.value not in ex.names_in(base)
-    inner = _derivative(exponent if constant else base, by)
-    if inner is None:
-        return None
-    if constant:
-        return ex.times(node, ex.call("ln", base), inner)
-    degree = rational(exponent)
-    if degree is None:
-        return None
-    return ex.times(ex.number(degree), ex.power(base, ex.number(degree - 1)), inner)
-
+from strop_verify.math.regions import Unsolved, line, same
+from strop_verify.math.wordings import lower_choice, options_in, words
 
 _ANY_REAL = ((words("ℝ"),), (words("constant"),))
 # Sets of real numbers in words: where they begin, and whether that point belongs to them.
@@ -208,15 +93,9 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
         reference = in_letters(gold.tokens) or reference
     several = [each.op in _SEVERAL for each in (reference, answer)]
     if several == [False, True]:
-        answer = (
-            with_decimal_comma(given.tokens, any_whole=reference.op == "decimal")
-            or with_indian_commas(given.tokens)
-            or answer
-        )
+        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
     elif several == [True, False]:
         reference = with_decimal_comma(gold.tokens) or reference
-    elif answer.op == "clock" != reference.op:
-        answer = as_ratio(given.tokens, reference) or answer
     said = {each.text.replace(" ", "").lower() for each in (gold, given)}
     if "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")

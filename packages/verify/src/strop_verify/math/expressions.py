@@ -178,6 +178,16 @@ def is_infinite(node: Node) -> bool:
     return node in (INFINITY, minus(INFINITY))
 
 
+def label(part: Node) -> Node | None:
+    """What an equation gives the value of: a name, a function of names, |AB|, words; None for anything else."""
+    if part.op != "relation" or not set(part.value) <= {"=", "≈"}:
+        return None
+    first = part.args[0]
+    if first.op in ("name", "words", "title", "tuple") or first.op.startswith("apply "):
+        return first
+    return first if first.op in ("abs", "norm", "det") and names_in(first) and not holds(first, "sum") else None
+
+
 def replaced(node: Node, old: Node, new: Node) -> Node:
     """A tree with one part put in place of another, wherever it stands."""
     if node == old:

@@ -12,10 +12,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.expressions import Node, Token, Unreadable
+from strop_verify.math.expressions import Node, Token, Unreadable, label
 from strop_verify.math.latex import tokens
-from strop_verify.math.matrices import matrix_of
-from strop_verify.math.parser import Parser
+from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.quantities import quantity_of
 from strop_verify.math.wordings import (
     HEDGES,
@@ -27,6 +26,7 @@ from strop_verify.math.wordings import (
     depth_of,
     is_symbol,
     lower_choice,
+    option_text,
     pieces_of,
     special_kind,
     split_at,
@@ -100,8 +100,8 @@ class Reading(NamedTuple):
 _RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
 _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
-_PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
 _EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
+_PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
 
 
 def read(text: str) -> Reading:
@@ -271,16 +271,6 @@ def _assigned(found: list[Node], names: list[Node | None]) -> Node | None:
     return Node("set", tuple(Node("tuple", tuple(group.values())) for group in groups))
 
 
-def label(part: Node) -> Node | None:
-    """What an equation gives the value of: a name, a function of names, |AB|, words; None for anything else."""
-    if part.op != "relation" or not set(part.value) <= {"=", "≈"}:
-        return None
-    first = part.args[0]
-    if first.op in ("name", "words", "title", "tuple") or first.op.startswith("apply "):
-        return first
-    return first if first.op in ("abs", "norm", "det") and ex.names_in(first) and not ex.holds(first, "sum") else None
-
-
 def _related(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     residue = _residue(found)
@@ -443,3 +433,36 @@ def _cases(inner: Sequence[Token]) -> Node:
             read_condition = words(text_of(condition))
         rows.append(Node("case", (_answer(parts[0]), read_condition)))
     return Node("cases", tuple(rows))
+
+
+# ---------------------------------------------------------------------- other readings of the same tokens
+
+
+def option_of(reading: Reading) -> Node | None:
+    """The text of an option after its label, `12` in `(B) 12`; None where there is none."""
+    try:
+        return read_tokens(option_text(reading.tokens)).answer
+    except Unreadable:
+        return None
+
+
+def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
+    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
+
+    Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
+    """
+    commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
+    if len(commas) != 1 or any(depth_of(token) and token.text not in "{}" for token in found[: commas[0]]):
+        return None
+    place = commas[0]
+    around = [token for token in (*found[place - 1 : place], *found[place + 1 : place + 2])]
+    if len(around) != 2 or any(not token.text.isdigit() for token in around) or found[place].space or around[1].space:
+        return None
+    whole, digits = (token.text for token in around)
+    if whole != "0" and not any_whole:
+        return None
+    number = Token("number", f"{whole}.{digits}", around[0].space)
+    try:
+        return read_tokens([*found[: place - 1], number, *found[place + 2 :]]).answer
+    except Unreadable:
+        return None

@@ -1,19 +1,127 @@
 r"""Expressions out of tokens: operator precedence, implicit products, functions with and without parentheses.
 
-An expression ends at what cannot belong to one: a word, a comma, a relation, a number after a number.
+An expression ends at what cannot be part of one: a word, a comma, a relation, a number after a number. Matrices are
+added and multiplied here; sums, products, integrals and limits are kept as operations that are left to be done.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.expressions import Node, Token, Unreadable
-from strop_verify.math.matrices import determinant
-from strop_verify.math.notation import FUNCTIONS
-from strop_verify.math.undone import undone
+from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable
+from strop_verify.math.latex import FUNCTIONS
+
+# The operation that is left to be done, and what it is called.
+UNDONE = {"Σ": "sum", "Π": "product", "integral": "integral", "limit": "limit", "derivative": "derivative"}
+_BINDS = ("=", "→", "∈", "≥", ">", "|")
+
+
+def undone(op: str, body: Node, low: Sequence[str], high: Sequence[str], by: str = "") -> Node:
+    r"""A sum, product, integral or limit of a body, with the texts of its bounds.
+
+    Args:
+        op: `Σ`, `Π`, `integral` or `limit`.
+        body: what is added, multiplied, integrated or approached.
+        low: the tokens of the lower bound; for a sum, product or limit they begin with the name that runs.
+        high: the tokens of the upper bound.
+        by: the variable of an integral.
+
+    The name that runs is replaced by a number, counted from the innermost operation outwards: two operations that
+    differ only in this name are one tree, and `i` is no imaginary unit where it runs. An integral without bounds is a
+    function of its variable, which keeps its name.
+    """
+    runs = low[0] if len(low) > 1 and low[0].isalpha() and low[1] in _BINDS else ""
+    bound = (by if low else "") if op == "integral" else runs
+    if bound:
+        number = f"#{1 + sum(part.op in UNDONE for part in ex.parts(body))}"
+        body = _renamed(body, bound, number)
+        low = [number, *low[1:]] if runs and op != "integral" else low
+        by = number if by else ""
+    over = " ".join(("_", *low, "^", *high, *(("d", by) if by else ())))
+    return ex.call(op, body, ex.name(over))
+
+
+def _renamed(node: Node, old: str, new: str) -> Node:
+    """A tree with another name: also as an index (`x_i`), and in the bounds of the operations in it."""
+    if node == ex.name(old) or (node.op == "constant" and node.value == old):
+        return ex.name(new)
+    op, said = node.op, node.value
+    if op == "name" and said.startswith("_ "):
+        said = " ".join(new if text == old else text for text in said.split())
+    elif op == "name":
+        said = _with_index(said, old, new)
+    elif op.startswith("apply "):
+        op = _with_index(op, old, new)
+    return Node(op, tuple(_renamed(arg, old, new) for arg in node.args), said)
+
+
+def _with_index(name: str, old: str, new: str) -> str:
+    letter, line, index = name.partition("_")
+    return f"{letter}{line}{index.replace(old, new)}"
+
+
+def determinant(rows: list[tuple[Node, ...]]) -> Node:
+    """The determinant of a square matrix, by its first row; raises `TooMuch` beyond 4 rows."""
+    if len(rows) != len(rows[0]):
+        raise Unreadable("a determinant of a matrix that is not square")
+    if len(rows) > 4:
+        raise TooMuch("too large a determinant")
+    if len(rows) == 1:
+        return rows[0][0]
+    minors = [determinant([row[:place] + row[place + 1 :] for row in rows[1:]]) for place in range(len(rows))]
+    signs = (ex.MINUS_ONE if place % 2 else ex.ONE for place in range(len(rows)))
+    return ex.plus(*map(ex.times, signs, rows[0], minors))
+
+
+_MOST_TERMS = 2000  # products in the entries of a product of matrices
+
+
+def matrix_of(node: Node) -> Node | None:
+    """The matrix that a matrix, a sum or product of matrices, or a number times one is; None for anything else."""
+    if node.op not in ("sum", "product"):
+        return node if node.op == "matrix" else None
+    parts = list(map(matrix_of, node.args))
+    if not any(parts):
+        return None
+    matrices = [part for part in parts if part is not None]
+    rest = [arg for arg, part in zip(node.args, parts, strict=True) if part is None]
+    if node.op == "product":
+        found = matrices[0]
+        for each in matrices[1:]:
+            found = _product(found, each)
+        return _entrywise(lambda entry: ex.times(*rest, entry), [found]) if rest else found
+    if rest or len({tuple(len(row.args) for row in each.args) for each in matrices}) > 1:
+        raise Unreadable("matrices that do not fit")
+    return _entrywise(ex.plus, matrices)
+
+
+def as_tuple(node: Node) -> Node:
+    """A matrix of one row or one column as a tuple; anything else as it is."""
+    if node.op != "matrix" or (len(node.args) > 1 and len(node.args[0].args) > 1):
+        return node
+    return Node("tuple", tuple(entry for row in node.args for entry in row.args))
+
+
+def _entrywise(combine: Callable[..., Node], matrices: list[Node]) -> Node:
+    rows = zip(*(each.args for each in matrices), strict=True)
+    return _matrix([tuple(map(combine, *(row.args for row in each))) for each in rows])
+
+
+def _product(first: Node, second: Node) -> Node:
+    if len(first.args[0].args) != len(second.args):
+        raise Unreadable("matrices that do not fit")
+    columns = list(zip(*(row.args for row in second.args), strict=True))
+    if len(first.args) * len(columns) * max(sum(1 for _ in ex.parts(each)) for each in (first, second)) > _MOST_TERMS:
+        raise TooMuch("too large a product of matrices")
+    return _matrix([tuple(ex.plus(*map(ex.times, row.args, each)) for each in columns) for row in first.args])
+
+
+def _matrix(rows: list[tuple[Node, ...]]) -> Node:
+    return Node("matrix", tuple(Node("row", row) for row in rows))
+
 
 CLOSERS = {"(": ")", "[": "]", "{": "}", "⦃": "⦄", "⌊": "⌋", "⌈": "⌉", "|": "|", "‖": "‖"}
 END = Token("end", "")

@@ -28,7 +28,7 @@ from strop_verify.math.evaluate import (
     value,
 )
 from strop_verify.math.expressions import Node, TooMuch
-from strop_verify.math.normal import Field
+from strop_verify.math.normal_form import Field
 
 _PRECISIONS = (80, 320, 1280, 5120)
 _MOST_BITS = 40_000

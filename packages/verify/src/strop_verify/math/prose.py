@@ -96,7 +96,6 @@ _COMES_FROM = re.compile(
 _MARKUP = re.compile(r"&|\*\*|</?[a-z]{1,12}>|\\(?:text)?color\s?\{\w+\}")
 _BULLET = re.compile(r"(?:^|\n)\s*[-+*>]+\s+$")
 _OPENED = re.compile(r"(?:\s|\$|\\[(\[])+$")  # the delimiter of a formula
-_ASIDE = _pattern(r"(?s)[,;]?\s+(?:see|as|since|because|where|so\ that|i\.e\.|when)\b.*$")
 _SAYS = _pattern(
     r"""\b(?:is|are|was|were|equals?|be|gives?|gets?|got|have|has|had|costs?|makes?|made|needs?|pays?|earns?|takes?|uses?
     |spends?|saves?|sells?|sold|bought|eats?|ate|lost|won|received|leaves?|left\ with|contains?|becomes?|yields?|totals?
@@ -323,10 +322,9 @@ def _stripped(text: str) -> str:
 def _candidates(sentence: str) -> Iterator[tuple[int, str]]:
     """Parts of a sentence that may be the answer: all of it, then what follows each verb, the last one first."""
     begins = [0, *reversed([match.end() for match in _SAYS.finditer(sentence)])]
-    for whole in dict.fromkeys((sentence, _ASIDE.sub("", sentence))):
-        for begin in begins:
-            text = _stripped(whole[begin:])
-            yield from ((begin, each) for each in (text, _ENDS.sub("", text)) if each and len(each) <= _LONGEST)
+    for begin in begins:
+        text = _stripped(sentence[begin:])
+        yield from ((begin, each) for each in (text, _ENDS.sub("", text)) if each and len(each) <= _LONGEST)
 
 
 def _states(found: Reading, marked: bool) -> bool:

@@ -1,14 +1,21 @@
-"""Quantities: an expression with its unit, percent sign, counted things or words."""
+"""Reads and compares quantities: an expression with its unit, percent sign, counted things or words.
+
+Units are converted, signs of degrees and percents may be missing, and decimals may be rounded.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.expressions import Node, Token, Unreadable
-from strop_verify.math.parser import Cursor, Parser
+from strop_verify.math.conventions import TRIGONOMETRIC, numbered, with_constant, without_degrees
+from strop_verify.math.evaluate import Undefined, Vague, interval, rational, value
+from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
+from strop_verify.math.parser import UNDONE, Cursor, Parser
+from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counts, read_unit
 from strop_verify.math.wordings import HEDGES, is_symbol, text_of, words
 
@@ -139,3 +146,221 @@ def in_letters(found: Sequence[Token]) -> Node | None:
         if node is not None and not ex.names_in(node) and node.op != "measure":
             return measured(node, Measure(unit))
     return None
+
+
+def approximates(shown: Node, meant: Node) -> bool:
+    """Whether a constant is another one, rounded to the digits that it states."""
+    at = rational(shown)
+    digits = stated_digits(shown) or (len(str(abs(at))) if at is not None and at.denominator == 1 else 0)
+    return at is not None and at != 0 and digits > 0 and rounds_to(meant, at, digits)
+
+
+def stated_digits(node: Node) -> int | None:
+    """How many digits a decimal states: `1.60`, `-0.5`, `1.6 \\times 10^{-19}`; None for anything else."""
+    factors = [part for part in (node.args if node.op == "product" else (node,)) if part != ex.MINUS_ONE]
+    decimals = [part for part in factors if part.op == "decimal"]
+    tens = [
+        part for part in factors if part.op == "power" and part.args[0] == ex.number(10) and part.args[1].op == "number"
+    ]
+    if len(decimals) != 1 or len(tens) > 1 or len(decimals) + len(tens) != len(factors):
+        return None
+    return len(decimals[0].value.replace(".", "").lstrip("0"))
+
+
+def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
+    """Whether a constant is a decimal when it is rounded or, where it is no decimal itself, cut off to some digits."""
+    size = (
+        len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(1 / abs(at)) - (1 / abs(at) == int(1 / abs(at)))))
+    )
+    half = Fraction(10) ** (size - digits) / 2
+    most = half if stated_digits(node) is not None else 2 * half
+    try:  # how much larger the constant is, in the direction away from 0
+        gap = value(ex.times(ex.number(1 if at > 0 else -1), ex.plus(node, ex.number(-at))), {}, 200)
+    except (Undefined, Vague, TooMuch):
+        return False
+    if isinstance(gap, Fraction):
+        return -half <= gap <= most and (gap + at).denominator > 1  # an integer is not approximated
+    return bool(gap.imag.a == gap.imag.b == 0 and gap.real.b <= interval(most).a and gap.real.a >= interval(-half).b)
+
+
+_BARE = Measure()
+
+
+def decided(one: bool, what: str) -> Proof:
+    """The proof for answers that are the same or else different."""
+    return equal(f"the same {what}") if one else different(f"not the same {what}")
+
+
+def parted(node: Node) -> tuple[Node, Measure]:
+    """An expression, and what it counts or is measured in."""
+    return (node.args[0], node.value) if node.op == "measure" else (node, _BARE)
+
+
+def compare_digits(gold: Node, given: Node) -> Proof:
+    """Digits in a base: the same digits and base; where the reference names a base, the question has fixed it."""
+    if gold.op == given.op:
+        return decided(gold == given, "digits and base")
+    (digits, base), other = (gold.value, given) if gold.op == "digits" else (given.value, gold)
+    if other.op != "number" or (given.op == "digits" and base != 10):
+        return unknown(f"in base {base}, and in none")
+    return decided(str(other.value) == digits, "digits")
+
+
+def compare_quantities(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
+    """Two expressions with their units, things and words; see `MathVerifier` for `precision` and `strict`."""
+    (first, one), (second, other) = parted(gold), parted(given)
+    if one.words != other.words:
+        return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
+    if one.thing and other.thing and one.thing != other.thing:
+        return unknown(f"{one.thing} and {other.thing}")
+    for op, what in UNDONE.items():
+        if ex.holds(second, op) and not ex.holds(first, op):
+            return unknown(f"an unevaluated {what}")
+    units = [each.unit for each in (one, other) if each.unit is not None and each.unit.dimension]
+    degrees = ex.holds(first, "degree") or ex.holds(second, "degree")
+    if degrees and [unit.dimension for unit in units] == [(("rad", 1),)]:
+        return _exactly(first, second, precision, strict)
+    if len(units) == 2 and units[0].dimension != units[1].dimension or (units and degrees):
+        return different("units of different dimensions")
+    if len(units) == 2 and units[0] != units[1]:
+        second = ex.times(ex.number(units[1].factor / units[0].factor), second)
+    if one.percent == other.percent:
+        return _values(first, second, precision, strict)
+    hundredth = ex.number(Fraction(1, 100))  # of numbers above 1 the percent sign may be missing
+    shares = [ex.times(node, hundredth) if at.percent else node for node, at in ((first, one), (second, other))]
+    proof = _values(shares[0], shares[1], precision, strict)
+    bare = rational(first if other.percent else second)
+    return proof if proof.equal or bare is None or abs(bare) <= 1 else _values(first, second, precision, strict)
+
+
+def _values(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
+    if ex.is_infinite(gold) or ex.is_infinite(given):
+        return decided(gold == given, "infinity")
+    if not strict:
+        gold, given = numbered(gold), numbered(given)
+    proof = _exactly(gold, given, precision, strict)
+    degrees = [ex.holds(each, "degree") for each in (gold, given)]
+    if proof.equal or not any(degrees):
+        return proof
+    # the sign may be missing on one side
+    bare = _exactly(without_degrees(gold), without_degrees(given), precision, strict)
+    return proof if all(degrees) and not bare.equal else bare
+
+
+def _exactly(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
+    proof = compare(gold, with_constant(gold, given) if strict else given)
+    if proof.equal or ex.names_in(gold) or ex.names_in(given):
+        return proof
+    digits = {side: stated for side in (gold, given) if (stated := stated_digits(side)) is not None}
+    if not digits:
+        return proof
+    short = min(digits, key=digits.__getitem__)
+    at = rational(short)
+    if at is None or at == 0 or digits[short] < precision + (abs(at) >= 1):
+        return proof
+    other = given if short is gold else gold
+    return equal(f"rounded to {digits[short]} digits") if rounds_to(other, at, digits[short]) else proof
+
+
+_COORDINATES = frozenset("xyzrt")
+_CURVE = frozenset("xy")
+
+
+def stated_value(relation: Node, bare: bool) -> Node | None:
+    """The value that an equation states; None where it states none.
+
+    `bare`: the value is to stand for the equation, as 5 does for x = 5; for a curve such as x² + y² = 25 none does.
+    """
+    if relation.value == ("∈",) and relation.args[0].op in ("name", "tuple"):
+        return relation.args[1]
+    if not set(relation.value) <= {"=", "≈"}:
+        return None
+    relation = without_remarks(relation)
+    first, last, named = relation.args[0], relation.args[-1], label(relation) is not None
+    if bare and (first.op == last.op == "title" or (first.op == "abs" and ex.names_in(first) & _CURVE)):
+        return None  # AB = CD, |x| = 1
+    if last.op == "name" and not ex.names_in(first):  # 5 = x
+        return next(side for side in reversed(relation.args) if not ex.names_in(side))
+    if "≈" in relation.value and not named:
+        last = relation.args[relation.value.index("≈")]
+    names = ex.names_in(first)
+    curve = bare and not ex.holds(first, "ln", *TRIGONOMETRIC) and not is_quantity(first)
+    computed = ex.holds(first, *UNDONE) or (
+        not ex.names_in(last) and not curve and (len(names) > 1 or ex.holds(first, "ln", *TRIGONOMETRIC))
+    )
+    equation = ex.names_in(last) if not names else len(relation.value) == 1  # 9 = x + 1, x² = 9
+    return last if named or computed or not equation else None
+
+
+def without_remarks(relation: Node) -> Node:
+    """A chain without the roundings of the exact values in it: `x = 1/3` for `x = 1/3 ≈ 0.33`."""
+    if relation.op != "relation" or "≈" not in relation.value:
+        return relation
+    args, signs = [relation.args[0]], []
+    for sign, side in zip(relation.value, relation.args[1:], strict=True):
+        before = args[-1]
+        if sign == "≈" and (is_remark(before, side) or _is_rounded(before, side)):
+            continue
+        args.append(side)
+        signs.append(sign)
+    return Node("relation", tuple(args), tuple(signs)) if signs else Node("relation", relation.args[:1] * 2, ("=",))
+
+
+def true_rounding(relation: Node) -> Node | None:
+    """The rounded value at the end of a chain, where it is one of the exact value before it."""
+    before, last = relation.args[-2:]
+    return last if relation.value[-1] == "≈" and _is_rounded(before, last) else None
+
+
+def _is_rounded(exact: Node, rounded: Node) -> bool:
+    """Whether a value is one without decimals in it, rounded: 333 for 1000/3, but not 7 for 7.4."""
+    if not is_value(exact) or not is_value(rounded) or ex.holds(exact, "decimal"):
+        return False
+    (value, of_value), (shown, of_shown) = parted(exact), parted(rounded)
+    percent = of_shown.percent and not of_value.percent  # 1/3 ≈ 33.3%
+    return approximates(shown, ex.times(ex.number(100), value) if percent else value)
+
+
+def is_remark(exact: Node, rounded: Node) -> bool:
+    """Whether a decimal follows a value that is exact, and so only says about how large that is."""
+    exact, rounded = parted(exact)[0], parted(rounded)[0]
+    whole = is_value(exact) and not ex.holds(exact, "decimal") and (exact.op not in ex.KINDS or exact.op == rounded.op)
+    return whole and not ex.is_infinite(exact) and ex.holds(rounded, "decimal") and is_value(rounded)
+
+
+def is_computation(node: Node) -> bool:
+    """Whether something is left to be worked out: 5 + 5 + 1 or a product of matrices; not 5, -5, 1/2 or √7."""
+    if not is_value(node) or node.op in ex.KINDS - {"matrix"}:
+        return False
+    if node.op == "matrix":
+        return any(entry.op == "sum" for row in node.args for entry in row.args)
+    factors = [part for part in node.args if part != ex.MINUS_ONE and part.op != "power"]
+    return node.op == "sum" or (node.op == "product" and sum(part.op in ("number", "decimal") for part in factors) > 1)
+
+
+def is_quantity(node: Node) -> bool:
+    """Whether a side is one quantity made of names only: `AB/CD`, `AB·CD`, `∠A + ∠B`, `a : b`; not `x + y` or `2x`."""
+    if node.op == "ratio":
+        return all(part.op == "name" or is_quantity(part) for part in node.args)
+    names = [part.value for part in ex.parts(node) if part.op == "name"]
+    if len(names) < 2 or any(part.op not in ("name", "sum", "product", "power", "number") for part in ex.parts(node)):
+        return False
+    numbers = {part.value for part in ex.parts(node) if part.op == "number"}
+    factors = node.args if node.op == "product" else (node,)
+    if all(map(_is_point, names)):  # lengths, areas and angles: also their sums and squares
+        sides = (part.args for part in ex.parts(node) if part.op in ("sum", "product"))
+        return numbers <= {-1, 2} and not any(each.op == "number" for side in sides for each in side)
+    plain = all(part.op == "name" or (part.op == "power" and part.args[1] == ex.MINUS_ONE) for part in factors)
+    divided = any(part.op == "power" for part in factors)
+    return plain and len(set(names)) > 1 and (divided or not _COORDINATES.intersection(names))
+
+
+def _is_point(text: str) -> bool:
+    """Whether a name is of a point, an angle, a triangle, a vector or the measure (m) of one."""
+    return text == "m" or text[:1].isupper() or " " in text
+
+
+def is_value(node: Node) -> bool:
+    """Whether an answer has a value: there are no names in it, and nothing is left to be computed."""
+    undone = (part.op in UNDONE or part.op.startswith("apply ") for part in ex.parts(node))
+    return not ex.names_in(node) and not any(undone)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math.evaluate import Undefined, Vague, sign_of
 from strop_verify.math.expressions import Node, TooMuch
-from strop_verify.math.forms import Form
-from strop_verify.math.normal import Field
+from strop_verify.math.normal_form import Field, Form
 from strop_verify.math.proof import compare
 
 _FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}

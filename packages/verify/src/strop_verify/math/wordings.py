@@ -110,7 +110,6 @@ _SAYS = re.compile(
     r"^(?:limit|equation|system|problem|integral|series|inequality|value|sum|expression|there|it|this) "
     r"(?:(?:is|are|has|have) )?(?=does not exist$|no (?:real )?solutions?$)"
 )
-_TIMES = {"noon": 720, "midnight": 0}
 _REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
@@ -146,8 +145,6 @@ def as_words(found: Sequence[Token]) -> Node | None:
         return None
     if {"and", "or"}.intersection(text.split()):
         return None
-    if text in _TIMES:
-        return Node("clock", (), _TIMES[text])
     numbers = _NUMBERS.split()
     return ex.number(numbers.index(text)) if text in numbers else words(text)
 
@@ -193,7 +190,7 @@ def _cycles(found: Sequence[Token]) -> Node | None:
 def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
-    match = _CLOCK.fullmatch(text.replace("12 : 00 noon", "12 pm").replace("12 noon", "12 pm"))
+    match = _CLOCK.fullmatch(text)
     if match is None or (match[2] is None and match[4] is None):
         return None
     hour, minute, second = (int(match[place] or 0) for place in (1, 2, 3))
