@@ -22,7 +22,7 @@ from strop.engines.endpoint.client import ChatEndpoint, EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer, read_said
 from strop.engines.protocol import Request, Sampling
 from strop.model.files import export
-from strop.serving.refusal import ServeLimits
+from strop.serving import ServeLimits
 
 
 @pytest.fixture(scope="module")
