@@ -3,8 +3,8 @@
     event loop   Ticket.submit ──commands──▶ engine thread:  obey commands → step → look at streams
                  Ticket.next   ◀──one call_soon_threadsafe a step, with everything that the step brought──┘
 
-Only its own thread touches the engine. A command is obeyed between two steps, so that whoever waits for one waits
-for a step at most.
+Only its own thread touches the engine. A command runs between two steps, so that its caller waits for
+one step at most.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ class Driver:
             self._post(_hand_over, events)
 
     def _fail(self, error: Exception) -> None:
-        told = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
-        self.failure = EngineFailure(f"the engine broke: {told}")
+        said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
+        self.failure = EngineFailure(f"the engine broke: {said}")
         tickets = {id(found.ticket): found.ticket for found in self._open.values()}
         self._open, self._since = {}, {}
         self._post(_hand_over, [(ticket, self.failure) for ticket in tickets.values()])

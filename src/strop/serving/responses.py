@@ -192,8 +192,8 @@ class Writer:
         self, text: str, token_ids: IntArray, logprobs: FloatArray, reason: str | None
     ) -> list[dict[str, Any]]:
         request = self._request
-        told = request.top is not None or request.return_token_ids
-        if not text and reason is None and not (told and len(token_ids)):
+        listed = request.top is not None or request.return_token_ids
+        if not text and reason is None and not (listed and len(token_ids)):
             return []
         choice: dict[str, Any] = {"index": self._index, "finish_reason": reason, "logprobs": None}
         if request.chat:

@@ -325,7 +325,7 @@ async def _while_connected(receive: Receive, work: Awaitable[T]) -> T:
 
 
 class _EventStream(StreamingResponse):
-    """Server-sent events; an error on the way, or the end of the request's time, is told in the last event."""
+    """Server-sent events; after an error or a timeout, the last event is that error."""
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], end: float, seconds: float, headers: dict[str, str]
