@@ -142,8 +142,9 @@ def address(listening: socket.socket) -> str:
 @contextmanager
 def background(runs: Sequence[Path]) -> Iterator[str]:
     """A dashboard on a thread while the block runs; its URL."""
+    shown = Dashboard(FollowedRuns(runs))
     listening = opened(0)
-    with HttpServer(Dashboard(FollowedRuns(runs)), listening).in_thread():
+    with HttpServer(shown, listening).in_thread():
         yield address(listening)
 
 
