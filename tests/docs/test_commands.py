@@ -32,7 +32,6 @@ from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from strop.base import imports
 from strop.base.view import SilentView
 from strop.cli import app, main
-from strop.dashboard import app as dashboard
 from strop.lab.scaling import Sigmoid
 from strop.model.files import export
 from strop.model.policy import load_policy
@@ -40,7 +39,7 @@ from strop.prepare.config import EXAMPLE, parse_config
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import training_charts
 from strop.run.run import train
-from strop.serving.server import Server
+from strop.serving.http import HttpServer
 from strop.training.embedded_base import WORDS, named_base
 
 ROOT = Path(__file__).parents[2]
@@ -300,8 +299,7 @@ def there(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setenv("STROP_KEY", "secret")
     monkeypatch.setattr(imports, "_allowed", {})
     # An endpoint serves until it is told to end; here it has listened, and that is enough.
-    monkeypatch.setattr(Server, "run", lambda self: None)
-    monkeypatch.setattr(dashboard.DashboardServer, "run", lambda self: None)
+    monkeypatch.setattr(HttpServer, "run", lambda self, sockets=None: None)
     # Of a report's two dozen figures, each of which takes a quarter of a second, one is drawn.
     few = "strop.report.build.training_charts"
     monkeypatch.setattr(few, lambda runs: [(name, charts[:1]) for name, charts in training_charts(runs)[:1]])

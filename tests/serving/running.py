@@ -17,9 +17,8 @@ from strop.base.types import Completion, IntArray
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.serving import ServeLimits
-from strop.serving.app import Log
-from strop.serving.listening import listen
-from strop.serving.server import Served, Server, background
+from strop.serving.http import listen
+from strop.serving.server import Log, ModelServer, Served
 
 VERSION = 7  # of the weights
 ARGUED = "{% if enable_thinking is defined %}thinking: {{ enable_thinking }}\n{% endif %}"
@@ -29,7 +28,7 @@ ARGUED = "{% if enable_thinking is defined %}thinking: {{ enable_thinking }}\n{%
 class Running:
     """An endpoint, and a client of it."""
 
-    server: Server
+    server: ModelServer
     engine: Engine
     url: str
     client: httpx.Client
@@ -82,10 +81,10 @@ def endpoint(
         tokenizer.chat_template = ARGUED + str(tokenizer.chat_template)
     given = template_arguments or {}
     served = Served(name, limits or ServeLimits(grace=1.0), key, local_only=True, log=log, template_arguments=given)
-    server = Server(engine, tokenizer, served, listen("127.0.0.1", 0, key, False))
+    server = ModelServer(engine, tokenizer, served, listen("127.0.0.1", 0, key, False))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     with (
-        background(server) as url,
+        server.in_thread() as url,
         httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client,
     ):
         yield Running(server, engine, url, client)

@@ -18,7 +18,7 @@ from strop.base.types import Completion, InputError, StropError
 from strop.engines.torch import TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.driver import EngineFailure
-from strop.serving.listening import is_loopback, listen
+from strop.serving.http import is_loopback, listen
 
 LONG = {"prompt": "3+5-2=", "max_tokens": 490, "n": 64, "seed": 0}
 SHORT = {"prompt": "3+5-2=", "max_tokens": 2, "seed": 0}
@@ -47,73 +47,73 @@ def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "param", "said"),
+    ("body", "param"),
     [
-        ({}, "prompt", "is missing"),
-        ({"prompt": ""}, "prompt", "no token"),
-        ({"prompt": []}, "prompt", "empty"),
-        ({"prompt": [[1], []]}, "prompt", "no token"),
-        ({"prompt": [1, "a"]}, "prompt", "a list of token ids"),
-        ({"prompt": [999]}, None, "outside the 258 known"),
-        ({"prompt": [-1]}, "prompt", "a list of token ids"),
-        ({"prompt": "a", "temperatur": 0.5}, "temperatur", "did you mean 'temperature'"),
-        ({"prompt": "a", "zzz": 1, "yyy": 2}, "zzz", "'zzz', 'yyy'"),
-        ({"prompt": "a", "temperature": -1}, "temperature", "must be at least 0"),
-        ({"prompt": "a", "temperature": 1e-9}, "temperature", "at least 0.01"),
-        ({"prompt": "a", "temperature": "1"}, "temperature", "must be a number"),
-        ({"prompt": "a", "top_p": 0}, "top_p", "must be above 0"),
-        ({"prompt": "a", "top_k": 2**40}, "top_k", "must be at most"),
-        ({"prompt": "a", "n": 0}, "n", "must be at least 1"),
-        ({"prompt": "a", "n": 65}, "n", "limit of 64"),
-        ({"prompt": ["a", "b"], "n": 33}, "n", "66 completions"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "asks for nothing"),
-        ({"prompt": "a", "max_tokens": 501}, "max_tokens", "limit of 500"),
-        ({"prompt": "a" * 100, "max_tokens": 450}, "max_tokens", "412 tokens that the model has room for"),
-        ({"prompt": "a" * 600}, "prompt", "600 tokens, the model's context 512"),
-        ({"prompt": "a", "stop": ["x"] * 17}, "stop", "at most 16 texts"),
-        ({"prompt": "a", "stop": ""}, "stop", "1 to 256 characters"),
-        ({"prompt": "a", "seed": 2**64}, "seed", "must be at most"),
-        ({"prompt": "a", "logprobs": 21}, "logprobs", "must be at most 20"),
-        ({"prompt": "a", "logprobs": 2, "stream": True}, "logprobs", "sampled tokens only"),
-        ({"prompt": "a", "echo": True, "stream": True}, "echo", "without stream"),
-        ({"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty", "not supported"),
-        ({"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias", "not supported"),
-        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
-        ({"prompt": "a", "model": "gpt-4"}, "model", "serves 'tiny'"),
-        ({"prompt": "\ud800"}, None, "not JSON"),
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[1], []]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [999]}, None),  # the engine says that it does not know this token
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": "a", "temperature": -1}, "temperature"),
+        ({"prompt": "a", "temperature": 1e-9}, "temperature"),
+        ({"prompt": "a", "temperature": "1"}, "temperature"),
+        ({"prompt": "a", "top_p": 0}, "top_p"),
+        ({"prompt": "a", "top_k": 2**40}, "top_k"),
+        ({"prompt": "a", "n": 0}, "n"),
+        ({"prompt": "a", "n": 65}, "n"),
+        ({"prompt": ["a", "b"], "n": 33}, "n"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": 501}, "max_tokens"),
+        ({"prompt": "a" * 100, "max_tokens": 450}, "max_tokens"),
+        ({"prompt": "a" * 600}, "prompt"),
+        ({"prompt": "a", "stop": ["x"] * 17}, "stop"),
+        ({"prompt": "a", "stop": ""}, "stop"),
+        ({"prompt": "a", "seed": 2**64}, "seed"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs"),
+        ({"prompt": "a", "logprobs": 2, "stream": True}, "logprobs"),
+        ({"prompt": "a", "echo": True, "stream": True}, "echo"),
+        ({"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"prompt": "a", "model": "gpt-4"}, "model"),
+        ({"prompt": "\ud800"}, None),
     ],
 )
-def test_a_field_that_cannot_be_honoured_is_named(
-    served: Running, body: dict[str, Any], param: str | None, said: str
-) -> None:
+def test_a_field_that_cannot_be_honoured_is_named(served: Running, body: dict[str, Any], param: str | None) -> None:
     answer = served.client.post(
         "/completions", content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
     error = refused(answer, 404 if param == "model" else 400)
-    assert said in error["message"] and error["param"] == param
+    assert error["param"] == param and (param is None or error["message"].startswith((param, f"the {param}")))
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "param", "path"),
     [
-        ({"messages": []}, "at least 1 item"),
-        ({"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "list of text parts"),
-        ({"messages": [{"role": "user"}]}, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": "a", "mood": "sad"}]}, "messages.0.mood"),
-        ({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}, "needs logprobs=true"),
-        ({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}, "tools: not supported"),
-        ({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "max_completion_tokens": 4}, "differs"),
+        ({"messages": []}, "messages", "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages", "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "messages.0.content"),
+        ({"messages": [{"role": "user"}]}, "messages", "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}, "top_logprobs", "top_logprobs"),
+        ({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}, "tools", "tools"),
+        (
+            {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "max_completion_tokens": 4},
+            "max_tokens", "max_completion_tokens",
+        ),
     ],
-)
-def test_a_chat_is_refused_likewise(served: Running, body: dict[str, Any], said: str) -> None:
-    assert said in refused(served.post("/chat/completions", **body), 400)["message"]
+)  # fmt: skip
+def test_a_chat_is_refused_likewise(served: Running, body: dict[str, Any], param: str, path: str) -> None:
+    error = refused(served.post("/chat/completions", **body), 400)
+    assert error["param"] == param and error["message"].startswith(f"{path}: ")
 
 
-def test_fields_that_ask_for_nothing_are_taken(served: Running) -> None:
+def test_unknown_fields_and_neutral_values_change_nothing(served: Running) -> None:
     nothing = {
         "user": "me", "metadata": {"a": "b"}, "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {},
         "best_of": 1, "suffix": None, "top_k": -1, "stop": None, "n": None, "stream": False, "temperature": None,
+        "unknown": [1],
     }  # fmt: skip
     assert served.complete(**SHORT, **nothing)["choices"] == served.complete(**SHORT)["choices"]
 
@@ -121,7 +121,7 @@ def test_fields_that_ask_for_nothing_are_taken(served: Running) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"nul", b'{"prompt": NaN}', b"\xff\xfe", b"[" * 4000])
 def test_what_is_no_json_object_is_told(served: Running, content: bytes) -> None:
     answer = served.client.post("/completions", content=content, headers={"Content-Type": "application/json"})
-    assert "JSON" in refused(answer, 400)["message"]
+    assert refused(answer, 400)["code"] == "invalid_json"
 
 
 def test_paths_methods_and_types(served: Running) -> None:

@@ -370,19 +370,21 @@ def dashboard(
     strop dashboard runs
     """
     from strop.base.types import InputError
-    from strop.dashboard.app import DashboardServer, opened
+    from strop.dashboard.app import Dashboard, address, opened
     from strop.dashboard.reading import FollowedRuns
     from strop.run.folder import is_run
     from strop.run.status import runs_in
+    from strop.serving.http import HttpServer
 
     runs = [run for folder in folders for run in ([folder] if is_run(folder) else runs_in(folder))]
     if not runs:
         raise InputError(f"{folders[0]} holds no run; name run folders: strop dashboard runs/grpo")
     shown = FollowedRuns(runs)
-    listening, url = opened(port)
+    listening = opened(port)
+    url = address(listening)
     print(f"dashboard of {len(runs)} {'runs' if len(runs) > 1 else 'run'}: {url}", flush=True)
     if browser:
         import webbrowser
 
         webbrowser.open(url)
-    DashboardServer(shown, listening).run()
+    HttpServer(Dashboard(shown), listening).run()

@@ -13,14 +13,15 @@ import json
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from strop.serving.app import HttpReply as Response
-from strop.serving.app import Receive, Scope, Send
-from strop.serving.listening import QuietServer, listen
-from strop.serving.refusal import Refusal
+from strop.serving.http import HttpServer, Refusal, listen, misrouted, read_body, refused
 
 PATH = "/v1/chat/completions"
 BODY_BYTES = 16 * 2**20
@@ -87,7 +88,7 @@ class AgentLine:
 
 
 class AgentEndpoint:
-    """The plain ASGI application, and the lines by their keys.
+    """The application, and the lines by their keys.
 
     Attributes:
         url: where it is reached, up to and with `/v1`.
@@ -110,54 +111,28 @@ class AgentEndpoint:
 
     async def start(self) -> None:
         """Listen on a free port of loopback; serve as long as the event loop runs."""
-        listening = listen("127.0.0.1", 0, None, False)
-        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        config = uvicorn.Config(
-            self, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False
-        )
-        self._serving = asyncio.create_task(QuietServer(config).serve(sockets=[listening]))
+        handlers = {Refusal: refused, HTTPException: misrouted}
+        app = Starlette(routes=[Route(PATH, self._complete, methods=["POST"])], exception_handlers=handlers)
+        server = HttpServer(app, listen("127.0.0.1", 0, None, False))
+        self.url = f"{server.url}/v1"
+        self._serving = asyncio.create_task(server.serve([server.listening]))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            return
-        name = f"chatcmpl-{uuid.uuid4().hex}"
-        response = Response(send, name)
-        try:
-            if scope["path"] != PATH or scope["method"] != "POST":
-                raise Refusal(404, f"an agent's endpoint knows POST {PATH} and nothing else", code="unknown_path")
-            line = self._line_of(scope)
-            body = _read(await _body(receive))
-            choice = await line.ask(body)
-        except Refusal as refusal:
-            await response.refuse(refusal)
-            return
-        kind: Literal["chat.completion"] = "chat.completion"
-        await response.json(
-            200,
-            {
-                "id": name, "object": kind, "created": int(time.time()), "model": str(body.get("model", "policy")),
-                "choices": [choice], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-            },
-        )  # fmt: skip
-
-    def _line_of(self, scope: Scope) -> AgentLine:
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        key = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
-        if key not in self._lines:
+    async def _complete(self, request: Request) -> Response:
+        line = self._lines.get(request.headers.get("authorization", "").removeprefix("Bearer "))
+        if line is None:
             raise Refusal(401, "no conversation has this key, or it is over", code="invalid_api_key")
-        return self._lines[key]
-
-
-async def _body(receive: Receive) -> bytes:
-    data = b""
-    while True:
-        message = await receive()
-        data += message.get("body", b"")
-        if len(data) > BODY_BYTES:
-            raise Refusal(413, f"the body exceeds {BODY_BYTES} bytes")
-        if not message.get("more_body", False):
-            return data
+        body = _read(await read_body(request, BODY_BYTES))
+        choice = await line.ask(body)
+        return JSONResponse(
+            {
+                "id": f"chatcmpl-{uuid.uuid4().hex}",
+                "object": "chat.completion",
+                "created": int(time.time()),
+                "model": str(body.get("model", "policy")),
+                "choices": [choice],
+                "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+            }
+        )
 
 
 def _read(data: bytes) -> dict[str, Any]:

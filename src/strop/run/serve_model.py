@@ -19,9 +19,8 @@ from strop.engines.protocol import Engine
 from strop.run.folder import RunFolder, is_run
 from strop.run.models import NamedModel, open_engine, open_named, parse_models
 from strop.serving import ServeLimits
-from strop.serving.app import Log
-from strop.serving.listening import is_loopback, listen
-from strop.serving.server import Served, Server
+from strop.serving.http import is_loopback, listen
+from strop.serving.server import Log, ModelServer, Served
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def serve(plan: ServePlan, view: View, told: Callable[[Facts], None]) -> int:
             log=plan.log,
             template_arguments=_template_arguments(config),
         )
-        server = Server(engine, tokenizer, served, listening)
+        server = ModelServer(engine, tokenizer, served, listening)
         context, slots, version = engine.capabilities.max_tokens, config.engine.slots, engine.weight_version
         told(Facts(server.url, served.model, context, slots, version, plan.key is not None, plan.limits))
         server.run()

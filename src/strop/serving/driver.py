@@ -3,8 +3,8 @@
     event loop   Ticket.submit ──commands──▶ engine thread:  obey commands → step → look at streams
                  Ticket.next   ◀──one call_soon_threadsafe a step, with everything that the step brought──┘
 
-Only its own thread touches the engine. A command is obeyed between two steps, so that whoever waits for one waits
-for a step at most.
+Only its own thread touches the engine. A command runs between two steps, so that its caller waits for
+one step at most.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import numpy as np
 
 from strop.base.types import Completion, InputError, IntArray, StropError
 from strop.engines.protocol import Capabilities, Drawn, Engine, Health, Request, Scores, Scoring, Streaming
-from strop.serving.parsing import Ask
-from strop.serving.refusal import Refusal, ServeLimits
+from strop.serving import ServeLimits
+from strop.serving.http import Refusal
+from strop.serving.requests import ServedRequest
 from strop.serving.responses import Answers, ServedAnswer, Writer, usage
 
 T = TypeVar("T")
@@ -124,7 +125,7 @@ class Driver:
         return self._engine.capabilities
 
     def start(self) -> None:
-        """Begin, from the event loop that will ask."""
+        """Begin, from the event loop that will request."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -229,8 +230,8 @@ class Driver:
             self._post(_hand_over, events)
 
     def _fail(self, error: Exception) -> None:
-        told = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
-        self.failure = EngineFailure(f"the engine broke: {told}")
+        said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
+        self.failure = EngineFailure(f"the engine broke: {said}")
         tickets = {id(found.ticket): found.ticket for found in self._open.values()}
         self._open, self._since = {}, {}
         self._post(_hand_over, [(ticket, self.failure) for ticket in tickets.values()])
@@ -278,7 +279,7 @@ class Endpoint:
         """
         if self.open >= self._limits.requests:
             message = f"all {self._limits.requests} places of this endpoint are taken; try again"
-            raise Refusal(429, message, code="rate_limit_exceeded", headers=((b"retry-after", b"1"),))
+            raise Refusal(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"})
         self.open += 1
         try:
             yield
@@ -294,18 +295,18 @@ class Endpoint:
         """The engine's weight version."""
         return await self._driver.call(lambda engine: engine.weight_version)
 
-    async def whole(self, name: str, ask: Ask) -> dict[str, Any]:
+    async def whole(self, name: str, request: ServedRequest) -> dict[str, Any]:
         """The answer to a request that is not streamed.
 
         Raises:
             Refusal: the engine cannot honour it.
         """
-        self._refuse_unknown_logprobs(ask)
+        self._refuse_unknown_logprobs(request)
         found: dict[tuple[int, int], Completion] = {}
-        names = [self._driver.name() for _ in ask.prompts]
-        if ask.sampling is not None:
+        names = [self._driver.name() for _ in request.prompts]
+        if request.sampling is not None:
             async with Ticket(self._driver, streamed=False) as ticket:
-                await _submit(ticket, ask, names)
+                await _submit(ticket, request, names)
                 while ticket.unfinished:
                     completion = await ticket.next()
                     assert isinstance(completion, Completion)
@@ -313,31 +314,31 @@ class Endpoint:
                     found[names.index(completion.request_id), completion.index] = completion
         answers = [
             ServedAnswer(prompt, index, found.get((prompt, index)))
-            for prompt in range(len(ask.prompts))
-            for index in range(ask.n)
+            for prompt in range(len(request.prompts))
+            for index in range(request.n)
         ]
-        if ask.top is not None and (ask.top or ask.echo):
-            answers = await self._scored(ask, answers)
-        return self._answers.whole(name, ask, answers, await self.version())
+        if request.top is not None and (request.top or request.echo):
+            answers = await self._scored(request, answers)
+        return self._answers.whole(name, request, answers, await self.version())
 
-    async def stream(self, name: str, ask: Ask) -> AsyncGenerator[list[bytes], None]:
-        """The answer as server-sent events, as many at a time as there are; the first, empty, once the engine took it.
+    async def stream(self, name: str, request: ServedRequest) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events. The first item is empty and comes once the engine accepted the request.
 
         Raises:
             Refusal: the engine cannot honour it.
         """
-        self._refuse_unknown_logprobs(ask)
-        names = [self._driver.name() for _ in ask.prompts]
+        self._refuse_unknown_logprobs(request)
+        names = [self._driver.name() for _ in request.prompts]
         writers = {
-            (names[prompt], index): self._answers.writer(ask, prompt, index)
+            (names[prompt], index): self._answers.writer(request, prompt, index)
             for prompt in range(len(names))
-            for index in range(ask.n)
+            for index in range(request.n)
         }
         done: list[Completion] = []
         version = await self.version()
         async with Ticket(self._driver, streamed=True) as ticket:
-            await _submit(ticket, ask, names)
-            yield []
+            await _submit(ticket, request, names)
+            yield b""
             while ticket.unfinished:
                 choices: list[dict[str, Any]] = []
                 while ticket.unfinished:
@@ -346,26 +347,26 @@ class Endpoint:
                         break
                 if done:
                     version = max(version, *(span.version for found in done for span in found.versions), 0)
-                yield [_event(self._answers.chunk(name, ask, version, [choice])) for choice in choices]
-        last = []
-        if ask.include_usage:
-            chunk = self._answers.chunk(name, ask, version, [])
-            last.append(_event({**chunk, "usage": usage(ask, done)}))
-        yield [*last, b"data: [DONE]\n\n"]
+                yield b"".join(_event(self._answers.chunk(name, request, version, [choice])) for choice in choices)
+        last = b"data: [DONE]\n\n"
+        if request.include_usage:
+            chunk = self._answers.chunk(name, request, version, [])
+            last = _event({**chunk, "usage": usage(request, done)}) + last
+        yield last
 
-    def _refuse_unknown_logprobs(self, ask: Ask) -> None:
-        cut = ask.sampling is not None and ask.sampling.temperature > 0 and ask.sampling.truncates
-        if ask.top is not None and cut and not self._driver.capabilities.whole_logprobs:
+    def _refuse_unknown_logprobs(self, request: ServedRequest) -> None:
+        cut = request.sampling is not None and request.sampling.temperature > 0 and request.sampling.truncates
+        if request.top is not None and cut and not self._driver.capabilities.whole_logprobs:
             message = "logprobs: this engine does not know them under top_p and top_k; leave one or the other out"
             raise Refusal(400, message, "logprobs")
 
-    async def _scored(self, ask: Ask, answers: Sequence[ServedAnswer]) -> list[ServedAnswer]:
-        """The answers with log-probs of their prompts (`echo`), and the most probable tokens where `ask.top`."""
-        assert ask.top is not None
+    async def _scored(self, request: ServedRequest, answers: Sequence[ServedAnswer]) -> list[ServedAnswer]:
+        """The answers with log-probs of their prompts (`echo`), and the most probable tokens where `request.top`."""
+        assert request.top is not None
         sequences = []
         for answer in answers:
-            ids = ask.prompts[answer.prompt]
-            if answer.completion is not None and ask.top:
+            ids = request.prompts[answer.prompt]
+            if answer.completion is not None and request.top:
                 ids = np.concatenate((ids, answer.completion.token_ids))
             sequences.append(ids)
         scores: list[Scores] = []
@@ -376,7 +377,7 @@ class Endpoint:
                 if tokens > SCORED_AT_ONCE:
                     break
                 portion.append(ids)
-            scores += await self._score(portion, ask.temperature, ask.top)
+            scores += await self._score(portion, request.temperature, request.top)
         return [
             ServedAnswer(answer.prompt, answer.index, answer.completion, score)
             for answer, score in zip(answers, scores, strict=True)
@@ -402,9 +403,9 @@ def _score(engine: Engine, sequences: Sequence[IntArray], temperature: float, to
     ]
 
 
-async def _submit(ticket: Ticket, ask: Ask, names: Sequence[str]) -> None:
+async def _submit(ticket: Ticket, request: ServedRequest, names: Sequence[str]) -> None:
     try:
-        await ticket.submit(ask.requests(names))
+        await ticket.submit(request.requests(names))
     except InputError as error:
         raise Refusal(400, str(error)) from None
 

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import Scores
-from strop.serving.parsing import Ask, DetokenizeBody, TokenizeBody
-from strop.serving.refusal import Refusal
+from strop.serving.http import Refusal
+from strop.serving.requests import DetokenizeBody, ServedRequest, TokenizeBody
 from strop.serving.text import Offsets, Pieces, TextStream, decode, first_stop
 
 LOWEST = -9999.0  # JSON has no infinity
@@ -49,26 +49,26 @@ class Answers:
         self._model = model
         self._pieces = Pieces(tokenizer)
 
-    def whole(self, name: str, ask: Ask, answers: Sequence[ServedAnswer], version: int) -> dict[str, Any]:
+    def whole(self, name: str, request: ServedRequest, answers: Sequence[ServedAnswer], version: int) -> dict[str, Any]:
         """The answer to a request that is not streamed."""
-        kind = "chat.completion" if ask.chat else "text_completion"
+        kind = "chat.completion" if request.chat else "text_completion"
         value = self._head(name, kind, version)
-        value["choices"] = [self._choice(ask, answer) for answer in answers]
-        value["usage"] = usage(ask, [answer.completion for answer in answers if answer.completion is not None])
+        value["choices"] = [self._choice(request, answer) for answer in answers]
+        value["usage"] = usage(request, [answer.completion for answer in answers if answer.completion is not None])
         return value
 
-    def chunk(self, name: str, ask: Ask, version: int, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def chunk(self, name: str, request: ServedRequest, version: int, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """A chunk of a stream."""
-        value = self._head(name, "chat.completion.chunk" if ask.chat else "text_completion", version)
+        value = self._head(name, "chat.completion.chunk" if request.chat else "text_completion", version)
         value["choices"] = choices
-        if ask.include_usage:
+        if request.include_usage:
             value["usage"] = None
         return value
 
-    def writer(self, ask: Ask, prompt: int, index: int) -> Writer:
+    def writer(self, request: ServedRequest, prompt: int, index: int) -> Writer:
         """The stream of one choice."""
-        assert ask.sampling is not None
-        return Writer(self, ask, prompt, index, TextStream(self._tokenizer, ask.sampling.stop))
+        assert request.sampling is not None
+        return Writer(self, request, prompt, index, TextStream(self._tokenizer, request.sampling.stop))
 
     def logprobs(self, chat: bool, rows: Sequence[TokenRow], top: int, offsets: Offsets) -> dict[str, Any]:
         """The log-probs of some tokens, whose places in the text `offsets` follows."""
@@ -88,41 +88,42 @@ class Answers:
             "weight_version": version,
         }
 
-    def _choice(self, ask: Ask, answer: ServedAnswer) -> dict[str, Any]:
+    def _choice(self, request: ServedRequest, answer: ServedAnswer) -> dict[str, Any]:
         completion = answer.completion
-        text, reason, stopped = ("", "length", None) if completion is None else self._text(ask, completion)
-        if ask.echo:
-            text = ask.texts[answer.prompt] + text
-        choice: dict[str, Any] = {"index": answer.prompt * ask.n + answer.index, "finish_reason": reason}
+        text, reason, stopped = ("", "length", None) if completion is None else self._text(request, completion)
+        if request.echo:
+            text = request.texts[answer.prompt] + text
+        choice: dict[str, Any] = {"index": answer.prompt * request.n + answer.index, "finish_reason": reason}
         choice["stop_reason"] = stopped
-        if ask.chat:
+        if request.chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
             choice["text"] = text
         choice["logprobs"] = None
-        if ask.top is not None:
-            choice["logprobs"] = self.logprobs(ask.chat, self._rows(ask, answer, ask.top), ask.top, self.offsets())
-        if ask.return_token_ids:
-            choice["prompt_token_ids"] = ask.prompts[answer.prompt].tolist()
+        if request.top is not None:
+            rows = self._rows(request, answer, request.top)
+            choice["logprobs"] = self.logprobs(request.chat, rows, request.top, self.offsets())
+        if request.return_token_ids:
+            choice["prompt_token_ids"] = request.prompts[answer.prompt].tolist()
             choice["token_ids"] = [] if completion is None else completion.token_ids.tolist()
             choice["weight_versions"] = [] if completion is None else [list(span) for span in completion.versions]
         return choice
 
-    def _text(self, ask: Ask, completion: Completion) -> tuple[str, str, str | int | None]:
+    def _text(self, request: ServedRequest, completion: Completion) -> tuple[str, str, str | int | None]:
         """The text before the first stop string, why it ends, and the stop string or stop token id that ended it."""
-        assert ask.sampling is not None
+        assert request.sampling is not None
         text = decode(self._tokenizer, completion.token_ids.tolist())
-        found = first_stop(text, ask.sampling.stop)
+        found = first_stop(text, request.sampling.stop)
         if found is None:
-            return text, completion.finish_reason, stop_id(ask, completion)
+            return text, completion.finish_reason, stop_id(request, completion)
         return text[: found[0]], "stop", found[1]
 
-    def _rows(self, ask: Ask, answer: ServedAnswer, top: int) -> list[TokenRow]:
+    def _rows(self, request: ServedRequest, answer: ServedAnswer, top: int) -> list[TokenRow]:
         """The tokens of a choice, those of the prompt first under `echo`."""
-        prompt, scores = ask.prompts[answer.prompt], answer.scores
+        prompt, scores = request.prompts[answer.prompt], answer.scores
         length = len(prompt)
         rows: list[TokenRow] = []
-        if ask.echo:
+        if request.echo:
             assert scores is not None
             rows.append(TokenRow(int(prompt[0]), None))
             rows += token_rows(prompt[1:], scores.logprobs[: length - 1], _best(scores, top, 0))
@@ -163,9 +164,9 @@ class Answers:
 class Writer:
     """One choice of a stream: takes tokens as they come, gives what the next chunk says of them."""
 
-    def __init__(self, answers: Answers, ask: Ask, prompt: int, index: int, text: TextStream) -> None:
-        self._answers, self._ask, self._text = answers, ask, text
-        self._prompt, self._index = prompt, prompt * ask.n + index
+    def __init__(self, answers: Answers, request: ServedRequest, prompt: int, index: int, text: TextStream) -> None:
+        self._answers, self._request, self._text = answers, request, text
+        self._prompt, self._index = prompt, prompt * request.n + index
         self._offsets = answers.offsets()
         self._taken = 0
         self._begun = False
@@ -182,39 +183,39 @@ class Writer:
         stopped = self._text.stopped
         reason = completion.finish_reason if stopped is None else "stop"
         choices = self._choices(text, token_ids, logprobs, reason)
-        choices[-1]["stop_reason"] = stop_id(self._ask, completion) if stopped is None else stopped
-        if self._ask.return_token_ids:
+        choices[-1]["stop_reason"] = stop_id(self._request, completion) if stopped is None else stopped
+        if self._request.return_token_ids:
             choices[-1]["weight_versions"] = [list(span) for span in completion.versions]
         return choices
 
     def _choices(
         self, text: str, token_ids: IntArray, logprobs: FloatArray, reason: str | None
     ) -> list[dict[str, Any]]:
-        ask = self._ask
-        told = ask.top is not None or ask.return_token_ids
-        if not text and reason is None and not (told and len(token_ids)):
+        request = self._request
+        listed = request.top is not None or request.return_token_ids
+        if not text and reason is None and not (listed and len(token_ids)):
             return []
         choice: dict[str, Any] = {"index": self._index, "finish_reason": reason, "logprobs": None}
-        if ask.chat:
+        if request.chat:
             choice["delta"] = {"content": text} if self._begun else {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        if ask.top is not None:
+        if request.top is not None:
             rows = token_rows(token_ids, logprobs)
-            choice["logprobs"] = self._answers.logprobs(ask.chat, rows, ask.top, self._offsets)
-        if ask.return_token_ids:
+            choice["logprobs"] = self._answers.logprobs(request.chat, rows, request.top, self._offsets)
+        if request.return_token_ids:
             if not self._begun:
-                choice["prompt_token_ids"] = ask.prompts[self._prompt].tolist()
+                choice["prompt_token_ids"] = request.prompts[self._prompt].tolist()
             choice["token_ids"] = token_ids.tolist()
         self._begun = True
         return [choice]
 
 
-def stop_id(ask: Ask, completion: Completion) -> int | None:
+def stop_id(request: ServedRequest, completion: Completion) -> int | None:
     """The token of `stop_token_ids` that ended a completion."""
-    assert ask.sampling is not None
+    assert request.sampling is not None
     last = int(completion.token_ids[-1]) if completion.finish_reason == "stop" else -1
-    return last if last in ask.sampling.stop_token_ids else None
+    return last if last in request.sampling.stop_token_ids else None
 
 
 def token_rows(
@@ -236,9 +237,9 @@ def _best(scores: Scores, top: int, start: int) -> list[tuple[tuple[int, float],
     ]
 
 
-def usage(ask: Ask, completions: Iterable[Completion]) -> dict[str, int]:
+def usage(request: ServedRequest, completions: Iterable[Completion]) -> dict[str, int]:
     """Tokens that were read and sampled; a prompt counts once, whatever n."""
-    prompt = sum(len(ids) for ids in ask.prompts)
+    prompt = sum(len(ids) for ids in request.prompts)
     completion = sum(len(found.token_ids) for found in completions)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 

@@ -1,4 +1,4 @@
-"""From a request's body to what is asked of the engine."""
+"""Request bodies, and the engine requests that they become."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.near import near
 from strop.base.pieces import complaint
 from strop.base.types import InputError, IntArray, Message, Problem, first_line
 from strop.data.templates import ChatTemplate, encode_prompt
 from strop.engines.protocol import Request, Sampling
-from strop.serving.refusal import Refusal, ServeLimits
+from strop.serving import ServeLimits
+from strop.serving.http import Refusal
 from strop.serving.text import decode
 
 MOST_STOPS, LONGEST_STOP = 16, 256
@@ -25,40 +25,38 @@ MOST_TOP = 20
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0  # logits / temperature must stay finite in float32
 _INT32 = 2**31 - 1
 
-IGNORED = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-)
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "best_of": (1,),
-    "suffix": ("",),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "ignore_eos": (False,),
-    "skip_special_tokens": (True,),
-    "use_beam_search": (False,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
+# Fields that would change the completion, with the value that does not. Other unknown fields are ignored.
+UNSUPPORTED: Mapping[str, Any] = {
+    "best_of": 1,
+    "frequency_penalty": 0,
+    "functions": [],
+    "ignore_eos": False,
+    "logit_bias": {},
+    "min_p": 0,
+    "min_tokens": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+    "response_format": {"type": "text"},
+    "suffix": "",
+    "tools": [],
+    "use_beam_search": False,
 }
-_MESSAGE_NEUTRAL = ("name", "refusal", "audio", "annotations", "tool_calls", "function_call")
 
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[int, Field(ge=0, le=_INT32)]
 _Item = TypeVar("_Item")
-_List = Annotated[list[_Item], Field(fail_fast=True)]  # one complaint about a long list is enough
+_List = Annotated[list[_Item], Field(fail_fast=True)]  # one error about a long list is enough
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def _representable(temperature: float) -> float:
+    if 0 < temperature < LEAST_TEMPERATURE:
+        raise ValueError(f"0 is greedy, else at least {LEAST_TEMPERATURE}")
+    return temperature
 
 
 class StreamOptions(_Body):
@@ -68,11 +66,11 @@ class StreamOptions(_Body):
 
 
 class _Common(_Body):
-    """What both kinds of request have; None is the default."""
+    """Fields of both kinds of request; None is the default."""
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=_INT32)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=MOST_TEMPERATURE)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=MOST_TEMPERATURE), AfterValidator(_representable)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=_INT32)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
@@ -98,7 +96,7 @@ class CompletionBody(_Common):
 
 
 class TextPart(_Body):
-    """A part of a message's content; text is the only kind."""
+    """A part of a message's content; only text is supported."""
 
     type: Literal["text"]
     text: str
@@ -146,7 +144,7 @@ class DetokenizeBody(_Body):
 Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 
 
-def read(data: bytes, kind: type[Body]) -> Body:
+def parse(data: bytes, kind: type[Body]) -> Body:
     """The request in `data`.
 
     Raises:
@@ -158,52 +156,17 @@ def read(data: bytes, kind: type[Body]) -> Body:
         raise Refusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise Refusal(400, "the body must be a JSON object", code="invalid_json")
-    known = kind.model_fields.keys()
-    value = _plain(value, known)
-    if isinstance(value.get("messages"), list):
-        value["messages"] = [_plain_message(message) for message in value["messages"]]
+    for name, neutral in UNSUPPORTED.items():
+        if value.get(name) not in (None, neutral):
+            raise Refusal(400, f"{name}: not supported; leave it out", name, "unsupported_parameter")
     try:
-        found = kind.model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
         raise _explained(error) from None
-    if isinstance(found, _Common) and 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
-        raise Refusal(400, f"temperature: 0 is greedy, else at least {LEAST_TEMPERATURE}", "temperature")
-    return found
-
-
-def _plain(value: dict[str, Any], known: Any) -> dict[str, Any]:
-    """The fields that mean something here."""
-    kept: dict[str, Any] = {}
-    unknown: list[str] = []
-    for name, entry in value.items():
-        if name in known:
-            kept[name] = entry
-        elif name in NEUTRAL:
-            if entry is not None and entry not in NEUTRAL[name]:
-                raise Refusal(400, f"{name}: not supported; leave it out", name, "unsupported_parameter")
-        elif name not in IGNORED:
-            unknown.append(name)
-    if unknown:
-        meant = near(unknown[0], known)
-        hint = f"; did you mean {meant!r}?" if meant else ""
-        names = ", ".join(repr(name[:100]) for name in unknown[:10])
-        raise Refusal(400, f"unknown field {names}{hint}", unknown[0][:100], "unknown_parameter")
-    return kept
-
-
-def _plain_message(message: Any) -> Any:
-    """A message without the fields that clients send empty when they give an answer back; names are not rendered."""
-    if not isinstance(message, dict):
-        return message
-    return {
-        key: entry
-        for key, entry in message.items()
-        if key not in _MESSAGE_NEUTRAL or (key != "name" and entry not in (None, []))
-    }
 
 
 def _explained(error: ValidationError) -> Refusal:
-    """The first complaint, with the field's path; the branches of a union count as one."""
+    """The first error, with the field's path. A union is described as a whole, not branch by branch."""
     first = error.errors(include_url=False, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else None
@@ -219,22 +182,22 @@ def _explained(error: ValidationError) -> Refusal:
     return Refusal(400, f"{'.'.join(path)}: {said}", field)
 
 
-DEFAULT_NEW_TOKENS = 16  # of a text completion, as OpenAI has it; a chat may fill the context
+DEFAULT_NEW_TOKENS = 16  # of a text completion, as at OpenAI; a chat may fill the context
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
+class ServedRequest:
     """A request, ready for the engine.
 
     Attributes:
         prompts: token ids of each; a chat has one.
         texts: the prompts as text, for `echo`.
-        sampling: None where nothing is sampled and the prompts are only scored.
+        sampling: None if the prompts are only scored.
         n: completions of each prompt.
-        seed: None: each prompt gets its own.
-        top: most probable tokens with each token's log-prob; None: no log-probs at all.
-        echo: the prompt stands in front of the completion, in text and log-probs.
-        stream, include_usage, return_token_ids: how it is answered.
+        seed: None draws a random one for each prompt.
+        top: how many of the most probable tokens to return with each token's log-prob; None: no log-probs at all.
+        echo: put the prompt in front of the completion, in text and log-probs.
+        stream, include_usage, return_token_ids: the form of the answer.
     """
 
     chat: bool
@@ -251,11 +214,11 @@ class Ask:
 
     @property
     def temperature(self) -> float:
-        """What log-probs are of: logits / temperature (1 where greedy)."""
+        """Log-probs are of logits / temperature; 1 if greedy."""
         return 1.0 if self.sampling is None else self.sampling.temperature or 1.0
 
     def requests(self, names: Sequence[str]) -> list[Request]:
-        """One request of the engine for each prompt; the same seed gives a prompt the same completions in any list."""
+        """An engine request for each prompt; with a seed, a prompt's completions do not depend on the other prompts."""
         if self.sampling is None:
             return []
         return [
@@ -264,8 +227,8 @@ class Ask:
         ]
 
 
-class Asking:
-    """Makes an `Ask` of a body, for one model and its limits."""
+class RequestReader:
+    """Makes a `ServedRequest` of a body, for one model and its limits."""
 
     def __init__(
         self,
@@ -279,22 +242,22 @@ class Asking:
         self._max_tokens = max_tokens
         self._limits = limits
 
-    def completion(self, body: CompletionBody) -> Ask:
-        """Raises `Refusal`."""
+    def completion(self, body: CompletionBody) -> ServedRequest:
+        """A completion request. Raises `Refusal`."""
         echo, stream = bool(body.echo), bool(body.stream)
         if echo and stream:
-            raise Refusal(400, "echo: goes without stream", "echo")
+            raise Refusal(400, "echo: not supported with stream=true", "echo")
         prompts, texts = self._prompts(body.prompt, echo)
         n = body.n or 1
         self._refuse_many(len(prompts) * n)
         scoring = body.max_tokens == 0
         if scoring and not echo:
-            raise Refusal(400, "max_tokens: 0 asks for nothing; with echo=true it scores the prompt", "max_tokens")
+            raise Refusal(400, "max_tokens: 0 needs echo=true, which scores the prompt", "max_tokens")
         if scoring and n > 1:
-            raise Refusal(400, "n: max_tokens=0 samples nothing, so there is one answer to a prompt", "n")
+            raise Refusal(400, "n: must be 1 with max_tokens=0, which samples nothing", "n")
         room = self._room(prompts, scoring)
         asked = body.max_tokens if body.max_tokens is not None else min(DEFAULT_NEW_TOKENS, room)
-        return Ask(
+        return ServedRequest(
             chat=False,
             prompts=prompts,
             texts=texts,
@@ -308,8 +271,8 @@ class Asking:
             return_token_ids=bool(body.return_token_ids),
         )
 
-    def chat(self, body: ChatBody) -> Ask:
-        """Raises `Refusal`."""
+    def chat(self, body: ChatBody) -> ServedRequest:
+        """A chat request. Raises `Refusal`."""
         stream, n = bool(body.stream), body.n or 1
         self._refuse_many(n)
         if body.top_logprobs and not body.logprobs:
@@ -321,7 +284,7 @@ class Asking:
         prompts = (self._chat_prompt(body),)
         room = self._room(prompts, False)
         name, asked = next(iter(named.items()), ("max_completion_tokens", min(room, self._limits.new_tokens or room)))
-        return Ask(
+        return ServedRequest(
             chat=True,
             prompts=prompts,
             texts=("",),
@@ -360,7 +323,7 @@ class Asking:
         messages = tuple(Message(role=message.role, content=message.text) for message in body.messages)
         if not self._tokenizer.chat_template:
             raise Refusal(
-                400, "messages: this model's tokenizer has no chat template; use /v1/completions with a prompt",
+                400, "messages: this model's tokenizer has no chat template; use /v1/completions",
                 "messages", "no_chat_template",
             )  # fmt: skip
         try:
@@ -385,7 +348,7 @@ class Asking:
             raise Refusal(400, f"{name}: {asked} exceeds this endpoint's limit of {most}", name)
         if asked > room:
             raise Refusal(
-                400, f"{name}: {asked} exceeds the {room} tokens that the model has room for behind the prompt",
+                400, f"{name}: {asked} exceeds the {room} tokens that fit behind the prompt",
                 name, "context_length_exceeded",
             )  # fmt: skip
         try:
@@ -408,7 +371,7 @@ class Asking:
     def _top(self, top: int | None, stream: bool, name: str) -> int | None:
         if top and stream:
             raise Refusal(
-                400, f"{name}: a stream has log-probs of the sampled tokens only; ask for 0, or leave stream out",
+                400, f"{name}: a stream has log-probs of the sampled tokens only; pass 0, or leave stream out",
                 name, "unsupported_parameter",
             )  # fmt: skip
         return top
@@ -418,5 +381,5 @@ def _wants_usage(body: CompletionBody | ChatBody) -> bool:
     if body.stream_options is None:
         return False
     if not body.stream:
-        raise Refusal(400, "stream_options: goes with stream=true", "stream_options")
+        raise Refusal(400, "stream_options: needs stream=true", "stream_options")
     return bool(body.stream_options.include_usage)
