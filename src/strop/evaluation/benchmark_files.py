@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from strop.base.types import InputError
-from strop.data.rows import HubDataset, Row, RowSource
+from strop.data.columns import Row
+from strop.data.rows import HubDataset, RowSource
 from strop.data.source import parse_source
 
 SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")

@@ -23,9 +23,9 @@ from pydantic import AfterValidator, ValidationError, model_validator
 from strop.base.near import nearest
 from strop.base.pieces import Settings, complaint
 from strop.base.types import InputError, Problem
-from strop.data.columns import NoColumn
+from strop.data.columns import NoColumn, Row
 from strop.data.reasoning_gym import ReasoningGym
-from strop.data.rows import HubDataset, Row
+from strop.data.rows import HubDataset
 from strop.data.source import check_problem
 from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate
 from strop.evaluation.benchmark_files import SUFFIXES, hub_rows, local_rows, plain_name
