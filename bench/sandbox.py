@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from strop.base.view import SilentView
-from strop.verifiers.code_cases import read_cases, verify_cases
+from strop.verifiers.cases import read_code_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
 from strop_verify.code.outcome import ProgramSettings
 from strop_verify.code.stdio import difference
@@ -106,7 +106,7 @@ def ways(found: Capabilities) -> list[tuple[str, Capabilities]]:
 def judge(path: Path) -> None:
     """Judge a file of cases and print how many verdicts are as the file expects."""
     rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    results = verify_cases(read_cases(str(path)), CodeVerifier(), SilentView())
+    results = verify_cases(read_code_cases(str(path)), CodeVerifier(), SilentView())
     accepted = {**ACCEPTED, "killed": ACCEPTED["fail"]}
     right = [
         result.outcome.value in (*accepted[row["expected"]], *row.get("also_ok", ()))

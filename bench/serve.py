@@ -55,8 +55,7 @@ def directly(model: str, texts: list[str], n: int, sampling: dict[str, Any]) -> 
     from strop.data.templates import encode_prompt
     from strop.engines.protocol import Request, Sampling
     from strop.engines.torch import TorchEngine
-    from strop.run.benchmark_plan import parse_models
-    from strop.run.benchmarking import open_named
+    from strop.run.models import open_named, parse_models
 
     config, policy, tokenizer = open_named(parse_models([model])[0], None, (), SilentView())
     engine = TorchEngine(policy, tokenizer, config.engine)

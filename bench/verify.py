@@ -32,7 +32,7 @@ import mutations
 from strop.base.types import Problem, Verdict
 from strop.evaluation.benchmarks import benchmark, load_problems
 from strop.verifiers.base import Isolation
-from strop.verifiers.math_cases import MathCase, judge_cases, read_cases
+from strop.verifiers.cases import MathCase, judge_cases, read_math_cases
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
 
@@ -224,7 +224,7 @@ def main() -> None:
         solutions(arguments.solutions)
     if arguments.cases is None:
         return
-    cases = read_cases(arguments.cases, MathVerifier(extract="any"))
+    cases = read_math_cases(arguments.cases, MathVerifier(extract="any"))
     if arguments.part is None:
         for part in ("agreement", "ours", "unremembered", "plain", "hangs"):
             subprocess.run([sys.executable, *sys.argv, "--part", part], check=True)

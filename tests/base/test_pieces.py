@@ -22,12 +22,10 @@ from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
 from strop.engines.endpoint.client import ChatEndpoint
 from strop.environments.agent import Agent
-from strop.environments.games import GuessingGame
-from strop.environments.openenv import OpenEnv
-from strop.environments.outside import OutsideClass
-from strop.environments.retry import Retry
-from strop.environments.search import Search
+from strop.environments.games import GuessingGame, Retry
+from strop.environments.outside import OpenEnv, OutsideClass
 from strop.environments.source import FromEnvironment
+from strop.environments.tools import Search
 from strop.model.settings import ModelSettings
 from strop.prepare.decontaminate import Decontaminate
 from strop.prepare.difficulty import Difficulty

@@ -19,7 +19,8 @@ from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import Lora, ModelSettings
 from strop.recipes.resolve import resolve
-from strop.run import tasks
+from strop.run.measuring import evaluate_model
+from strop.run.models import configure
 from strop.run.run import train
 
 
@@ -61,8 +62,8 @@ def test_a_run_in_place_of_its_model(tmp_path: Path) -> None:
 
 def test_a_run_can_be_measured_on_other_problems(tmp_path: Path) -> None:
     train(small_config("steps=1"), tmp_path / "run", SilentView())
-    config = tasks.configure(str(tmp_path / "run"), source="chain_sum", limit=3)
-    assert tasks.evaluate_model(config, 1, None, SilentView())["problems"] == 3
+    config = configure(str(tmp_path / "run"), source="chain_sum", limit=3)
+    assert evaluate_model(config, 1, SilentView())["problems"] == 3
 
 
 @pytest.mark.parametrize("base", ["stored", "embedded"])
@@ -86,10 +87,10 @@ def test_a_dry_run_of_a_model_for_another_machine_is_a_warning(model: Path, monk
 
 
 def test_completions_end_where_the_model_does(model: Path) -> None:
-    asked = tasks.configure(
+    asked = configure(
         str(model), sets=["sampling.max_new_tokens=4000", "engine.slots=16"], source="chain_sum", limit=2
     )
-    assert tasks.evaluate_model(asked, 1, None, SilentView())["mean_length"] <= 512
+    assert evaluate_model(asked, 1, SilentView())["mean_length"] <= 512
 
 
 def test_answers_the_verifier_can_never_judge(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.dashboard import reading
-from strop.dashboard.app import Dashboard
-from strop.dashboard.follow import following
+from strop.dashboard.app import Dashboard, following
 from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve

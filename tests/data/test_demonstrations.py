@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.kit.bring import tokenizer
 
-from strop.run.fine_tuner import as_demonstrations
+from strop.run.fine_tuning import as_demonstrations
 from strop.run.sft_config import SftConfig, configure
 
 ASKED = {"role": "user", "content": "What is 3+5?"}

@@ -71,7 +71,7 @@ SMALL = {
     "sft --resume": "",
     "sft": "--set training.steps=2 --set training.tokens_per_batch=64",
     "eval --list": "",
-    "eval": "--limit 2 --samples 1 --budget 8",
+    "eval": "--limit 2 --samples 1 --set sampling.max_new_tokens=8",
     "sample": "--max-new-tokens 8 --n 1",
     "report": "--samples 1",
     "plan --from": "--steps 2",
@@ -277,7 +277,7 @@ def _curve(run: Path, seed: int, sigmoid: Sigmoid, at: NDArray[np.float64]) -> N
 
 def _made_by_commands(patched: pytest.MonkeyPatch) -> None:
     """What one command leaves for another."""
-    sampled = "--data benchmarks --limit 2 --samples 8 --budget 8"
+    sampled = "--set evaluation.benchmark_data=benchmarks --limit 2 --samples 8 --set sampling.max_new_tokens=8"
     for command in (
         f"eval base=MODEL runs/first --benchmark aime24 {sampled} --out evals/first",
         f"eval base=MODEL --benchmark aime24 {sampled} --out evals/base",
@@ -333,7 +333,7 @@ def small(line: str) -> str:
     if ON_THE_HUB.match(line) and "data.source" not in line:
         more += " --set data.source=problems.jsonl"
     if line.startswith("strop eval") and ("--benchmark" in line or "--protocol" in line):
-        more += " --data benchmarks" + ("" if "--benchmark" in line else " --benchmark aime24")
+        more += " --set evaluation.benchmark_data=benchmarks" + ("" if "--benchmark" in line else " --benchmark aime24")
     for word, stands in STANDS_FOR.items():
         line = line.replace(word, stands)
     return f"{line} {more}"

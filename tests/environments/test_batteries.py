@@ -10,10 +10,8 @@ from pydantic import TypeAdapter
 
 from strop.base.types import InputError, Problem, Verdict
 from strop.environments.base import Environment, Outcome, Reply, Session
-from strop.environments.games import GridGame, GuessingGame
-from strop.environments.python_tool import PythonTool
-from strop.environments.retry import Retry
-from strop.environments.search import Bm25, Search
+from strop.environments.games import GridGame, GuessingGame, Retry
+from strop.environments.tools import Bm25, PythonTool, Search
 from strop.verifiers.answer import Answer
 from strop_verify.verdict import Status
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from strop.base.types import InputError, Problem, Verdict
 from strop.cli.commands import app
 from strop.environments.base import SEED, Environment, Reply, Session
-from strop.environments.calculator import Calculator
 from strop.environments.check import check, environment_of, written
 from strop.environments.source import FromEnvironment
+from strop.environments.tools import Calculator
 from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "3+5=", "8")

@@ -13,7 +13,7 @@ import pytest
 
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Outcome, Reply
-from strop.environments.openenv import OpenEnv
+from strop.environments.outside import OpenEnv
 from strop.environments.sessions import SessionHost, Turn
 from strop.environments.source import FromEnvironment
 from strop_verify.verdict import Status

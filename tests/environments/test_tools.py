@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Reply, Tool
-from strop.environments.calculator import Calculator, calculate
-from strop.environments.tools import Malformed, ToolCall, ToolFailed, misfit, tool_calls
+from strop.environments.tools import Calculator, Malformed, ToolCall, ToolFailed, calculate, misfit, tool_calls
 from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "3+5=", "8")

@@ -271,7 +271,7 @@ def test_a_file_with_columns_of_its_own_says_how_it_is_measured(tmp_path: Path) 
         load_problems(benchmark(str(file)))
     said = str(caught.value)
     assert "frage.jsonl:1: no column 'prompt'" in said
-    assert f"strop eval MODEL --source {file} --set data.source.columns.prompt=COLUMN" in said
+    assert f"strop eval MODEL --set data.source={file} --set data.source.columns.prompt=COLUMN" in said
 
 
 @pytest.mark.parametrize("content", ["{", '{"a": 1}', "[3]"])

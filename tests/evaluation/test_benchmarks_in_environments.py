@@ -15,8 +15,8 @@ from strop.data.chain_sum import ChainSum
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.recipes.resolve import resolve
-from strop.run.benchmark_plan import BenchmarkPlan, RemoteEndpoint, parse_models
-from strop.run.benchmarking import measure
+from strop.run.measuring import BenchmarkPlan, measure
+from strop.run.models import parse_models
 from strop.run.run import train
 
 SMALL = (
@@ -24,6 +24,7 @@ SMALL = (
     "data.held_out={count=6}", "evaluation.samples_per_problem=1",
 )  # fmt: skip
 
+BRIEF = ("sampling.max_new_tokens=100",)
 pytestmark = pytest.mark.timeout(600)  # the base that calls tools is made once, which takes a minute on an idle machine
 
 
@@ -53,7 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(place: Path, out: Path) -> BenchmarkPlan:
     return BenchmarkPlan(
         models=parse_models([f"run={place / 'run'}"]), benchmarks=(benchmark(str(place / "sums.jsonl")),),
-        protocol=changed(PLAIN, samples="8", budget=100), out=out,
+        protocol=changed(PLAIN, samples="8"), out=out, sets=BRIEF,
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def test_the_calculator_answers_in_a_benchmark_as_it_does_in_training(place: Pat
     assert facts["environment"]["piece"] == "Calculator"
     row = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()][-1]
     assert row["evaluation/sums/pass_rate"] > 0.03
-    alone = replace(plan(place, tmp_path / "alone"), sets=("environment=none",))
+    alone = replace(plan(place, tmp_path / "alone"), sets=(*BRIEF, "environment=none"))
     assert measure(alone, SilentView()).results["run", "sums"].pass_rate == 0
     with pytest.raises(InputError, match="holds samples of another environment, or of none"):
         measure(replace(alone, out=tmp_path / "played"), SilentView())
@@ -86,10 +87,10 @@ def test_what_cannot_be_asked_alike_is_refused(place: Path, tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"different environments \(.*Calculator.*plain in none\).* environment=none"):
         measure(replace(both, sets=("data.template=Plain",)), SilentView())
     game = replace(plan(place, tmp_path / "out"), sets=("environment=GuessingGame",))
-    with pytest.raises(InputError, match="GuessingGame is made for problems of its own; benchmarks are asked without"):
+    with pytest.raises(InputError, match="GuessingGame .*environment=none"):
         measure(game, SilentView())
     there = replace(
-        plan(place, tmp_path), remote=RemoteEndpoint("http://127.0.0.1:9/v1"), sets=("environment=Calculator",)
+        plan(place, tmp_path), endpoint="http://127.0.0.1:9/v1", sets=("environment=Calculator",)
     )
     with pytest.raises(InputError, match="--endpoint: models are asked there in one turn"):
         measure(there, SilentView())

@@ -14,12 +14,12 @@ from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.data.dataset import load_data
 from strop.evaluation.benchmarks import benchmark
+from strop.evaluation.evaluate import ProblemSet, by_problem, gain
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
-from strop.evaluation.validation import ValidationSet, by_problem, gain
 from strop.model.files import byte_tokenizer
-from strop.run.benchmark_plan import BenchmarkPlan, parse_models
-from strop.run.benchmarking import measure
+from strop.run.measuring import BenchmarkPlan, measure
+from strop.run.models import parse_models
 from strop.run.questions import validation_sets
 from strop.run.run import train
 from strop.verifiers.math_verifier import MathVerifier
@@ -37,7 +37,7 @@ class Notes(SilentView):
         self.lines.append(text)
 
 
-def sets(*changes: str, view: Notes | None = None) -> tuple[ValidationSet, ...]:
+def sets(*changes: str, view: Notes | None = None) -> tuple[ProblemSet, ...]:
     config = small_config(*changes)
     tokenizer = byte_tokenizer()
     return validation_sets(config, load_data(config.data, tokenizer), tokenizer, ROOM, view or Notes())
@@ -77,8 +77,9 @@ def test_a_run_that_was_trained_on_plain_prompts_is_asked_a_benchmark_so(tmp_pat
     assert byte_tokenizer().decode(first.dataset[0].prompt_ids) == "2+2="
     config = small_config("data.template=Plain", "steps=1", "evaluation.every=none")
     train(config, tmp_path / "run", SilentView())
-    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples="1", budget=4)
-    measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples="1")
+    short = ("sampling.max_new_tokens=4",)
+    measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out", sets=short), SilentView())
     kept = json.loads((tmp_path / "out" / "run" / "exam" / "settings.json").read_text())
     assert kept["prompts"] == first.dataset.fingerprint
 
@@ -93,7 +94,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
         ("['aime23']", "no benchmark is called 'aime23'; did you mean 'aime2[45]'"),
         ("['aime25']", f"benchmark aime25: {tmp_path} holds no file of it.*evaluation.benchmark_data"),
         (f"['{exam}', '{twin}']", "two benchmarks are called 'exam'"),
-        (f"['{long}']", "long: no prompt of 1 leaves sampling.max_new_tokens=12 of the model's 400 tokens"),
+        (f"['{long}']", "long: every prompt exceeds 388 tokens"),
         ("['held_out']", "no benchmark can be called 'held_out' here"),
     ):
         with pytest.raises(InputError, match=f"evaluation.benchmarks: .*{said}") as caught:

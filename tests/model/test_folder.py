@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError, StropError
+from strop.engines.vllm.engine import EMBEDDING, HEAD, ModelFolder, written
 from strop.model.files import export
-from strop.model.folder import EMBEDDING, HEAD, ModelFolder, written
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel
 

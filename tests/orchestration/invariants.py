@@ -28,7 +28,7 @@ from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.model.policy import PackedInputs
 from strop.run.folder import RunFolder
-from strop.run.tasks import open_model
+from strop.run.models import open_model
 from strop.training import checkpoint
 
 NATS = 1e-4  # between two computations of one log-prob in float32

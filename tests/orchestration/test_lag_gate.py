@@ -235,7 +235,7 @@ def test_a_group_is_resolved_once(keep: bool) -> None:
     gate = LagGate(1, 0, refill=False)
     ticket = gate.admit()
     gate.resolve(ticket, keep=keep)
-    with pytest.raises(ValueError, match="resolved before"):
+    with pytest.raises(ValueError):
         gate.resolve(ticket, keep=True)
 
 

@@ -29,19 +29,18 @@ def test_auto_is_one_process_where_nothing_runs_beside_anything(sets: tuple[str,
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (("executor=in_process", "generators=2"), "set orchestration.executor=embedded, or generators=1"),
-        (("on_stale=drop",), "on_stale=drop has nothing to drop"),
-        (("stall_seconds=10", "silence_seconds=20"), "stall_seconds=10 is below silence_seconds=20"),
+        (("executor=in_process", "generators=2"), "executor=embedded.* generators=1"),
+        (("on_stale=drop",), "on_stale=drop"),
+        (("stall_seconds=10", "silence_seconds=20"), "stall_seconds=10 .*silence_seconds=20"),
         (("executor=threads",), "orchestration.executor"),
-        (("weights=files",), "orchestration.weights=files is a way to generators in other processes"),
-        (("ray.cpus=2",), "ray.cpus=2.0 is of a Ray cluster, which orchestration.executor=auto does not use"),
-        (("executor=ray", "ray.train_in_cluster=true"), "trainers=1 trains in the driver"),
+        (("weights=files",), "orchestration.weights=files"),
+        (("ray.cpus=2",), "ray.cpus=2.0 .*orchestration.executor=auto"),
+        (("executor=ray", "ray.train_in_cluster=true"), "trainers=1"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(sets: tuple[str, ...], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         small_config(*(f"orchestration.{text}" for text in sets))
-    assert "\n" not in str(caught.value)
 
 
 def sample(*versions: int) -> Sample:

@@ -63,9 +63,9 @@ def test_two_hosts_of_eight_are_filled_by_a_ray_cluster() -> None:
     found = gpus(place((8, 8), spread, 4, evaluator=True))
     assert [found[f"trainer-{rank}"] for rank in range(8)] == [(0, (rank,)) for rank in range(8)]
     assert found["generator-0"] == (1, (0, 1, 2, 3)) and found["evaluator"] == (1, (4,))
-    with pytest.raises(InputError, match="10 GPUs of one host, which has 8; set orchestration.executor=ray"):
+    with pytest.raises(InputError, match="10 GPUs .*8; .*orchestration.executor=ray"):
         place((8, 8), settings(trainers=2, generators=2), 4, evaluator=False)
-    with pytest.raises(InputError, match="and an evaluator want 17 GPUs; .* set orchestration.generators=1"):
+    with pytest.raises(InputError, match="17 GPUs; .*orchestration.generators=1"):
         place((8, 8), settings(executor="ray", trainers=8, generators=2), 4, evaluator=True)
     wide = settings(executor="ray", trainers=10, generators=1, ray={"train_in_cluster": True})
     assert gpus(place((8, 8), wide, 4, evaluator=False))["trainer-9"] == (1, (1,))
@@ -85,12 +85,12 @@ def test_servers_elsewhere_take_no_gpu_here() -> None:
 @pytest.mark.parametrize(
     ("hosts", "given", "width", "said"),
     [
-        ((1,), {"generators": 2}, 1, "want 3 GPUs; the host has 1: set orchestration.generators=1"),
-        ((8,), {"trainers": 4, "generators": 3}, 2, "want 10 GPUs; the host has 8: set orchestration.generators=2"),
-        ((4,), {"trainers": 4}, 1, "want 5 GPUs; the host has 4: lower orchestration.trainers"),
-        ((4,), {"trainers": 3}, 2, "5 GPUs; the host has 4: lower orchestration.trainers or engine.tensor_parallel"),
-        ((8,), {}, 16, "engine.tensor_parallel=16: a host has 8 GPUs; lower it"),
-        ((8, 8), {"generators": 2, "executor": "ray"}, 8, "want 17 GPUs; the hosts have 8 \\+ 8: set .*generators=1"),
+        ((1,), {"generators": 2}, 1, "3 GPUs; .* 1: .*orchestration.generators=1"),
+        ((8,), {"trainers": 4, "generators": 3}, 2, "10 GPUs; .* 8: .*orchestration.generators=2"),
+        ((4,), {"trainers": 4}, 1, "5 GPUs; .* 4: .*orchestration.trainers"),
+        ((4,), {"trainers": 3}, 2, "5 GPUs; .*orchestration.trainers .*engine.tensor_parallel"),
+        ((8,), {}, 16, "engine.tensor_parallel=16"),
+        ((8, 8), {"generators": 2, "executor": "ray"}, 8, "17 GPUs; .*orchestration.generators=1"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(

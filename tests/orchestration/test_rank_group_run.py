@@ -23,8 +23,8 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroupLost
 from strop.run.folder import RunFolder
 from strop.run.learners import RankGroupLearner
+from strop.run.models import open_checkpoint
 from strop.run.run import resume, train
-from strop.run.tasks import open_checkpoint
 from strop.training import checkpoint
 
 SETS = (
@@ -120,7 +120,7 @@ def test_a_pipeline_that_loses_a_rank_is_sound(tmp_path: Path, number: int, role
 def test_losses_beyond_the_budget_end_the_run_and_it_can_be_resumed(undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with forking():
-        with pytest.raises(RankGroupLost, match="trainer-0: it was ended by SIGKILL"):
+        with pytest.raises(RankGroupLost, match="trainer-0: .*SIGKILL"):
             train(config(2, "orchestration.trainer_restarts=0"), out, DoesAfter(out, 2, "trainer-0", signal.SIGKILL))
         assert checkpoint.latest(out / "checkpoints") in (1, 2)
         edit(out, lambda stored: stored["orchestration"].update(trainer_restarts=3))
@@ -200,5 +200,5 @@ def listening(pid: int) -> set[str]:
 
 
 def test_an_executor_that_needs_the_parameters_here_is_refused(tmp_path: Path) -> None:
-    with forking(), pytest.raises(InputError, match="executor=in_process cannot generate with them"):
+    with forking(), pytest.raises(InputError, match="executor=in_process"):
         train(config(2, "orchestration.executor=in_process"), tmp_path / "run", SilentView())

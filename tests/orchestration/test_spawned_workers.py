@@ -208,7 +208,7 @@ def test_what_is_sent_to_a_worker_that_has_just_died_is_dropped(launcher: Proces
 def test_a_worker_that_cannot_be_started_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(launcher: Processes, said: str) -> None:
         before = set(os.listdir("/proc/self/fd"))  # those of workers of tests before this one may close meanwhile
-        with pytest.raises(StropError, match=f"^echo-0: no process can be started: {said}$"):
+        with pytest.raises(StropError, match=f"^echo-0: .*{said}$"):
             launcher.launch(WorkerSpec("echo-0", ECHO, None))
         assert set(os.listdir("/proc/self/fd")) <= before
 

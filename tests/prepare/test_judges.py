@@ -199,7 +199,7 @@ def test_an_evaluation_is_told_how_a_model_without_a_chat_template_is_asked() ->
             [{"role": "user", "content": "1+1="}], tokenize=False, add_generation_prompt=True
         ).encode()  # fmt: skip
         engine.submit(Request("one", np.array(list(tokens), np.int32), Sampling(max_new_tokens=4), 0, 1))
-        with pytest.raises(InputError, match="HTTP 400: .*--template Plain"):
+        with pytest.raises(InputError, match="HTTP 400: .*data.template=Plain"):
             while not engine.step():
                 pass
         engine.close()

@@ -293,7 +293,7 @@ def test_what_is_advised_where_nothing_can_be_learned_can_be_set() -> None:
     way_out = " and ".join(f"{key}={str(value).lower()}" for key, value in end.items())
     assert str(told.value).endswith(f"or train on all groups with {way_out}")
     cut = {"sampling.max_new_tokens": 1, "algorithm.truncation_mask": "drop"}
-    with pytest.raises(NothingToLearn, match=r"cut-off completions alone, .*=drop leaves out; raise .* \(it is 1\)"):
+    with pytest.raises(NothingToLearn, match=r"algorithm\.truncation_mask=drop"):
         train(None, PROBLEMS, **few | {"settings": cut, "out": "cut"})
     assert told.value._render_traceback_() == [f"NothingToLearn: {told.value}"]
     for number, mended in enumerate((begin | end, cut | end | {"algorithm.truncation_mask": "none"})):

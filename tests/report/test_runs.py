@@ -10,9 +10,8 @@ from strop.base.types import InputError
 from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
-from strop.report.build import summary
+from strop.report.build import Text, summary
 from strop.report.figures.training import time_shares
-from strop.report.page import Text
 from strop.report.runs import changes, read_runs
 from strop.run.folder import RunFolder, SettingChange, write_change
 

@@ -17,8 +17,10 @@ from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
-from strop.run import tasks
+from strop.run.answering import sample_model
 from strop.run.folder import RunFolder
+from strop.run.measuring import evaluate_model
+from strop.run.models import configure
 from strop.run.run import train
 
 
@@ -63,10 +65,10 @@ def test_a_trained_model_is_asked_with_the_template_that_its_run_has_stored(
     config = small_config(*sets)
     train(config, Path("run"), SilentView())
     trained, prompts[:] = list(prompts), []
-    tasks.sample_model(tasks.configure("run"), ["7+8="], 1, None, 4, 0, SilentView())
+    sample_model(configure("run"), ["7+8="], 1, None, 4, 0, SilentView())
     assert prompts == [f"{before}7+8={behind}"]
     notes = Notes()
-    assert tasks.evaluate_model(tasks.configure("run"), 1, None, notes)["unparsed_rate"] == 1.0
+    assert evaluate_model(configure("run"), 1, notes)["unparsed_rate"] == 1.0
     assert any(line.startswith("100.0% of the completions hold no answer that Answer finds") for line in notes.lines)
     assert trained and set(trained) <= {f"{before}{one.question}{behind}" for one in config.data.source.load()}
 

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runs import SMALL, small_config
@@ -19,6 +20,8 @@ from strop.base.view import SilentView
 from strop.cli import app
 from strop.data.dataset import load_data
 from strop.engines.protocol import Sampling
+from strop.evaluation.evaluate import ProblemSet
+from strop.evaluation.result import EvaluationResult
 from strop.model.files import export
 from strop.prepare import parse_config, prepare
 from strop.recipes.resolve import resolve
@@ -27,10 +30,10 @@ from strop.run import review as review_module
 from strop.run.checks import contradictions, of_settings, refuse
 from strop.run.finding import Finding
 from strop.run.folder import RunFolder
+from strop.run.measuring import measure_open
 from strop.run.questions import preview
 from strop.run.review import review
 from strop.run.run import train
-from strop.run.tasks import measured
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain
 from strop.verifiers.math_verifier import MathVerifier
@@ -274,11 +277,11 @@ def test_the_model_is_asked_how_it_begins(monkeypatch: pytest.MonkeyPatch) -> No
     """It is asked training problems from all over the source, sampled as the first stage samples."""
     asked: list[tuple[list[str], Sampling]] = []
 
-    def noted(config, policy, tokenizer, dataset, samples, sampling, view):
-        asked.append(([problem.id for problem in dataset.problems], sampling))
-        return measured(config, policy, tokenizer, dataset, samples, sampling, view)
+    def noted(config: Any, policy: Any, tokenizer: Any, problems: ProblemSet, view: Any) -> EvaluationResult:
+        asked.append(([problem.id for problem in problems.dataset.problems], problems.sampling))
+        return measure_open(config, policy, tokenizer, problems, view)
 
-    monkeypatch.setattr(review_module, "measured", noted)
+    monkeypatch.setattr(review_module, "measure_open", noted)
     stages = 'stages=[{"steps": 2, "set": {"sampling.max_new_tokens": 11}}, {}]'
     sets = ["data.held_out.count=5", "evaluation.temperature=0", stages]
     findings = {one.code: one for one in review("grpo", sets, True, 16, SilentView())}

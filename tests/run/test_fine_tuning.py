@@ -21,10 +21,12 @@ from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
-from strop.run import fine_tuning, sft_config, tasks
-from strop.run.benchmark_plan import parse_models
-from strop.run.fine_tuner import as_demonstrations
+from strop.run import fine_tuning, sft_config
+from strop.run.answering import sample_model
+from strop.run.fine_tuning import as_demonstrations
 from strop.run.folder import RunFolder
+from strop.run.measuring import evaluate_model
+from strop.run.models import configure, export_checkpoint, parse_models
 from strop.run.run import Interrupted
 from strop.training import checkpoint
 from strop.training.settings import Cosine
@@ -128,29 +130,29 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 
 
 def test_sample_answers_in_order_and_judges_what_has_a_reference(run: Path) -> None:
-    config = tasks.configure(str(run))
-    asked = tasks.sample_model(config, ["2+3="], 2, 0.0, 8, 0, SilentView())
+    config = configure(str(run))
+    asked = sample_model(config, ["2+3="], 2, 0.0, 8, 0, SilentView())
     assert len(asked) == 2 and asked[0] == asked[1] and asked[0]["status"] is None
-    config = tasks.configure(str(run), source="chain_sum", limit=3)
-    answers = tasks.sample_model(config, None, 2, 1.0, 8, 0, SilentView())
+    config = configure(str(run), source="chain_sum", limit=3)
+    answers = sample_model(config, None, 2, 1.0, 8, 0, SilentView())
     assert len(answers) == 6 and answers[0]["prompt"] == answers[1]["prompt"] != answers[2]["prompt"]
     assert all(answer["status"] in ("correct", "wrong", "unparsed") for answer in answers)
 
 
 def test_eval_reports_rates_with_an_interval(run: Path) -> None:
-    config = tasks.configure(str(run), sets=["sampling.max_new_tokens=8"], source="chain_sum", limit=5)
-    report = tasks.evaluate_model(config, samples=2, temperature=None, view=SilentView())
+    config = configure(str(run), sets=["sampling.max_new_tokens=8"], source="chain_sum", limit=5)
+    report = evaluate_model(config, samples=2, view=SilentView())
     low, high = report["interval"]
     assert report["problems"] == 5 and 0 <= low <= report["pass_rate"] <= high <= 1
     json.dumps(report, allow_nan=False)
 
 
 def test_export_writes_the_checkpoints_weights_and_never_over_something_else(run: Path, tmp_path: Path) -> None:
-    out = tasks.export_checkpoint(run, tmp_path / "model")
+    out = export_checkpoint(run, tmp_path / "model")
     exported, own = weights(out), weights(run / "model")
     assert all(torch.equal(exported[name], own[name]) for name in own)
     with pytest.raises(InputError, match="not empty"):
-        tasks.export_checkpoint(run, tmp_path)
+        export_checkpoint(run, tmp_path)
 
 
 def test_a_run_without_a_model_says_how_to_get_one(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_two_ranks_come_to_what_one_process_does_and_go_on_where_they_stopped(
     for name, weight in whole.items():
         torch.testing.assert_close(sharded[name], weight, atol=2e-4, rtol=1e-3)
         assert torch.equal(again[name], sharded[name])
-    out = tasks.export_checkpoint(two, tmp_path / "exported")
+    out = export_checkpoint(two, tmp_path / "exported")
     assert all(torch.equal(value, sharded[name]) for name, value in weights(out).items())
 
 
@@ -228,7 +230,7 @@ def test_a_fine_tuned_model_is_asked_as_it_was_taught(
 
     monkeypatch.setattr(TorchEngine, "submit", seen)
     for folder in (run, other):
-        tasks.sample_model(tasks.configure(str(folder)), ["1+2="], 1, None, 4, 0, SilentView())
+        sample_model(configure(str(folder)), ["1+2="], 1, None, 4, 0, SilentView())
     assert prompts == [f"1+2=\n{BOXED.text}\n", "1+2="]
     # And so is what is trained from it.
     for folder, asks in ((run, None), (other, False)):
@@ -270,7 +272,7 @@ QUESTION, ANSWER = {"role": "user", "content": "1+2="}, {"role": "assistant", "c
 def test_rows_of_trl_train_their_last_answer_behind_the_models_template(
     row: Mapping[str, object], asked: str, tmp_path: Path
 ) -> None:
-    """The prompt up to where the assistant begins, then the answer and the end, which alone are trained."""
+    """The prompt up to where the assistant begins, then the answer and the end; only these two are trained."""
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
     tokenizer = byte_tokenizer()

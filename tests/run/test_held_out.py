@@ -27,12 +27,11 @@ from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.files import byte_tokenizer
-from strop.run import benchmarking, fine_tuning, preflight, resuming, sft_config
-from strop.run.benchmark_plan import BenchmarkPlan, parse_models
-from strop.run.benchmarking import measure
+from strop.run import fine_tuning, measuring, preflight, resuming, sft_config
 from strop.run.folder import RunFolder
+from strop.run.measuring import BenchmarkPlan, evaluate_model, measure, problems_of
+from strop.run.models import ModelSetup, NamedModel, configure, export_checkpoint, parse_models
 from strop.run.run import resume, train
-from strop.run.tasks import Asked, configure, evaluate_model, export_checkpoint, problems_of
 from strop.run.trained_on import questions_of, trained_before
 
 TOKENIZER = byte_tokenizer()
@@ -100,7 +99,7 @@ def test_samples_that_could_not_be_judged_are_said(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in said] == ["evaluation of step 0", "evaluation of step 2"]
     assert all("samples of held_out" in line and "too small to judge" in line for line in said)
     assert len(json.loads((tmp_path / "run" / "untrained.json").read_text())["pass_rates"]) == 8
-    evaluate_model(configure(str(tmp_path / "run")), 2, None, view)
+    evaluate_model(configure(str(tmp_path / "run")), 2, view)
     (line,) = [line for line in view.lines if line.startswith("the verifier failed on")]
     assert line.startswith("the verifier failed on 16 of 32 samples of ")
     assert "held_out.jsonl, which count in no rate; rates are over 8 of 16 problems; " in line
@@ -128,17 +127,17 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
     assert any("32 of these 70 problems were among the training problems" in line for line in notes.lines)
     assert f"70 problems of {run.parent / 'problems.jsonl'}" in notes.lines
     assert "held-out problems" not in " ".join(notes.lines)
-    assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
+    assert evaluate_model(asked, 1, SilentView())["trained_on"] == 32
 
 
 def test_a_run_is_asked_other_problems_whatever_it_measured_while_it_trained(tmp_path: Path) -> None:
-    """A benchmark without steps of its own, which then never came due, was refused."""
+    """A finished run can be measured although its benchmarks name no steps."""
     write(tmp_path / "exam.jsonl", range(3))
     exam, place = str(tmp_path / "exam.jsonl"), str(tmp_path / "run")
     config = small_config(*from_file(Path(exam), "data.held_out={count=1}", f'evaluation.benchmarks=["{exam}"]'))
     RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
     (tmp_path / "run" / "model").mkdir()
-    preflight.measuring(place, problems=exam)
+    preflight.measuring(place, sets=[f"data.source={exam}"])
     assert len(problems_of(configure(place, source=exam), TOKENIZER, SilentView())[0]) == 3
     notes = Notes()
     problems_of(configure(place, sets=["data.held_out=none"]), TOKENIZER, notes)
@@ -152,18 +151,18 @@ def test_problems_that_a_setting_names_are_asked_where_what_is_held_out_has_a_so
     other = configure("embedded", "quickstart", ["data.max_prompt_tokens=99"]).config.data.held_out
     assert other is not None and other.source is not None
     assert configure("embedded", "quickstart", [named, "data.held_out={count=8}"]).config.data.held_out is not None
-    assert configure("embedded", "grpo", [named]).config.data.held_out is not None, "a part of the file itself"
+    assert configure("embedded", "grpo", [named]).config.data.held_out is None, "all of the file"
 
 
 @pytest.mark.parametrize("more", [(), ("data.held_out={count=8}",), ("data.held_out=none", "evaluation.every=none")])
 def test_the_limit_is_of_the_problems_that_are_asked(run: Path, more: tuple[str, ...]) -> None:
-    """Held out from a source of their own, from the training source, or not at all."""
+    """Held out from a separate source, from the training source, or not at all."""
     asked = configure("embedded", "quickstart", [*more], limit=5)
     assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 5
 
 
 def test_a_limit_of_the_training_problems_is_refused_where_others_are_asked(run: Path) -> None:
-    with pytest.raises(InputError, match=r"^data\.limit=9 is of the training problems, .* by --limit 9$"):
+    with pytest.raises(InputError, match=r"data\.limit=9 .*--limit 9$"):
         configure("embedded", "quickstart", ["data.limit=9"])
     named = f"data.source={json.dumps(str(run.parent / 'problems.jsonl'))}"
     asked = configure("embedded", "quickstart", [named, "data.limit=9"])
@@ -178,12 +177,12 @@ def test_a_long_prompt_that_lowers_the_budget_of_all_is_named(run: Path, tmp_pat
     (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     view = Notes()
     sets = ["sampling.max_new_tokens=100", "data.source.columns.id=id"]
-    evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "mixed.jsonl")), 1, None, view)
+    evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "mixed.jsonl")), 1, view)
     (line,) = [line for line in view.lines if line.startswith("completions end at")]
     assert "not 100" in line and "'the-long-one' takes 2" in line and "data.max_prompt_tokens" in line
     (tmp_path / "short.jsonl").write_text(json.dumps(rows[0]) + "\n")
     view, sets = Notes(), ["sampling.max_new_tokens=2000"]
-    evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "short.jsonl")), 1, None, view)
+    evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "short.jsonl")), 1, view)
     (line,) = [line for line in view.lines if line.startswith("completions end at")]
     assert line.endswith("takes 4")  # no prompt leaves room for that, so leaving some out would not help
 
@@ -193,6 +192,7 @@ def test_a_runs_model_is_known_by_its_folder(run: Path) -> None:
     assert problems_of(asked, TOKENIZER, SilentView())[1] == 32
 
 
+BRIEF = ("sampling.max_new_tokens=4",)
 TWICE = '{piece="JsonLines", path="FILE"}'
 
 
@@ -215,7 +215,7 @@ def test_a_question_that_the_source_has_twice_is_the_one_that_the_run_was_measur
     folder = RunFolder.create(tmp_path / "run", config.model_dump(mode="json"))
     folder.write_json("problems.json", ProblemRecord.of(data).to_json())
     folder.close()
-    dataset, _ = problems_of(Asked(config, tmp_path / "run", own=True), TOKENIZER, SilentView())
+    dataset, _ = problems_of(ModelSetup(config, tmp_path / "run", own=True), TOKENIZER, SilentView())
     assert data.held_out is not None and dataset.fingerprint == data.held_out.fingerprint
 
 
@@ -247,7 +247,8 @@ def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path)
         train(small_config(*sets), tmp_path / "run", StopsAfter(2, signal.SIGINT))
     held_out.write_text(held_out.read_text().replace('"52"', '"152"').replace('"53"', '"fifty-three"'))
     changed = "2 of the 8 problems that the run held out have another answer than when it began"
-    assert changed in [one.found for one in resuming.preview(RunFolder.open(tmp_path / "run"), None, (), view)]
+    findings = resuming.preview(RunFolder.open(tmp_path / "run"), None, (), view)
+    assert any(changed in one.found for one in findings)
     resume(tmp_path / "run", view)
     problems_of(configure(str(tmp_path / "run")), TOKENIZER, view)
     told = [line for line in view.lines if changed in line]
@@ -257,9 +258,10 @@ def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path)
 def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "exam.jsonl", range(36, 44))
     notes = Notes()
-    quick = changed(PLAIN, samples="1", budget=4)
+    quick = changed(PLAIN, samples="1")
     models = parse_models([f"base={run / 'model'}", f"run={run}"])
-    grid = measure(BenchmarkPlan(models, (benchmark(str(tmp_path / "exam.jsonl")),), quick, tmp_path / "out"), notes)
+    exam = (benchmark(str(tmp_path / "exam.jsonl")),)
+    grid = measure(BenchmarkPlan(models, exam, quick, tmp_path / "out", sets=BRIEF), notes)
     kept = [json.loads((tmp_path / "out" / name / "exam" / "settings.json").read_text()) for name in ("base", "run")]
     assert kept[0]["prompts"] == kept[1]["prompts"] and kept[0]["template"] == kept[1]["template"]
     trained = record_of(run).trained
@@ -280,7 +282,7 @@ def test_runs_with_different_prompts_are_not_compared(run: Path, tmp_path: Path)
     plan = BenchmarkPlan(
         models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples="1"), tmp_path / "out"
     )
-    with pytest.raises(InputError, match="trained with different prompts .* name one for all with --template"):
+    with pytest.raises(InputError, match="trained with different prompts .*--set data.template"):
         measure(plan, SilentView())
 
 
@@ -320,7 +322,7 @@ def test_a_whole_file_of_appended_lines_changes_nothing(tmp_path: Path) -> None:
     assert record.trained_on(found) == 0 and len(found) == 5
 
 
-# What a user may do to a run, beside its plain source: settings, by a name.
+# Settings that a user may add to a run with a plain source, by a name.
 WAYS = {
     "stages": (
         'stages=[{steps=1}, {steps=1, problems={piece="HardOnly", below=1.0}}, {set={batch={samples_per_prompt=2}}}]',
@@ -429,11 +431,11 @@ def test_a_run_that_begins_with_a_fine_tuned_model_was_trained_on_its_demonstrat
         "its model was trained on 5 of the 10 problems of exam, so that its pass rate there is no measure"
     ]
     models = parse_models([str(tmp_path / "run"), f"sft={tmp_path / 'sft'}", f"{tmp_path / 'run'}@1"])
-    quick = changed(PLAIN, samples="1", budget=4)
-    grid = measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    quick = changed(PLAIN, samples="1")
+    grid = measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out", sets=BRIEF), SilentView())
     assert list(grid.trained_on.values()) == [5, 5, 5]
     for place, step in (("run", None), ("run", 1), ("run/model", None), ("sft", None), ("sft", 1)):
-        asked = configure(str(tmp_path / place), source=str(exam), step=step)
+        asked = configure(NamedModel("m", str(tmp_path / place), step), source=str(exam))
         assert problems_of(asked, TOKENIZER, SilentView())[1] == 5, place
 
 
@@ -453,10 +455,9 @@ def test_a_model_without_a_training_run_is_asked_only_what_is_named(run: Path, t
     tuned = sft_config.configure(str(run / "model"), file, ["training.epochs=none", "training.steps=1"])
     fine_tuning.train(tuned, tmp_path / "sft", SilentView())
     for place in (str(tmp_path / "sft"), f"ours={tmp_path / 'sft'}", f"{tmp_path / 'sft'}@1", str(run / "model")):
-        with pytest.raises(InputError, match="held out no problems: say what it is asked by --source") as refused:
+        with pytest.raises(InputError, match="held out no problems") as refused:
             preflight.measuring(place)
         assert str(refused.value).endswith(f"strop eval {run}") == (place == str(run / "model"))
-        preflight.measuring(place, problems="chain_sum")
         preflight.measuring(place, recipe="grpo")
         preflight.measuring(place, sets=["data.source=chain_sum"])
     preflight.measuring(str(run))
@@ -467,14 +468,14 @@ def test_a_run_without_a_record_says_so(run: Path) -> None:
     (run / "problems.json").rename(run / "hidden")
     notes = Notes()
     try:
-        dataset, trained_on = problems_of(Asked(configure(str(run)).config, run, own=True), TOKENIZER, notes)
+        dataset, trained_on = problems_of(ModelSetup(configure(str(run)).config, run, own=True), TOKENIZER, notes)
     finally:
         (run / "hidden").rename(run / "problems.json")
     assert trained_on is None and any("kept no record" in line for line in notes.lines)
 
 
 def test_a_base_of_strops_own_is_that_of_the_run_beside_it(tmp_path: Path) -> None:
-    """Each seed has a base of its own, and a run of another seed was compared with the base of seed 0."""
+    """Each seed has a separate base; a run is compared with the base of its seed, not with that of seed 0."""
     config = edit(small_config("seed=5"), ["model.fresh=none", "model.path=embedded"])
     RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
     (tmp_path / "run" / "model").mkdir()
@@ -482,6 +483,6 @@ def test_a_base_of_strops_own_is_that_of_the_run_beside_it(tmp_path: Path) -> No
         plan = BenchmarkPlan(
             parse_models(["base=embedded", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out", sets=sets
         )
-        assert [benchmarking._plan_config(plan, model).seed for model in plan.models] == [seed, seed]
+        assert [measuring._config(plan, model).seed for model in plan.models] == [seed, seed]
     plan = BenchmarkPlan(parse_models(["embedded-moe", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out")
-    assert benchmarking._plan_config(plan, plan.models[0]).seed == 0  # which the run did not begin with
+    assert measuring._config(plan, plan.models[0]).seed == 0  # which the run did not begin with

@@ -21,9 +21,9 @@ from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
 from strop.run.assembly import assemble
+from strop.run.models import export_checkpoint, open_checkpoint
 from strop.run.questions import preview
 from strop.run.run import Interrupted, resume, train
-from strop.run.tasks import export_checkpoint, open_checkpoint
 from strop.training import checkpoint
 from strop.training.learner import Learner
 from strop.verifiers.base import Verifier
@@ -144,7 +144,7 @@ def test_fine_tuning_with_adapters_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def assert_adapter_is_the_model(run: Path) -> None:
-    """peft with RUN/adapter on its base computes what the exported model does, by transformers alone."""
+    """peft with RUN/adapter on its base computes what the exported model does, by transformers only."""
     peft = pytest.importorskip("peft", reason="needs peft, which reads adapters: pip install peft")
     from transformers import AutoModelForCausalLM
 

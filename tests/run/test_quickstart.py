@@ -23,7 +23,7 @@ from strop.run.quickstart import run
 def test_the_run_says_that_its_model_is_asked_for_no_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: bool
 ) -> None:
-    """Later evaluations know the model by its folder alone, and ask as the run's configuration says."""
+    """Later evaluations find the model by its folder only, and ask as the run's configuration says."""
     begun: list[RunConfig] = []
 
     def begin(config: RunConfig, *arguments: object, **more: object) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs: the same from its config.json alone, after Ctrl-C, after kill -9 at any moment, across epochs."""
+"""Whole runs: the same from its config.json only, after Ctrl-C, after kill -9 at any moment, across epochs."""
 
 from __future__ import annotations
 

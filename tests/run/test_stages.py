@@ -18,8 +18,9 @@ from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data.history import read_pass_rates
 from strop.data.sampler import NoProblemsLeft
 from strop.run.curriculum import Curriculum
+from strop.run.measuring import evaluate_model
+from strop.run.models import configure
 from strop.run.run import Interrupted, resume, train
-from strop.run.tasks import configure, evaluate_model
 from strop.training import checkpoint
 from strop.verifiers.base import Verifier
 from strop_verify.verdict import Status
@@ -257,7 +258,7 @@ def test_measuring_a_finished_run_gives_what_it_measured_itself(tmp_path: Path) 
     stages = 'stages=[{steps=1}, {set={"sampling.max_new_tokens"=16}}]'
     sets = (stages, "steps=2", "evaluation.every=2", "evaluation.top_p=0.9", "evaluation.temperature=0.7")
     outcome = train(small_config(*sets, f"verifier={{piece='{__name__}:Even'}}"), tmp_path / "run", SilentView())
-    found = evaluate_model(configure(str(tmp_path / "run")), 2, None, SilentView())
+    found = evaluate_model(configure(str(tmp_path / "run")), 2, SilentView())
     own = outcome.evaluations[2].summary()
     assert 0 < own["pass_rate"] < 1
     apart = {"seconds", "weight_version"}

@@ -1,4 +1,4 @@
-"""`strop status` from the folder alone: alive, ended, dead, elsewhere."""
+"""`strop status` from the folder only: alive, ended, dead, elsewhere."""
 
 from __future__ import annotations
 

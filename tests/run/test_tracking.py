@@ -92,7 +92,7 @@ def test_wandb_writes_a_local_run_without_secrets(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_trackio_keeps_a_run_on_this_machine(tmp_path: Path) -> None:
-    """In a process of its own: it starts threads, and reads where it keeps things when it is imported."""
+    """Runs in a separate process, because trackio starts threads and reads its paths on import."""
     pytest.importorskip("trackio", reason='needs the extra trackio: pip install "strop[trackio]"')
     program = (
         "from pathlib import Path\nfrom strop.run.folder import RunFolder\n"

@@ -33,7 +33,7 @@ def served() -> Iterator[Running]:
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STROP_TEST_EVAL_KEY", "eval-key")
+    monkeypatch.setenv("STROP_ENDPOINT_KEY", "eval-key")
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measure(problems: Path, out: Path, *arguments: str) -> dict[str, Any]:
     done = CliRunner().invoke(
-        app, ["eval", *arguments, "--benchmark", str(problems), "--out", str(out), "--json",
-         "--set", "verifier=ExactMatch", *(() if "--budget" in arguments else ("--budget", "20"))]
+        app, ["eval", "--benchmark", str(problems), "--out", str(out), "--json",
+         "--set", "verifier=ExactMatch", "--set", "sampling.max_new_tokens=20", *arguments]
     )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -61,10 +61,10 @@ def samples(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_samples_are_those_of_the_model_itself(tmp_path: Path, served: Running, problems: Path) -> None:
     export(tiny_qwen3().model, byte_tokenizer(chat=True), tmp_path / "model")
-    common = ("--temperature", "0", "--samples", "2", "--template", "ChatTemplate", "--no-instruct")
+    common = ("--set", "sampling.temperature=0", "--samples", "2", "--set", "data.template.instruct=false")
     out = tmp_path / "out"
     measure(problems, out, f"here={tmp_path / 'model'}", *common)
-    remote = ("there=tiny", "--endpoint", served.url, "--api-key-env", "STROP_TEST_EVAL_KEY", *common)
+    remote = ("there=tiny", "--endpoint", served.url, *common)
     report = measure(problems, out, *remote)
     here, there = samples(out / "here"), samples(out / "there")
     assert len(there) == 6
@@ -118,9 +118,10 @@ def test_a_refused_budget_names_its_flag_which_then_serves(tmp_path: Path, probl
 
     with serving(answer) as server:
         common = ("tiny", "--endpoint", server.url, "--samples", "1")
-        with pytest.raises(InputError, match=r"strop eval asks for fewer than 20 by --budget$"):
+        with pytest.raises(InputError, match=r"strop eval asks for fewer than 20 by --set sampling.max_new_tokens"):
             measure(problems, tmp_path / "out", *common)
-        measure(problems, tmp_path / "out", *common, "--budget", "8")  # the same folder, in which no sample lies
+        # The same folder, in which no sample lies.
+        measure(problems, tmp_path / "out", *common, "--set", "sampling.max_new_tokens=8")
     assert [row["completion"] for row in samples(tmp_path / "out" / "tiny")] == ["4", "4", "4"]
 
 
@@ -135,7 +136,7 @@ def test_a_parameter_that_is_not_known_is_no_matter_of_the_budget(tmp_path: Path
 def test_a_served_models_limit_names_the_budget(tmp_path: Path, problems: Path) -> None:
     with (
         endpoint(limits=ServeLimits(grace=1.0, new_tokens=8)) as limited,
-        pytest.raises(InputError, match=r"exceeds this endpoint's limit of 8\); .* by --budget"),
+        pytest.raises(InputError, match=r"exceeds this endpoint's limit of 8\); .* by --set sampling.max_new_tokens"),
     ):
         measure(problems, tmp_path / "out", "tiny", "--endpoint", limited.url)
 
@@ -144,7 +145,7 @@ def test_what_was_sampled_before_an_endpoint_died_is_kept_and_gone_on_with(
     tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.0)
-    common = ("tiny", "--samples", "1", "--concurrency", "1")
+    common = ("tiny", "--samples", "1", "--set", "engine.slots=16")
 
     def dies(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
         return said("4") if number <= 2 else (503, {}, {})
@@ -159,11 +160,14 @@ def test_what_was_sampled_before_an_endpoint_died_is_kept_and_gone_on_with(
     assert [row["completion"] for row in samples(tmp_path / "out" / "tiny")] == ["4", "4", "4"]
 
 
-def test_a_wrong_key_and_a_wrong_name_are_told(tmp_path: Path, served: Running, problems: Path) -> None:
+def test_a_wrong_key_and_a_wrong_name_are_told(
+    tmp_path: Path, served: Running, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="serves 'tiny'"):
+        measure(problems, tmp_path / "b", "other", "--endpoint", served.url)
+    monkeypatch.delenv("STROP_ENDPOINT_KEY")
     with pytest.raises(InputError, match="wants its key"):
         measure(problems, tmp_path / "a", "tiny", "--endpoint", served.url)
-    with pytest.raises(InputError, match="serves 'tiny'"):
-        measure(problems, tmp_path / "b", "other", "--endpoint", served.url, "--api-key-env", "STROP_TEST_EVAL_KEY")
 
 
 def asked(engine: EndpointEngine, text: str, n: int = 1, **sampling: Any) -> list[Any]:
@@ -177,7 +181,7 @@ def asked(engine: EndpointEngine, text: str, n: int = 1, **sampling: Any) -> lis
 
 def test_the_engine_counts_what_it_asks_for(served: Running) -> None:
     engine = EndpointEngine(
-        ChatEndpoint(url=served.url, model="tiny", api_key_env="STROP_TEST_EVAL_KEY", prompt_price=1e6), 4
+        ChatEndpoint(url=served.url, model="tiny", api_key_env="STROP_ENDPOINT_KEY", prompt_price=1e6), 4
     )
     found = asked(engine, "3+é=", n=3, max_new_tokens=9, top_k=50, top_p=0.9)
     assert len({completion.text for completion in found}) == 3  # each sample has a seed of its own

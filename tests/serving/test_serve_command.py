@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.cli import app
 from strop.model.files import export
-from strop.run.benchmark_plan import parse_models
 from strop.run.folder import RunFolder
+from strop.run.models import parse_models
 from strop.run.serve_model import client_name
 from strop.training.checkpoint import folder_of
 

@@ -10,8 +10,7 @@ import pytest
 from strop.base.types import Verdict
 from strop.cli import main
 from strop.cli.verify_commands import summarise
-from strop.verifiers.code_cases import summary
-from strop.verifiers.math_cases import Judged
+from strop.verifiers.cases import Judged, summary
 from strop_verify.code.outcome import CodeResult, Outcome
 from strop_verify.verdict import Status
 

@@ -7,17 +7,13 @@ from typing import Annotated
 import typer
 
 from strop.cli import (
-    ablate_command,
     data_commands,
-    env_commands,
     eval_commands,
-    fit_command,
     inspect_commands,
+    lab_commands,
     model_commands,
-    plan_command,
     run_commands,
     runs_commands,
-    verify_code_commands,
     verify_commands,
 )
 
@@ -56,19 +52,19 @@ app.add_typer(inspect_commands.recipes_app, name="recipes", short_help="List wha
 app.command("settings", short_help="Print every setting, or those of a part.")(inspect_commands.settings)
 app.add_typer(verify_commands.verify_app, name="verify", short_help="Run verifiers over files of cases.")
 verify_commands.verify_app.command("code", short_help="Judge programs by their tests, in the sandbox.")(
-    verify_code_commands.code
+    verify_commands.code
 )
-app.add_typer(env_commands.env_app, name="env", short_help="Check an environment of several turns.")
+app.add_typer(verify_commands.env_app, name="env", short_help="Check an environment of several turns.")
 app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
-app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(fit_command.fit)
-app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(ablate_command.ablate)
+app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(lab_commands.fit)
+app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(lab_commands.ablate)
 app.command("report", short_help="Write one HTML page on a run, or on several compared.")(runs_commands.report)
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
 app.command("status", short_help="Say what a run is doing, from its folder.")(runs_commands.status)
 app.command("dashboard", short_help="Follow runs in a browser.")(runs_commands.dashboard)
 app.add_typer(runs_commands.runs_app, name="runs", short_help="List, compare, rename and delete runs.")
-app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(plan_command.plan)
+app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(lab_commands.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Say what this machine has and lacks.")(inspect_commands.doctor)
 app.command("smoke", short_help="Try what training here rests on: pass or fail.")(inspect_commands.smoke)

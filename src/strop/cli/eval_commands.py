@@ -14,8 +14,6 @@ from strop.cli.options import (
     Plain,
     Recipe,
     Sets,
-    Source,
-    SourcePath,
     allow,
     print_json,
     print_markdown,
@@ -33,14 +31,13 @@ Models = Annotated[
     ),
 ]
 Benchmarks = Annotated[
-    str | None, typer.Option("--benchmark", metavar="NAME,…", help="What to measure on; see strop eval --list.")
+    str | None,
+    typer.Option(
+        "--benchmark", metavar="NAME,…", help="What to measure on: names of --list, held_out, or files of problems."
+    ),
 ]
 ProtocolName = Annotated[
     str | None, typer.Option("--protocol", metavar="NAME", help="Measure as a paper does; see strop eval --list.")
-]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Where the benchmarks' files lie; by default the hub."),
 ]
 EvalOut = Annotated[
     Path | None,
@@ -51,18 +48,6 @@ Samples = Annotated[
     typer.Option(metavar="N", help="Completions of each problem, 4 by default; aime24=64,math500=4 for some."),
 ]
 Limit = Annotated[int | None, typer.Option(help="The first so many problems only.", min=1)]
-Temperature = Annotated[
-    float | None, typer.Option(help="0 is greedy; by default the run's own, or the protocol's.", min=0)
-]
-TopP = Annotated[float | None, typer.Option(help="Nucleus of the sampling.", max=1)]
-Budget = Annotated[int | None, typer.Option(help="Completion tokens.", min=1)]
-Template = Annotated[
-    str | None, typer.Option(metavar="NAME", help="ChatTemplate, Plain, OpenReasonerZero or module:Class.")
-]
-Instruct = Annotated[
-    bool | None,
-    typer.Option("--instruct/--no-instruct", help="Ask for the form of the answer.", show_default=False),
-]
 EndpointUrl = Annotated[
     str | None,
     typer.Option(
@@ -71,16 +56,89 @@ EndpointUrl = Annotated[
         help="Ask models behind an OpenAI-compatible endpoint (http://HOST:PORT/v1); MODEL is a name there.",
     ),
 ]
-KeyEnv = Annotated[
-    str | None, typer.Option("--api-key-env", metavar="NAME", help="The environment variable with the endpoint's key.")
-]
-Concurrency = Annotated[int, typer.Option(help="Requests to the endpoint at a time.", min=1)]
-Seed = Annotated[int, typer.Option(help="Of the samples of benchmarks.", min=0)]
+Seed = Annotated[int | None, typer.Option(help="Of the samples; by default 0, or the run's on its problems.", min=0)]
 List = Annotated[bool, typer.Option("--list", help="List benchmarks and protocols, and end.")]
 Metrics = Annotated[
     str | None,
     typer.Option("--metric", metavar="NAME,…", help="Columns of the table: avg, pass, maj, pass@K, maj@K."),
 ]
+
+RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "unparsed_rate", "truncation_rate")
+LABELS = {"interval": "95 % interval", "trained_on": "problems seen in training", "mean_length": "mean tokens"}
+DEFAULT_SAMPLES = 4
+
+
+def evaluate(
+    models: Models = None,
+    benchmark: Benchmarks = None,
+    protocol: ProtocolName = None,
+    recipe: Recipe = None,
+    sets: Sets = [],  # noqa: B006  (typer copies it)
+    samples: Samples = None,
+    limit: Limit = None,
+    seed: Seed = None,
+    out: EvalOut = None,
+    endpoint: EndpointUrl = None,
+    metric: Metrics = None,
+    imports: Imports = [],  # noqa: B006
+    show_list: List = False,
+    plain: Plain = False,
+    as_json: Json = False,
+) -> None:
+    """Measure models on problems with checkable answers: the problems a run held out, or benchmarks.
+
+    A run is measured on the problems it held out, unless --set data.source names others. With --benchmark or --protocol
+    one or more models are measured on the same terms; every sample is kept, and the same command goes on after an
+    interruption. --set changes sampling, template and verifier. Progress goes to standard error, so that --json leaves
+    standard output to the result.
+
+    \b
+    strop eval runs/quickstart
+    strop eval runs/first --set data.source=gsm8k --set data.path=test.jsonl --samples 8
+    strop eval Qwen/Qwen3-0.6B --set data.source=reasoning-gym:chain_sum --limit 200 --json
+    strop eval base=Qwen/Qwen3-0.6B runs/first --benchmark aime24,math500 --protocol skywork --out evals/first
+    strop eval runs/first@all --benchmark math500 --samples 4 --out evals/steps
+    strop eval Qwen/Qwen3-0.6B --recipe few.toml --benchmark exam.jsonl --set sampling.temperature=0
+    strop eval Qwen/Qwen3-8B --endpoint http://127.0.0.1:8000/v1 --benchmark math500
+    strop eval --list
+    """
+    if show_list:
+        _list(as_json)
+        return
+    from strop.base.types import InputError
+    from strop.run.status import free_folder
+
+    allow(imports, sets)
+    if not models:
+        raise InputError("name what to measure: a run folder, a model folder or a hub name (see strop eval --help)")
+    if benchmark is None and protocol is None:
+        _refuse_benchmark_options({"--out": out, "--metric": metric, "--endpoint": endpoint}, models)
+        _on_own_problems(models[0], limit, recipe, sets, samples, seed, plain, as_json)
+        return
+    from strop.evaluation import protocols
+    from strop.evaluation.benchmarks import benchmarks_named
+    from strop.report.evaluation_report import write_report
+
+    base = protocols.protocol(protocol)
+    measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
+    chosen = protocols.changed(base, samples, _parts(metric), measured)
+    if endpoint is None:
+        from strop.run import preflight
+
+        for model in models:
+            preflight.using(model, recipe, sets)
+    from strop.run.measuring import BenchmarkPlan, measure
+    from strop.run.models import parse_models
+
+    folder = out if out is not None else free_folder("eval")
+    named = parse_models(models)
+    plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, recipe, tuple(sets), endpoint)
+    stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
+    with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
+        grid = measure(plan, view)
+    _finish(write_report(grid, folder, chosen.metrics), folder, as_json)
+
+
 Baseline = Annotated[
     str | None, typer.Option(metavar="MODEL", help="What the others are compared with; by default the first.")
 ]
@@ -93,103 +151,6 @@ Averages = Annotated[
         show_default=False,
     ),
 ]
-
-RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "unparsed_rate", "truncation_rate")
-LABELS = {"interval": "95 % interval", "trained_on": "problems seen in training", "mean_length": "mean tokens"}
-DEFAULT_SAMPLES = 4
-
-
-def evaluate(
-    models: Models = None,
-    benchmark: Benchmarks = None,
-    protocol: ProtocolName = None,
-    data: Data = None,
-    out: EvalOut = None,
-    source: Source = None,
-    path: SourcePath = None,
-    samples: Samples = None,
-    limit: Limit = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    budget: Budget = None,
-    template: Template = None,
-    instruct: Instruct = None,
-    metric: Metrics = None,
-    baseline: Baseline = None,
-    averages: Averages = [],  # noqa: B006  (typer copies it)
-    endpoint: EndpointUrl = None,
-    api_key_env: KeyEnv = None,
-    concurrency: Concurrency = 16,
-    seed: Seed = 0,
-    recipe: Recipe = None,
-    sets: Sets = [],  # noqa: B006
-    imports: Imports = [],  # noqa: B006
-    show_list: List = False,
-    plain: Plain = False,
-    as_json: Json = False,
-) -> None:
-    """Measure models on problems with checkable answers: the problems a run held out, or benchmarks.
-
-    A run folder is measured on the problems it held out, unless --source names others. With --benchmark or --protocol
-    one or more models are measured as papers measure them; every sample is kept, and the same command goes on after an
-    interruption. Progress goes to standard error, so that --json leaves standard output to the result.
-
-    \b
-    strop eval runs/quickstart
-    strop eval runs/first --source gsm8k --path test.jsonl --samples 8
-    strop eval Qwen/Qwen3-0.6B --source reasoning-gym:chain_sum --limit 200 --json
-    strop eval base=Qwen/Qwen3-0.6B runs/first --benchmark aime24,math500 --protocol skywork --out evals/first
-    strop eval runs/first@all --benchmark math500 --data benchmarks --samples 4 --out evals/steps
-    strop eval Qwen/Qwen3-8B --endpoint http://127.0.0.1:8000/v1 --benchmark math500
-    strop eval --list
-    """
-    if show_list:
-        _list(as_json)
-        return
-    from strop.base.types import InputError
-    from strop.run.status import free_folder
-
-    allow(imports, sets)
-    named = _named(models)
-    if benchmark is None and protocol is None:
-        only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template,
-                "--endpoint": endpoint, "--instruct": instruct, "--average": averages or None}  # fmt: skip
-        _refuse_benchmark_options(only, named)
-        changes = [*sets]
-        changes += [] if top_p is None else [f"sampling.top_p={top_p}"]
-        changes += [] if budget is None else [f"sampling.max_new_tokens={budget}"]
-        _on_held_out(named[0], source, path, limit, recipe, changes, samples, temperature, plain, as_json)
-        return
-    if source is not None or path is not None:
-        raise InputError("--source and --path go without --benchmark and --protocol; name a file with --benchmark FILE")
-    from strop.evaluation import protocols
-    from strop.evaluation.benchmarks import benchmarks_named
-    from strop.report.evaluation_report import parse_average, write_report
-
-    best_by = dict(parse_average(text) for text in averages)
-    base = protocols.protocol(protocol)
-    measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
-    chosen = protocols.changed(
-        base, temperature=temperature, top_p=top_p, budget=budget, samples=samples,
-        metrics=_parts(metric), instruct=instruct, measured=measured,
-        template=None if template is None else protocols.template_named(template),
-    )  # fmt: skip
-    if endpoint is None:
-        from strop.run import preflight
-
-        for model in named:
-            preflight.using(model, recipe, sets)
-    from strop.run import benchmark_plan, benchmarking
-
-    folder = out if out is not None else free_folder("eval")
-    remote = None if endpoint is None else benchmark_plan.RemoteEndpoint(endpoint, api_key_env, concurrency)
-    plan = benchmark_plan.BenchmarkPlan(
-        benchmark_plan.parse_models(named), measured, chosen, folder, data, limit, seed, recipe, tuple(sets), remote
-    )
-    stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
-    with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
-        grid = benchmarking.measure(plan, view)
-    _finish(write_report(grid, folder, chosen.metrics, baseline, best_by), folder, as_json)
 
 
 def compare(
@@ -205,7 +166,7 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Table, paired comparison, best model and pictures of kept evaluations, from their files only.
+    """Table, paired comparison, best model and pictures of kept evaluations, from their files.
 
     Several folders are put together. Pictures: avg@N against the response budget, transfer between domains, and pass
     rates problem by problem against the baseline.
@@ -226,26 +187,26 @@ def compare(
     _finish(value, target, as_json)
 
 
-def _on_held_out(
-    model: str, source: str | None, path: str | None, limit: int | None, recipe: str | None, changes: list[str],
-    samples: str | None, temperature: float | None, plain: bool, as_json: bool,
+def _on_own_problems(
+    model: str, limit: int | None, recipe: str | None, sets: list[str], samples: str | None, seed: int | None,
+    plain: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """One model on the problems that its run held out, or on those of a source."""
+    """One model on the problems that its run held out, or on those of the source that its configuration names."""
     from strop.base.types import InputError
 
     if samples is not None and not (samples.isdecimal() and int(samples) > 0):
-        raise InputError(f"--samples {samples}: must be a number of at least 1 (NAME=N is of benchmarks: --benchmark)")
+        raise InputError(f"--samples {samples}: must be a number of at least 1 (NAME=N is for --benchmark)")
     from strop.run import preflight
 
-    preflight.measuring(model, recipe, changes, source, path)  # before torch takes its seconds to load
-    from strop.run import tasks
-    from strop.run.benchmark_plan import parse_model
+    preflight.measuring(model, recipe, sets)  # before torch takes its seconds to load
+    from strop.run.measuring import evaluate_model
+    from strop.run.models import configure, parse_model
 
     named = parse_model(model)
-    config = tasks.configure(named.place, recipe, changes, source, path, limit, named.step)
+    setup = configure(named, recipe, sets, limit=limit)
     count = DEFAULT_SAMPLES if samples is None else int(samples)
     with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
-        found = tasks.evaluate_model(config, count, temperature, view, named.stored)
+        found = evaluate_model(setup, count, view, named, seed)
     shown = {LABELS.get(name, name.replace("_", " ")): (name, value) for name, value in found.items()}
     rows = [(label, _readable(*of)) for label, of in shown.items() if of[0] != "weight_version"]
     show(as_json, found, lambda: print_table(("", named.label), rows))
@@ -288,22 +249,14 @@ def _list(as_json: bool) -> None:
     show(as_json, value, lines)
 
 
-def _named(models: list[str] | None) -> list[str]:
-    from strop.base.types import InputError
-
-    if not models:
-        raise InputError("name what to measure: a run folder, a model folder or a hub name (see strop eval --help)")
-    return models
-
-
 def _refuse_benchmark_options(options: Mapping[str, object], models: list[str]) -> None:
     from strop.base.types import InputError
 
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise InputError(
-            f"{given[0]} belongs to benchmarks; name some with --benchmark (a file of problems is one too), or a "
-            "paper's with --protocol"
+            f"{given[0]} is for benchmarks; name some with --benchmark (a file of problems is one too), or a paper's "
+            "with --protocol"
         )
     if len(models) > 1:
         raise InputError(

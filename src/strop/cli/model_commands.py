@@ -54,14 +54,14 @@ def sample(
 
     allow(imports, sets)
     preflight.using(model, recipe, sets, source, path)  # says what is wrong before torch takes its seconds to load
-    from strop.run import tasks
-    from strop.run.benchmark_plan import parse_model
+    from strop.run.answering import sample_model
+    from strop.run.models import configure, parse_model
 
     named = parse_model(model)
-    asked = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
+    setup = configure(named, recipe, sets, source, path, limit)
     prompts = None if prompt is None else [prompt]
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
-        answers = tasks.sample_model(asked, prompts, count, temperature, max_new_tokens, seed, view, named.stored)
+        answers = sample_model(setup, prompts, count, temperature, max_new_tokens, seed, view, named)
     if as_json:
         print_json(answers)
         return
@@ -104,9 +104,9 @@ def export(
     preflight.checkpoint(folder, named or step)
     taken = int(named) if named else folder.checkpoint_steps()[-1] if step is None else step
     from strop.model.location import asks_plainly
-    from strop.run import tasks
+    from strop.run.models import export_checkpoint
 
-    written = tasks.export_checkpoint(folder.path, out, taken, adapter)
+    written = export_checkpoint(folder.path, out, taken, adapter)
     print(f"step {taken} of {folder.path}:", file=sys.stderr)
     if out is not None and asks_plainly(folder.path):
         print("its prompts asked for no form of the answer; use it with data.template.instruct=false", file=sys.stderr)

@@ -161,7 +161,7 @@ def followed(wanted: bool, run: Path, view: View) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from strop.dashboard.follow import following
+    from strop.dashboard.app import following
 
     with following(run, view):
         yield

@@ -73,7 +73,7 @@ def _value(raw: str) -> Any:
 
 
 def _json(raw: str) -> Any:
-    """A table or a list that is written as JSON has it; any other text as it is."""
+    """Parse a table or list written as JSON; return any other text unchanged."""
     if raw.startswith(("{", "[")):
         with contextlib.suppress(json.JSONDecodeError, RecursionError):
             return json.loads(raw)
@@ -122,7 +122,7 @@ def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str, a
 
 
 def _inner(model: type[BaseModel], path: str) -> str:
-    """What to give in place of a single value where settings or a piece stand."""
+    """Say what to write instead of a single value for a section of settings or a piece."""
     if issubclass(model, Piece) and inspect.isabstract(model):
         return f"name one of {', '.join(sorted(choices(model)))}"
     return f"it is a section; set one of {', '.join(path + name for name in model.model_fields)}"
@@ -134,7 +134,7 @@ def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def _admits_none(model: type[BaseModel], key: str) -> bool:
-    """Whether `none` means None there; a choice may well be called "none"."""
+    """Whether the field takes None, so that `none` means None; a choice may also be called "none"."""
     return type(None) in get_args(field_type(model, key))
 
 
@@ -149,7 +149,7 @@ def _unknown(path: str, key: str, value: Any, model: type[BaseModel]) -> str:
 
 
 def explain(error: ValidationError) -> str:
-    """The first complaint of pydantic as one line: key, value, reason."""
+    """The first error of a pydantic validation in one line: key, value, reason."""
     first, *others = error.errors(include_url=False)
     loc, reason = first["loc"], complaint(first)
     if loc[-1:] == ("bool",):  # the first alternative of a union, which pydantic names

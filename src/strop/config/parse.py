@@ -18,7 +18,7 @@ from strop.orchestration.settings import RaySettings
 
 
 def validated(config: RunConfig) -> RunConfig:
-    """The configuration itself, when its settings do not contradict each other in any stage.
+    """Return the configuration after checking that its settings do not contradict each other in any stage.
 
     Raises:
         InputError: one line that names the keys, their values and the way out.

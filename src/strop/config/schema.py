@@ -22,7 +22,7 @@ from strop.data.templates import Instruction
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
 from strop.environments.base import Environment
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, CriticSettings, LearnerSettings

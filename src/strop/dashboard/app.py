@@ -13,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
+import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -26,10 +29,13 @@ import uvicorn
 from pydantic import ValidationError
 
 from strop.base.interrupt import on_interrupt
-from strop.base.types import InputError
+from strop.base.types import InputError, StropError
+from strop.base.view import View
 from strop.config.edits import explain
 from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.serving.listening import QuietServer, host_of, is_loopback, listen
+from strop_verify.child_process import ChildProcess, connect_to_parent, start_module, thread_environment
+from strop_verify.framing import Channel
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -182,3 +188,60 @@ def background(runs: Sequence[Path]) -> Iterator[str]:
     finally:
         server.stop()
         thread.join()
+
+
+NICENESS = 10
+LOOK_SECONDS = 0.2
+
+
+@contextmanager
+def following(run: Path, view: View) -> Iterator[None]:
+    """A dashboard of the run in this folder while the block runs.
+
+    Raises:
+        StropError: its process cannot be started.
+    """
+    output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
+    child, end = start_module("strop.dashboard.app", thread_environment(1), output)
+    channel = Channel(end)
+    try:
+        view.note(f"dashboard: {_address(run, channel, child)}")
+        yield
+    finally:
+        channel.close()
+        child.end()
+        child.close()
+
+
+def _address(run: Path, channel: Channel, child: ChildProcess) -> str:
+    try:
+        channel.send_all(str(run.resolve()).encode())
+        return channel.next().decode()
+    except (EOFError, OSError) as error:
+        raise StropError(f"the dashboard's process {child.exit_reason()}") from error
+
+
+def main() -> None:
+    """Serve the process that started this one: say where at once, and answer as soon as there is a run."""
+    os.nice(NICENESS)
+    channel = Channel(connect_to_parent())
+    run = Path(channel.next().decode())
+    try:
+        listening, url = opened(PORT)
+    except InputError:
+        listening, url = opened(0)
+    channel.send_all(url.encode())
+    DashboardServer(_begun(run), listening).run()
+
+
+def _begun(run: Path) -> FollowedRuns:
+    """The run once its folder is there and whole; a former one in its place may be removed meanwhile."""
+    while True:
+        try:
+            return FollowedRuns([run])
+        except InputError:
+            time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

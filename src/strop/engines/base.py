@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, OpenRequests, PauseMode, Request, Sampling, Scores
-from strop.engines.requests import RequestLimits, checked
-from strop.engines.slots import SlotEntry
+from strop.engines.requests import RequestLimits, SlotEntry, checked
 
 Row = Sequence[float] | NDArray[np.int64] | NDArray[np.float32]
 
@@ -60,7 +59,7 @@ class BaseEngine(ABC):
         """Refuse sampling that no request could have here, before there is one.
 
         Raises:
-            InputError: see `Plan.of`.
+            InputError: see `ContinuationPlan.of`.
         """
         ContinuationPlan.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
 

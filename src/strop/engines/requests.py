@@ -1,4 +1,4 @@
-"""The limits of an engine's requests, and the check of a request against it."""
+"""Requests inside an engine: their limits, the check against them, and the state of one that waits or runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, IntArray
-from strop.engines.continuation import ContinuationPlan, StopStrings, StopWatch
+from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
 from strop.engines.protocol import Request, Sampling
-from strop.engines.slots import SlotEntry
+from strop.engines.sampling import stream_key
 from strop.model.attention_kinds import longest_sequence
 
 
@@ -66,6 +67,39 @@ class RequestLimits:
     def stop_ids(self, sampling: Sampling) -> tuple[int, ...]:
         """Every id that ends a completion drawn like this."""
         return tuple(sorted({*self.end_ids, *sampling.stop_token_ids}))
+
+
+@dataclass(eq=False)
+class SlotEntry:
+    """A submitted request: its next samples wait, `donor` is the slot that last held its prompt."""
+
+    request: Request
+    ids: NDArray[np.int64]
+    stop_ids: tuple[int, ...]
+    plan: ContinuationPlan
+    watch: StopWatch
+    next_index: int = 0
+    donor: int | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Samples that have not been given a slot yet."""
+        return self.request.n - self.next_index
+
+    @property
+    def prefix(self) -> NDArray[np.int64]:
+        """The prompt but its last token, which the first decoding step feeds."""
+        return self.ids[:-1]
+
+
+class RunningSequence:
+    """One running sample."""
+
+    def __init__(self, entry: SlotEntry, index: int) -> None:
+        self.entry = entry
+        self.index = index
+        self.key = stream_key(entry.request.seed, index)
+        self.chain = Chain(entry.plan.continuation(self.key), entry.watch)
 
 
 def checked(

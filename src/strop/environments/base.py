@@ -130,13 +130,9 @@ class Environment(Piece):
     """
 
     modules: ClassVar[tuple[str, ...]] = (
-        "strop.environments.retry",
-        "strop.environments.calculator",
-        "strop.environments.python_tool",
-        "strop.environments.search",
         "strop.environments.games",
+        "strop.environments.tools",
         "strop.environments.outside",
-        "strop.environments.openenv",
         "strop.environments.agent",
     )
 

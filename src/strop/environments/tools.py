@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import math
+import operator
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from strop.base.types import Message, Problem, Verdict
+from strop.base.types import InputError, Message, Problem, Verdict
 from strop.environments.base import Environment, Reply, Session, Tool
+from strop_verify.sandbox.limits import MIB, Kind, Limits
+from strop_verify.sandbox.pool import shared
 from strop_verify.verdict import Status
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -222,3 +232,251 @@ class ToolSession(Session):
     def _within(self, result: str) -> str:
         limit = self._environment.result_characters
         return result if len(result) <= limit else f"{result[:limit]} … ({len(result)} characters, cut)"
+
+
+# Runs in the sandbox: earlier programs without their output, then the last one; a last expression is shown, as in a
+# notebook. What an earlier program raised was told when it ran.
+_DRIVER = '''
+import ast, contextlib, io, random, traceback
+random.seed({seed})
+names = {{"__name__": "__main__"}}
+def run(source):
+    tree = ast.parse(source)
+    shown = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<call>", "exec"), names)
+    if shown is not None:
+        value = eval(compile(ast.Expression(shown.value), "<call>", "eval"), names)
+        if value is not None:
+            print(repr(value))
+programs = {programs}
+for source in programs[:-1]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(BaseException):
+        run(source)
+try:
+    run(programs[-1])
+except BaseException as error:
+    print("".join(traceback.format_exception_only(error)).strip())
+'''
+
+
+class PythonTool(ToolEnvironment):
+    """One tool, `python`, of one argument, `code`; it returns what was printed, and the value of a last expression.
+
+    Fields:
+        seconds: wall time of one call, earlier programs included.
+        memory_mib_a_program: memory of one call.
+        sandboxes: calls that run at once in one process.
+        allow_unsafe: run programs even where this machine cannot isolate them (docs/sandbox.md).
+    """
+
+    seconds: Annotated[float, Field(gt=0, le=60)] = 6.0
+    memory_mib_a_program: Annotated[int, Field(ge=32)] = 512
+    sandboxes: Annotated[int, Field(ge=1)] = 2
+    allow_unsafe: bool = False
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The interpreter."""
+        code = {"type": "string", "description": "a program; what earlier calls defined is there"}
+        parameters = {"type": "object", "properties": {"code": code}, "required": ["code"]}
+        return (Tool("python", "Runs Python and returns what it prints.", parameters),)
+
+    def open_tools(self, problem: Problem, seed: int) -> Tools:
+        """An interpreter without a past."""
+        return _Interpreter(self, seed)
+
+
+class _Interpreter(Tools):
+    def __init__(self, environment: PythonTool, seed: int) -> None:
+        self._environment, self._seed = environment, seed
+        self._programs: list[str] = []
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """What the program printed.
+
+        Raises:
+            ToolFailed: it took too long, or too much memory; it is then as if it had not run.
+            RuntimeError: the sandbox failed.
+        """
+        environment = self._environment
+        limits = Limits(memory=environment.memory_mib_a_program * MIB, output=MIB)
+        sandbox = shared(limits, environment.sandboxes, environment.allow_unsafe)
+        programs = [*self._programs, arguments["code"]]
+        run = sandbox.run(_DRIVER.format(seed=self._seed, programs=json.dumps(programs)), b"", environment.seconds)
+        if run.ending.kind is Kind.SANDBOX_ERROR:
+            raise RuntimeError(f"the sandbox failed: {run.ending.detail}")
+        if run.ending.kind is not Kind.ENDED:
+            raise ToolFailed(f"{run.ending.kind}: {run.ending.detail}")
+        self._programs = programs
+        return run.stdout.decode("utf-8", "replace").rstrip("\n")
+
+
+# Robertson and Zaragoza, "The Probabilistic Relevance Framework", Section 3.5: usual values.
+SATURATION, LENGTH_WEIGHT = 1.2, 0.75
+
+
+class Search(ToolEnvironment):
+    """One tool, `search`, of one argument, `query`; it returns the passages that match best.
+
+    Fields:
+        corpus: a file with a passage a line; of lines of JSON (.jsonl), the value of `text`, behind that of `title`.
+        passages: how many a call returns.
+    """
+
+    corpus: str
+    passages: Annotated[int, Field(ge=1)] = 3
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The search."""
+        query = {"type": "string", "description": "a few words"}
+        parameters = {"type": "object", "properties": {"query": query}, "required": ["query"]}
+        return (Tool("search", "Finds passages that match a query.", parameters),)
+
+    def open_tools(self, problem: Problem, seed: int) -> Tools:
+        """The index, read once a process."""
+        return _Searcher(index_of(self.corpus), self.passages)
+
+
+class _Searcher(Tools):
+    def __init__(self, index: Bm25, passages: int) -> None:
+        self._index, self._passages = index, passages
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """The passages, best first."""
+        found = self._index.best(arguments["query"], self._passages)
+        return "\n".join(f"[{place + 1}] {text}" for place, text in enumerate(found)) or "nothing found"
+
+
+class Bm25:
+    """An inverted index of passages.
+
+    score(q, d) = Σ_w idf(w) · f (k + 1) / (f + k (1 − b + b |d| / mean |d|))
+    idf(w) = ln(1 + (N − n + 0.5) / (n + 0.5))
+
+    with f how often w stands in d, n in how many of the N passages, k = SATURATION and b = LENGTH_WEIGHT.
+    """
+
+    def __init__(self, passages: list[str]) -> None:
+        self._passages = passages
+        words = [_words(passage) for passage in passages]
+        mean = sum(map(len, words)) / max(len(words), 1)
+        self._weights: dict[str, list[tuple[int, float]]] = defaultdict(list)  # word: passages with its weight in each
+        for place, own in enumerate(words):
+            length = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * len(own) / mean)
+            for word, count in Counter(own).items():
+                self._weights[word].append((place, count * (SATURATION + 1) / (count + length)))
+
+    def best(self, query: str, count: int) -> list[str]:
+        """The `count` best passages that share a word with the query, best first, earlier ones before equals."""
+        scores: dict[int, float] = defaultdict(float)
+        for word in set(_words(query)):
+            found = self._weights.get(word, [])
+            idf = math.log(1 + (len(self._passages) - len(found) + 0.5) / (len(found) + 0.5))
+            for place, weight in found:
+                scores[place] += idf * weight
+        ranked = sorted(scores, key=lambda place: (-scores[place], place))
+        return [self._passages[place] for place in ranked[:count]]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+@lru_cache(maxsize=4)
+def index_of(corpus: str) -> Bm25:
+    """The index of a file.
+
+    Raises:
+        InputError: it cannot be read, or a line of it is not what its name says.
+    """
+    path = Path(corpus).expanduser()
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"environment.corpus={corpus}: cannot be read: {error}") from error
+    if path.suffix != ".jsonl":
+        return Bm25(lines)
+    try:
+        rows = [json.loads(line) for line in lines]
+        return Bm25([f"{row['title']}: {row['text']}" if "title" in row else row["text"] for row in rows])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"environment.corpus={corpus}: a line is no JSON object with `text`: {error}") from error
+
+
+LONGEST = 200  # characters of an expression
+LARGEST = 10**60  # of a number on the way
+_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+class Calculator(ToolEnvironment):
+    """One tool, `calculator`, of one argument, `expression`: + - * / // % ** and brackets over decimal numbers."""
+
+    @property
+    def inline(self) -> bool:
+        """Every call is bounded."""
+        return True
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The calculator."""
+        expression = {"type": "string", "description": "such as (3 + 4.5) * 2"}
+        parameters = {"type": "object", "properties": {"expression": expression}, "required": ["expression"]}
+        return (Tool("calculator", "Computes an arithmetic expression exactly.", parameters),)
+
+    def open_tools(self, problem: Problem, seed: int) -> Tools:
+        """A calculator has no state."""
+        return _Calculator()
+
+
+class _Calculator(Tools):
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """The value of the expression."""
+        return calculate(arguments["expression"])
+
+
+def calculate(expression: str) -> str:
+    """The value of an expression: exact where it is whole, else a decimal of twelve digits.
+
+    Raises:
+        ToolFailed: it is no arithmetic, divides by zero, or becomes too large.
+    """
+    if len(expression) > LONGEST:
+        raise ToolFailed(f"an expression has at most {LONGEST} characters")
+    try:
+        value = _value(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ToolFailed(f"{expression[:40]!r} is no arithmetic expression") from error
+    except ZeroDivisionError as error:
+        raise ToolFailed("division by zero") from error
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.12g}"
+
+
+def _value(node: ast.AST) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return _bounded(Fraction(str(node.value)))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+        value = _value(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Pow):
+            return _power(left, right)
+        if type(node.op) in _OPERATORS:
+            return _bounded(Fraction(_OPERATORS[type(node.op)](left, right)))
+    raise ValueError
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator != 1 or abs(exponent) > 200:
+        raise ToolFailed("an exponent is a whole number up to 200")
+    return _bounded(Fraction(base**exponent))
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(abs(value.numerator), value.denominator) > LARGEST:
+        raise ToolFailed("a number is too large")
+    return value

@@ -25,10 +25,9 @@ from strop.base.pieces import Settings, complaint
 from strop.base.types import InputError, Problem
 from strop.data.columns import NoColumn, Row
 from strop.data.reasoning_gym import ReasoningGym
-from strop.data.rows import HubDataset
-from strop.data.source import check_problem
+from strop.data.rows import HubDataset, RowSource
+from strop.data.source import check_problem, parse_source
 from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate
-from strop.evaluation.benchmark_files import SUFFIXES, hub_rows, local_rows, plain_name
 from strop.evaluation.benchmark_rows import (
     choice_question,
     column,
@@ -42,6 +41,95 @@ from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.gym import ReasoningGymScorer
 from strop.verifiers.math_verifier import MathVerifier
+
+SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
+
+
+def local_rows(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> Iterator[Row]:
+    """The rows of the benchmark `name` under `folder`, which may also be the very file.
+
+    A file belongs to a benchmark when its name, in lower case and without `-` and `_`, is one of the benchmark's names:
+    `aime24.parquet`, `AIME_2024.json`, `gsm8k_test.jsonl`; or when it lies in a sub-folder called so.
+
+    Args:
+        folder: a folder with a file (or a sub-folder of files) called as one of `stems`, or a file.
+        name: as users call the benchmark.
+        stems: its names in files, the preferred first, in lower case without `-` and `_`.
+        hub: what the hub calls it, for the message.
+
+    Raises:
+        InputError: nothing there is called so; says what was looked for, and how to get it.
+    """
+    files = [folder] if folder.is_file() else _find(folder, stems)
+    if not files:
+        raise InputError(not_found(folder, name, stems, hub))
+    number = 0
+    for file in files:
+        for row in read_rows(file):
+            number += 1
+            yield row._replace(number=number)
+
+
+def hub_rows(source: HubDataset, name: str, file: str) -> Iterator[Row]:
+    """The rows of a benchmark from the hub; `file` is what a local copy would be called.
+
+    Raises:
+        InputError: it cannot be had; says what was tried, and how a local copy is named instead.
+    """
+    try:
+        yield from source.rows()
+    except InputError as error:
+        raise InputError(
+            f"benchmark {name}: {error}; or put a copy into a folder as {file}.jsonl or {file}.parquet and "
+            "name the folder with --set evaluation.benchmark_data=FOLDER (from Python name the file itself)"
+        ) from error
+
+
+def not_found(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> str:
+    """The error message for a benchmark that a folder does not hold."""
+    if not folder.exists():
+        return f"evaluation.benchmark_data={folder}: there is no such folder"
+    looked = " or ".join(stems)
+    way_out = "" if hub is None else f" or leave out evaluation.benchmark_data to load {hub} from the hub (extra `hub`)"
+    return (
+        f"benchmark {name}: {folder} holds no file of it; looked for {looked} (case, - and _ aside) ending in "
+        f"{', '.join(SUFFIXES)}, and for sub-folders called so; save it there{way_out}"
+    )
+
+
+def read_rows(file: Path) -> Iterator[Row]:
+    """The rows of a `.jsonl`, `.jsonl.gz`, `.parquet` or `.json` file (an array of objects).
+
+    Raises:
+        InputError: the file cannot be read, or a row is broken (with its place).
+    """
+    if not file.name.endswith(SUFFIXES):
+        raise InputError(f"{file}: a benchmark's file ends in {', '.join(SUFFIXES)}")
+    source = parse_source(str(file))
+    assert isinstance(source, RowSource)
+    return source.rows()
+
+
+def plain_name(text: str) -> str:
+    """A name in lower case without `-` and `_`."""
+    return text.lower().replace("-", "").replace("_", "")
+
+
+def _find(folder: Path, stems: Sequence[str]) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    entries = sorted(folder.iterdir())
+    for stem in stems:
+        for suffix in SUFFIXES:
+            for entry in entries:
+                ending = entry.name.lower().endswith(suffix)
+                if ending and entry.is_file() and plain_name(entry.name[: -len(suffix)]) == stem:
+                    return [entry]
+        for entry in entries:
+            if entry.is_dir() and plain_name(entry.name) == stem:
+                return [file for file in sorted(entry.iterdir()) if file.name.lower().endswith(SUFFIXES)]
+    return []
+
 
 _WINDOW = re.compile(r"(\d{4}-\d{2}(?:-\d{2})?)\.\.(\d{4}-\d{2}(?:-\d{2})?)")
 _MOST_BYTES = 512 * 1024 * 1024  # of one problem's unpacked tests
@@ -185,13 +273,13 @@ class Benchmark(Settings):
         name: as users call it; `livecodebench:v5` and `reasoning-gym:TASK` with what they add.
         family: the name without window or task; sample counts of protocols go by name, then by family.
         title: the head of its column in tables.
-        kind: who judges it (`default_verifier`) and how it asks for the answer (`with_instruction`).
-        stems: names of its files, the preferred first (see `benchmark_files`).
+        kind: chooses the verifier (`default_verifier`) and the instruction (`with_instruction`).
+        stems: names of its files, the preferred first (see `local_rows`).
         hub: its data set on the hub.
         size: how many problems it is published with, where that is fixed.
         window: LiveCodeBench's contests.
         task: reasoning-gym's task.
-        path: a file of the user's own.
+        path: a file of the user.
     """
 
     name: str
@@ -212,7 +300,7 @@ class Benchmark(Settings):
 
 
 def default_verifier(kind: Kind, extract: Extract = "any") -> Verifier:
-    """Who judges a kind of benchmark."""
+    """The verifier for a kind of benchmark."""
     if kind == "gym":
         return ReasoningGymScorer(extract=extract)
     if kind == "code":
@@ -319,7 +407,7 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
     Args:
         found: which.
         data: a folder with its file, or the file; None reads the hub.
-        limit: the first so many only.
+        limit: read only the first so many.
 
     Raises:
         InputError: it cannot be found (says what was looked for), a row is broken (says where), or nothing is left.
@@ -345,15 +433,15 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
 def refuse_unjudged(
     name: str, problems: Sequence[Problem], verifier: Verifier, note: Callable[[str], None], other: str
 ) -> None:
-    """Say, before a model is loaded, which references the verifier can never judge.
+    """Report, before a model is loaded, references that the verifier can never judge.
 
     Args:
         name: of the benchmark.
-        note: receives a line where it is some of them.
+        note: called with a line if the verifier refuses some of them.
         other: how another verifier is named, for the message.
 
     Raises:
-        InputError: it can judge none.
+        InputError: it refuses all of them.
     """
     reasons = [(problem.id, reason) for problem in problems if (reason := verifier.refuses(problem)) is not None]
     if not reasons:
@@ -366,10 +454,10 @@ def refuse_unjudged(
 
 
 def with_instruction(template: PromptTemplate, kind: Kind, trained: bool = False) -> PromptTemplate:
-    """`template` asking for the answer in the form that the verifier of `kind` reads, where it says nothing yet.
+    """`template` with an instruction for the form of the answer that the verifier of `kind` reads, if it has none.
 
-    `Auto` is left as it is: it asks when it is resolved. With `trained` the template is that of the model's training: a
-    run that was trained on plain prompts is asked so; a chat's instruction may have been in the training data.
+    `Auto` is unchanged: it adds its instruction when it is resolved. With `trained`, the model was trained with this
+    template, so plain prompts stay plain.
     """
     if isinstance(template, ChatTemplate) and template.instruction is None and template.system is None:
         return template.model_copy(update={"instruction": INSTRUCTIONS[kind].text})
@@ -379,7 +467,7 @@ def with_instruction(template: PromptTemplate, kind: Kind, trained: bool = False
 
 
 def without_instruction(template: PromptTemplate) -> PromptTemplate:
-    """`template` asking nothing of the form of the answer, as protocols have it that add no prompt."""
+    """`template` without an instruction for the form of the answer."""
     if isinstance(template, Auto):
         return template.model_copy(update={"instruct": False})
     return template.model_copy(update={"instruction": None}) if isinstance(template, ChatTemplate) else template
@@ -410,11 +498,11 @@ def _problems(found: Benchmark, rows: Iterable[Row]) -> Iterator[Problem]:
 
 
 def _way_out(found: Benchmark) -> str:
-    """How a file of the user's own is measured whose columns have other names."""
+    """The way out for a user's file whose columns have other names."""
     if found.path is None:
         return ""
     columns = " ".join(f"--set data.source.columns.{name}=COLUMN" for name in ("prompt", "answer"))
-    return f"; rename it, or ask its problems as a source: strop eval MODEL --source {found.path} {columns}"
+    return f"; rename it, or ask its problems as a source: strop eval MODEL --set data.source={found.path} {columns}"
 
 
 def _problem(found: Benchmark, row: Row) -> Problem | None:

@@ -1,34 +1,209 @@
-"""Samples of every problem from an engine, judged as they arrive, beside those that are still being generated."""
+"""The one path that measures a model: problems, how they are asked, an engine → a result.
+
+    asked = ProblemSet("aime24", dataset, samples=16, sampling=sampling, verifier=verifier, seed=seed)
+    result = measure_set(engine, asked, judges)       # result.pass_rate, result.interval(), result.pass_at(8)
+
+Evaluations of a run while it trains, `strop eval`, `strop doctor --ask` and Python all end here. Completions are judged
+as they arrive, while others are still being generated.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
-from strop.base.view import View
-from strop.data.dataset import Dataset
+from strop.base.view import View, counted
+from strop.data.dataset import Dataset, Example, Instruct, make_example
+from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.environments.turns import counted, joined, next_turn, out_of_room, unspoken, within
+from strop.environments import turns
+from strop.environments.responder import Play
+from strop.environments.turns import joined, next_turn, out_of_room, unspoken, within
+from strop.evaluation import EvaluationSettings
+from strop.evaluation.benchmarks import (
+    HELD_OUT,
+    Benchmark,
+    benchmark,
+    default_verifier,
+    load_problems,
+    refuse_unjudged,
+    with_instruction,
+)
+from strop.evaluation.intervals import difference_interval
+from strop.evaluation.protocols import in_words
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
+from strop.verifiers.judges import OpenJudges
 from strop.verifiers.protocol import InlineJudge, Key, Responder
 from strop_verify.verdict import Status
 
 Progress = Callable[[int, int, Rollout], None]  # see `evaluate`
+SetProgress = Callable[[str, int, int], None]
 
 STALL_SECONDS = 1800.0
-POLL_SECONDS = 0.005  # between looks at a judge that others wait for
-OPEN_A_SLOT = 1.25  # trajectories that an environment begins: more would wait for the engine, and for each other
+POLL_SECONDS = 0.005  # between polls of the judge when only verdicts are outstanding
+OPEN_A_SLOT = 1.25  # open trajectories for each slot of the engine
+
+
+@dataclass(frozen=True, eq=False)
+class ProblemSet:
+    """Problems, and how a model is measured on them.
+
+    Attributes:
+        name: `held_out`, a benchmark's or a source's.
+        dataset: the problems with their prompts.
+        samples: completions of each problem, N of avg@N.
+        sampling: how completions are drawn.
+        verifier: judges them.
+        seed: of the samples; the same at every step of a run, so that points compare.
+        play: the environment of several turns; None: one turn.
+        every: in a run, measure after every so many steps.
+    """
+
+    name: str
+    dataset: Dataset
+    samples: int
+    sampling: Sampling
+    verifier: Verifier
+    seed: int
+    play: Play | None = None
+    every: int = 1
+
+    def due(self, step: int, last: int) -> bool:
+        """Whether to measure after `step` of `last`; step 0 is before training."""
+        return step % self.every == 0 or step == last
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What a pass rate on this set depends on, JSON-able; pass rates with equal terms are comparable.
+
+        The number of samples is left out: more samples make the rate more exact but measure the same.
+        """
+        return {
+            "problems": self.dataset.fingerprint,
+            "sampling": self.sampling.model_dump(mode="json"),
+            "verifier": self.verifier.model_dump(mode="json"),
+            "environment": None if self.play is None else self.play.environment.model_dump(mode="json"),
+        }
+
+
+def measure_set(
+    engine: Engine,
+    asked: ProblemSet,
+    judges: OpenJudges,
+    progress: Progress | None = None,
+    turn: Callable[[], None] | None = None,
+) -> EvaluationResult:
+    """The result of one set.
+
+    Args:
+        engine: idle; its weights are evaluated.
+        judges: the judges of verifiers, opened when first used.
+        progress, turn: see `evaluate`.
+
+    Raises:
+        StropError: see `evaluate`.
+    """
+    judge = judges.of(asked.verifier, asked.play)
+    return evaluate(
+        engine, asked.dataset, asked.samples, asked.sampling, asked.verifier, asked.seed, progress, judge=judge,
+        turn=turn,
+    )  # fmt: skip
+
+
+def measure(
+    engine: Engine,
+    sets: Sequence[ProblemSet],
+    judges: OpenJudges,
+    progress: SetProgress = lambda name, done, total: None,
+    turn: Callable[[], None] | None = None,
+) -> dict[str, EvaluationResult]:
+    """The results of several sets by name, one set after the other; `progress(name, done, total)` after each sample.
+
+    Raises:
+        StropError: see `evaluate`.
+    """
+    results: dict[str, EvaluationResult] = {}
+    for each in sets:
+
+        def report(done: int, total: int, rollout: Rollout, name: str = each.name) -> None:
+            progress(name, done, total)
+
+        results[each.name] = measure_set(engine, each, judges, report, turn)
+    return results
+
+
+def with_prompts(
+    name: str,
+    problems: Sequence[Problem],
+    template: PromptTemplate,
+    tokenizer: Tokenizer,
+    instruct: Instruct,
+    play: Play | None,
+    most: int,
+) -> Dataset:
+    """The problems with their prompts; prompts of more than `most` tokens are left out and counted.
+
+    Args:
+        instruct: the verifier's instruction for a problem.
+        play: the environment, which may change the instruction.
+
+    Raises:
+        InputError: no prompt is short enough.
+    """
+    told = [instruct(problem) for problem in problems]
+    if play is not None:
+        told = [play.environment.instruction(one) for one in told]
+    examples = [make_example(one, template, tokenizer, say) for one, say in zip(problems, told, strict=True)]
+    fitting = tuple(example for example in examples if len(example.prompt_ids) <= most)
+    if not fitting:
+        shortest = min(len(example.prompt_ids) for example in examples)
+        raise InputError(f"{name}: every prompt exceeds {most} tokens (the shortest has {shortest})")
+    return Dataset(name, fitting, len(examples) - len(fitting), most)
+
+
+def fitted(
+    sampling: Sampling,
+    examples: Iterable[Example],
+    room: int,
+    note: Callable[[str], None],
+    way_out: str = "; a lower data.max_prompt_tokens leaves such prompts out",
+) -> Sampling:
+    """`sampling` with no more new tokens than a model of `room` tokens has left after the longest prompt.
+
+    A lower budget applies to all examples, so it is noted with the problem that causes it; also with `way_out` where
+    half of the prompts leave room for the whole budget.
+    """
+    ordered = sorted(examples, key=lambda example: len(example.prompt_ids))
+    longest, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
+    tokens = len(longest.prompt_ids)
+    left = room - tokens
+    if left < 1:
+        raise InputError(
+            f"the longest prompt has {tokens} tokens, the model's limit is {room}; "
+            "lower data.max_prompt_tokens, which leaves longer prompts out"
+        )
+    if sampling.max_new_tokens <= left:
+        return sampling
+    helps = room - len(median.prompt_ids) >= sampling.max_new_tokens
+    note(
+        f"completions end at {left} tokens, not {sampling.max_new_tokens}: of the model's {room}, the prompt of "
+        f"problem {longest.problem.id!r} takes {tokens}{way_out if helps else ''}"
+    )
+    return sampling.model_copy(update={"max_new_tokens": left})
 
 
 def reporting_to(view: View) -> Progress:
-    """Shows a view how far an evaluation is, and the share that is right of what could be judged."""
+    """Reports progress to a view, with the pass rate over the samples judged so far."""
     right = judged = 0
 
     def progress(done: int, total: int, rollout: Rollout) -> None:
@@ -54,7 +229,7 @@ def evaluate(
 ) -> EvaluationResult:
     """Sample every problem `samples_per_problem` times and judge the completions.
 
-    A problem's samples depend on `seed` and its id alone, not on the other problems, so that two evaluations with the
+    A problem's samples depend only on `seed` and its id, not on the other problems, so that two evaluations with the
     same seed compare sample by sample.
 
     Args:
@@ -66,7 +241,7 @@ def evaluate(
         seed: of the samples.
         progress: called as `progress(done, total, rollout)` after each judged completion.
         stall_seconds: how long neither a completion nor a verdict may arrive.
-        judge: of `verifier`, which may work in processes of its own, or an environment in front of it; stays open.
+        judge: of `verifier`, which may work in other processes, or an environment in front of it; stays open.
             None judges in this process.
         turn: called between two steps of the engine; what it raises ends the evaluation.
 
@@ -139,7 +314,7 @@ def _collect(
 
 
 def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
-    """Take back what was asked of the engine, so that its next user does not meet our completions."""
+    """Cancel our requests, so that the engine's next user does not receive our completions."""
     if not engine.health().ok:
         return
     for request_id, samples in outstanding.items():
@@ -180,7 +355,7 @@ class _Tally:
         return len(self._verdicts)
 
     def begin(self, at_once: int) -> None:
-        """Where the environment speaks first: have it begin trajectories as long as fewer than `at_once` are open."""
+        """If the environment speaks first, let it begin trajectories while fewer than `at_once` are open."""
         while self._judge.speaks_first and self._begun < min(self.done + at_once, self.total):
             index, sample = divmod(self._begun, self._lengths.shape[1])
             problem = self._dataset[index].problem
@@ -194,7 +369,7 @@ class _Tally:
             raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
         if completion.finish_reason == "abort":
             raise StropError(f"evaluation: sample {key[1]} of {key[0]!r} was aborted")
-        turn = counted(completion, self._sampling, self._judge.turn_tokens)
+        turn = turns.counted(completion, self._sampling, self._judge.turn_tokens)
         whole = turn if observation is None else joined(key, self._waiting.get(key), observation, turn)
         self._submit(key, whole, turn)
 
@@ -205,7 +380,7 @@ class _Tally:
         self._judge.submit(key, problem, turn, _stream(self._seed, problem))
 
     def judged(self) -> list[tuple[int, Rollout]]:
-        """What was judged since the last call, each with the number of samples judged by then."""
+        """The samples judged since the last call, each with the number judged by then."""
         found: list[tuple[int, Rollout]] = []
         for key, answer in self._judge.poll():
             if isinstance(answer, Observation):
@@ -219,7 +394,7 @@ class _Tally:
         return found
 
     def next_turns(self) -> list[Request]:
-        """What is to be sampled next behind the observations that came in."""
+        """The requests that continue trajectories after their observations."""
         found, self._next = self._next, []
         return found
 
@@ -244,7 +419,7 @@ class _Tally:
 
     def result(self, version: int, seconds: float, sampling: Sampling) -> EvaluationResult:
         """Everything recorded, of completions drawn as `sampling` says."""
-        # What a truncated distribution gives is no estimate of the entropy of the whole one.
+        # Samples of a truncated distribution do not estimate the entropy of the whole one.
         whole = not sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
         usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))
@@ -275,3 +450,130 @@ def _stream(seed: int, problem: Problem) -> int:
 
 def _request_id(index: int) -> str:
     return f"evaluation-{index}"
+
+
+# ---------------------------------------------------------------------- while a run trains
+
+
+PREFIX = "evaluation"
+_TAKEN = ("pass_rate", "stderr", "entropy", "seconds")  # metrics of the held-out problems have these names
+
+
+def benchmark_sets(
+    settings: EvaluationSettings,
+    steps: int,
+    template: PromptTemplate,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    room: int,
+    seed: int,
+    note: Callable[[str], None],
+    play: Play | None = None,
+) -> tuple[ProblemSet, ...]:
+    """The benchmarks of a run: the problems, prompts, verifiers and, for a seed, samples that `strop eval` uses.
+
+    Args:
+        settings: which benchmarks, how often, and where their files are.
+        steps: of the run.
+        template: the run's; it is made to ask for the form of the answer (`with_instruction`).
+        sampling: the run's, rather than a protocol's.
+        room: tokens of the model; problems with too long a prompt are left out, and noted.
+        seed: the run's.
+        note: called with a line for each set, and for problems left out.
+        play: the run's environment, which is used where it takes any problem.
+
+    Raises:
+        InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked or judged.
+    """
+    found: list[ProblemSet] = []
+    play, where = benchmark_play(play)
+    data = None if settings.benchmark_data is None else Path(settings.benchmark_data)
+    for item in settings.benchmarks:
+        try:
+            known = benchmark(item.name)
+            if known.name in (HELD_OUT, *_TAKEN):
+                raise InputError(f"no benchmark can be called {known.name!r} here; give the file another name")
+            if any(known.name == other.name for other in found):
+                raise InputError(f"two benchmarks are called {known.name!r}; give one of the files another name")
+            problems = load_problems(known, data, item.limit)
+            verifier = default_verifier(known.kind)
+            refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
+            asking, most = with_instruction(template, known.kind, trained=True), room - sampling.max_new_tokens
+            dataset = with_prompts(known.name, problems, asking, tokenizer, verifier.instruction, play, most)
+        except InputError as error:
+            raise InputError(f"evaluation.benchmarks: {error}") from error
+        every = item.every or settings.every or steps
+        often = "every step" if every == 1 else f"every {every} steps"
+        note(f"{known.name}: {counted(len(dataset), 'problems')}, measured {often}{where}, at {in_words(sampling)}")
+        if dataset.over_budget:
+            left_out = counted(dataset.over_budget, "problems")
+            note(f"{known.name}: {left_out} left out, the model has no room for their prompts")
+        samples, stream = item.samples_per_problem or settings.samples_per_problem, benchmark_seed(seed, known)
+        found.append(ProblemSet(known.name, dataset, samples, sampling, verifier, stream, play, every))
+    return tuple(found)
+
+
+def benchmark_seed(seed: int, measured: Benchmark) -> int:
+    """The seed of the samples of a benchmark, in a run and for `strop eval`."""
+    return derive(seed, "benchmark", measured.name)
+
+
+def held_out_seed(seed: int) -> int:
+    """The seed of the samples of a run's held-out problems, in the run and for `strop eval`."""
+    return derive(seed, "evaluation")
+
+
+def benchmark_play(play: Play | None) -> tuple[Play | None, str]:
+    """The environment that benchmarks are asked in (None: one turn), and words for that."""
+    if play is None:
+        return None, ""
+    name = play.environment.piece_name()
+    if play.environment.takes_any_problem:
+        return play, f" in the environment {name}"
+    return None, f" in one turn, without the environment {name}, which only takes problems made for it"
+
+
+def metrics(result: EvaluationResult, of: ProblemSet) -> dict[str, float | None]:
+    """A result's metrics for metrics.jsonl; with each domain's pass rate where held-out problems are of several."""
+    own = of.name == HELD_OUT
+    prefix = PREFIX if own else f"{PREFIX}/{of.name}"
+    low, high = result.interval()
+    row: dict[str, float | None] = {
+        f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr,
+        f"{prefix}/interval_low": low, f"{prefix}/interval_high": high, f"{prefix}/entropy": result.entropy,
+    }  # fmt: skip
+    if own:
+        return row | _by_domain(result, of.dataset)
+    return row | {f"{prefix}/length": result.mean_length, f"{prefix}/truncation_rate": result.truncation_rate}
+
+
+def by_problem(result: EvaluationResult) -> dict[str, float]:
+    """The pass rate of each problem that was judged, by its id."""
+    rates = zip(result.problem_ids, result.pass_rates.tolist(), result.judged.tolist(), strict=True)
+    return {name: rate for name, rate, judged in rates if judged}
+
+
+def gain(before: Mapping[str, float], result: EvaluationResult) -> dict[str, float | None]:
+    """The gain in held-out pass rate since `before` (by problem), with its 95 % interval; paired by problem."""
+    after = by_problem(result)
+    differences = np.array([after[name] - rate for name, rate in before.items() if name in after])
+    if not len(differences):
+        return {}
+    low, high = difference_interval(differences)
+    return {f"{PREFIX}/gain": float(differences.mean()), f"{PREFIX}/gain_low": low, f"{PREFIX}/gain_high": high}
+
+
+def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | None]:
+    domain_of = {problem.id: problem.domain for problem in dataset.problems}
+    rates: dict[str, list[float]] = {}
+    for name, rate in zip(result.problem_ids, result.pass_rates, strict=True):
+        rates.setdefault(domain_of[name], []).extend([] if np.isnan(rate) else [float(rate)])
+    if len(rates) == 1:
+        return {}
+    return {f"{PREFIX}/pass_rate/{name}": sum(of) / len(of) for name, of in sorted(rates.items()) if of}
+
+
+def by_name(sets: Sequence[ProblemSet], names: Iterable[str]) -> list[ProblemSet]:
+    """The sets of these names, in that order."""
+    known: Mapping[str, ProblemSet] = {each.name: each for each in sets}
+    return [known[name] for name in names]

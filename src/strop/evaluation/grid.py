@@ -219,7 +219,7 @@ def values_of(result: EvaluationResult, metric: str) -> Array:
     """A metric such as `avg`, `pass@8` or `maj` of each problem that has one, float64.
 
     Raises:
-        InputError: it is no metric, or there are too few samples for it.
+        InputError: an unknown metric, or too few samples for it.
     """
     kind, count = parse_metric(metric)
     if kind == "avg":
@@ -233,7 +233,7 @@ def value_of(result: EvaluationResult, metric: str) -> float | None:
     """The mean of `values_of` over problems; None where it has none (maj, where the verifier tells no answers).
 
     Raises:
-        InputError: it is no metric, or there are too few samples for it.
+        InputError: an unknown metric, or too few samples for it.
     """
     values = values_of(result, metric)
     return float(values.mean()) if len(values) else None

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic import Field, SerializeAsAny
 
 from strop.base.near import nearest
-from strop.base.pieces import Settings, complaint, refused_flag
+from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero, PromptTemplate
 from strop.engines.protocol import Sampling
-from strop.evaluation.benchmark_files import plain_name
-from strop.evaluation.benchmarks import Benchmark, Extract, benchmark, default_verifier
+from strop.evaluation.benchmarks import Benchmark, Extract, benchmark, default_verifier, plain_name
 from strop.verifiers.base import Verifier
 from strop.verifiers.combined import AnyOf
 
@@ -27,7 +26,7 @@ Metric = Annotated[str, Field(pattern=r"^(avg|pass|maj|pass@[1-9][0-9]*|maj@[1-9
 
 
 class Protocol(Settings):
-    """The conditions of an evaluation; every field can be overridden on the command line.
+    """The conditions of an evaluation; `--set` and `--samples` override them.
 
     Fields:
         name: of `--protocol`.
@@ -38,13 +37,12 @@ class Protocol(Settings):
         samples: N of each benchmark, by name or family.
         other_samples: N of every other benchmark.
         metrics: columns of the table: `avg` (avg@N), `pass` (pass@N), `maj`, `pass@8` …
-        template: the prompt template; None takes the run's own, else the chat template where the tokenizer has one.
+        template: the prompt template; None takes the run's, else the chat template where the tokenizer has one.
         instruct: whether the template is made to ask for the form of the answer.
         extract: where the answer stands.
-        verifier: judges mathematics; None is the benchmarks' own, reading answers where `extract` says.
+        verifier: judges mathematics; None takes each benchmark's verifier, reading answers where `extract` says.
         stop: strings that end a completion.
         unstated: what the paper does not say and this protocol fills in.
-        explicit: what of the sampling was asked for by name on the command line, which holds for held-out problems too.
     """
 
     name: str
@@ -62,7 +60,6 @@ class Protocol(Settings):
     verifier: SerializeAsAny[Verifier] | None = None
     stop: tuple[str, ...] = ()
     unstated: str = ""
-    explicit: tuple[Literal["temperature", "top_p", "max_new_tokens"], ...] = ()
 
     def samples_of(self, benchmark: Benchmark) -> int:
         """N of a benchmark: by its name, else its family, else `other_samples`."""
@@ -72,19 +69,6 @@ class Protocol(Settings):
     def sampling(self) -> Sampling:
         """How benchmarks are sampled."""
         return Sampling(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.budget, stop=self.stop)
-
-    def sampling_of_held_out(self, own: Sampling) -> Sampling:
-        """How the problems are sampled that a run held out: as it does itself, but for what was asked for explicitly.
-
-        Raises:
-            InputError: the budgets of the run's thinking and answer exceed the one that was asked for.
-        """
-        explicit: set[str] = set(self.explicit)
-        try:
-            return Sampling.model_validate(own.model_dump() | self.sampling.model_dump(include=explicit))
-        except ValidationError as error:
-            told = complaint(error.errors(include_url=False)[0])
-            raise InputError(f"--budget {self.budget}: of the run's sampling, {told}") from error
 
     def verifier_of(self, benchmark: Benchmark) -> Verifier:
         """Who judges a benchmark's answers under this protocol."""
@@ -192,53 +176,22 @@ def protocol(name: str | None) -> Protocol:
 
 
 def changed(
-    base: Protocol,
-    *,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    budget: int | None = None,
-    samples: str | None = None,
-    metrics: Sequence[str] = (),
-    template: PromptTemplate | None = None,
-    instruct: bool | None = None,
-    measured: Sequence[Benchmark] = (),
+    base: Protocol, samples: str | None = None, metrics: Sequence[str] = (), measured: Sequence[Benchmark] = ()
 ) -> Protocol:
-    """`base` with what was asked for explicitly; None and an empty sequence leave it as it is.
+    """`base` with other sample counts and metrics; None and an empty sequence leave it as it is.
 
     Args:
         samples: N of every benchmark (`16`), or of some: `aime24=64,math500=4`.
         measured: the benchmarks that `samples` may name; by default those of `base`.
 
     Raises:
-        InputError: a value out of its range, or not written so; samples of what is not measured.
+        InputError: a value that is not written so; samples of a benchmark that is not measured.
     """
     for metric in metrics:
         parse_metric(metric)
     named = measured or tuple(map(benchmark, base.benchmarks))
-    counts = _sample_counts(samples, base, named) if samples is not None else {}
-    drawn = {"temperature": temperature, "top_p": top_p, "max_new_tokens": budget}
-    explicit = tuple(name for name, value in drawn.items() if value is not None or name in base.explicit)
-    changes = {
-        "temperature": temperature, "top_p": top_p, "budget": budget, "metrics": tuple(metrics) or None,
-        "template": template, "instruct": instruct, "explicit": explicit or None, **counts,
-    }  # fmt: skip
-    fields = {name: value for name, value in base if name in Protocol.model_fields}
-    try:
-        return Protocol.model_validate({**fields, **{k: value for k, value in changes.items() if value is not None}})
-    except ValidationError as error:
-        raise refused_flag(error, Protocol) from error
-
-
-def template_named(name: str) -> PromptTemplate:
-    """The prompt template of a name, with its defaults.
-
-    Raises:
-        InputError: there is none.
-    """
-    try:
-        return PromptTemplate.model_validate({"piece": name})
-    except ValidationError as error:
-        raise InputError(f"--template {name}: {complaint(error.errors(include_url=False)[0])}") from error
+    changes = {} if samples is None else _sample_counts(samples, base, named)
+    return base.model_copy(update=changes | ({"metrics": tuple(metrics)} if metrics else {}))
 
 
 def _sample_counts(text: str, base: Protocol, measured: Sequence[Benchmark]) -> dict[str, Any]:
@@ -282,7 +235,7 @@ def parse_metric(text: str) -> tuple[MetricKind, int | None]:
     """`pass@8` as `("pass", 8)`; `avg`, `pass` and `maj` are of all samples, written with None.
 
     Raises:
-        InputError: it is no metric.
+        InputError: an unknown metric.
     """
     kind, at, count = text.partition("@")
     if kind == "avg" and not at:

@@ -31,7 +31,7 @@ class EvaluationResult:
         problem_ids: [P].
         scores: float32 [P, N], the verifier's; 0 where not usable.
         correct: bool [P, N], score 1.
-        usable: bool [P, N], the verdict is the policy's doing.
+        usable: bool [P, N], the verifier did not fail.
         unparsed: bool [P, N], the verifier found no answer in the completion.
         truncated: bool [P, N], the budget ended the completion.
         lengths: int32 [P, N], completion tokens.
@@ -87,7 +87,7 @@ class EvaluationResult:
 
     @property
     def stderr(self) -> float:
-        """The standard error of `pass_rate` over problems; 0 for a single problem, of which nothing can be said."""
+        """The standard error of `pass_rate` over problems; 0 for a single problem."""
         rates = self._judged_rates()
         return float(rates.std(ddof=1) / np.sqrt(len(rates))) if len(rates) > 1 else 0.0
 
@@ -217,7 +217,7 @@ class EvaluationResult:
         return [k for k in powers if self.judged_at_least(k).any()]
 
     def failed(self, of: str, counts: Mapping[str, int]) -> str:
-        """A line on the samples `of` somebody or something that the verifier could not judge; empty without any.
+        """A line on the samples `of` a model or set that the verifier could not judge; empty without any.
 
         It says which rates are over fewer problems for them; `counts` are metrics of k samples, such as pass@k, with k.
         """
@@ -382,7 +382,7 @@ def paired_rates(before: EvaluationResult, after: EvaluationResult) -> tuple[Arr
 def gains_by_difficulty(before: Array, after: Array, edges: Sequence[float] = BINS) -> list[Bin]:
     """Mean rates before and after by the rate before (Archer, Section 4.3.4): where do the gains come from?
 
-    Problems never solved before are a bin of their own, as are those always solved; the others fall into the ranges
+    Problems never solved before are one bin, problems always solved another; the others fall into the ranges
     between `edges`, their upper ends included. Empty bins are left out.
     """
     found: list[Bin] = []

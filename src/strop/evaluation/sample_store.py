@@ -1,4 +1,4 @@
-"""The store of one model's samples on one benchmark: written while they come, gone on with, and read back.
+"""The store of one model's samples on one benchmark: written as they arrive, continued, and read back.
 
     FOLDER/settings.json             what the samples depend on; a resumed evaluation must have the same
     FOLDER/part-000003.parquet       problems whose samples are all judged, until the benchmark is done
@@ -6,7 +6,7 @@
     FOLDER/summary.json              the rates
 
 A problem is stored once all of its samples are judged; what an interruption cuts off is sampled again, to the same
-tokens, since samples depend on the seed and the problem's id alone.
+tokens, since samples depend only on the seed and the problem's id.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SampleStore:
         return tuple(index for name, index in self._index.items() if name not in self.done)
 
     def add(self, rollout: Rollout) -> None:
-        """Take a judged sample; it reaches the disk with its problem's other samples."""
+        """Add a judged sample; it is written together with its problem's other samples."""
         name = rollout.problem.id
         rollouts = self._open.setdefault(name, [])
         rollouts.append(rollout)
@@ -141,7 +141,7 @@ def has_samples(folder: Path) -> bool:
 
 
 def load_result(folder: Path) -> EvaluationResult:
-    """The evaluation that `folder` holds, from its files alone.
+    """The evaluation that `folder` holds.
 
     Raises:
         InputError: it holds no finished evaluation, or files that cannot be read.

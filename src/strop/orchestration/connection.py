@@ -1,15 +1,15 @@
-"""Links: how the controller and a worker exchange messages, be it a spawned process or a Ray actor.
+"""The protocols between the controller and its workers, which are spawned processes or Ray actors.
 
     launcher = Processes()
     handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings))
     handle.send(message)                     # never blocks
     launcher.wait([handle], seconds=0.1)     # until a message or a death is there
     for message in handle.receive(): ...     # never blocks; in order
-    if handle.death is not None: ...         # all that the worker had sent was received before
+    if handle.death is not None: ...         # set only after every message of the worker was received
 
 A worker is a function `main(connection, settings)` named by `module:function`; it runs until the connection closes.
-Messages are whatever pickle can carry. A handle itself reads heartbeats and the message of a worker that fails; they
-show in its properties `silence`, `stalled` and `death`.
+A message is any value that pickle can carry. The handle reads heartbeats and the last message of a failed worker, and
+shows them in its properties `silence`, `stalled` and `death`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class WorkerSpec:
     """A worker to launch.
 
     Attributes:
-        role: its name in messages and files (`stacks/ROLE.txt`); unique among the run's living workers.
+        role: the worker's name in messages and files (`stacks/ROLE.txt`); unique among the run's living workers.
         entry: `module:function`, called as `function(connection, settings)` in the worker.
-        settings: its second argument; must survive pickling.
-        threads: of OpenMP and the like, which soon sleep while they wait, so that a worker at rest takes no core.
-        environment: variables set for the worker besides.
-        gpus: that a launcher on a cluster reserves for it; it sees no others.
-        beside_controller: it must run on the controller's host, wherever the others are.
+        settings: the function's second argument; it is pickled.
+        threads: the number of OpenMP threads. They sleep soon after their work is done, so an idle worker uses no core.
+        environment: additional environment variables.
+        gpus: the number of GPUs that a launcher on a cluster reserves for the worker; it sees no others.
+        beside_controller: whether the worker must run on the controller's host.
     """
 
     role: str
@@ -49,7 +49,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Death:
-    """Why a worker ended. `fatal`: for a reason that would end another one in its place too."""
+    """Why a worker ended. `fatal`: a replacement would end for the same reason."""
 
     reason: str
     fatal: bool = False
@@ -116,7 +116,7 @@ class WorkerHandle(Protocol):
     def stalled(self) -> float:
         """For how many seconds, by its last heartbeat, the worker's work has stood still.
 
-        That is, since its loop came round, or since it made anything within (`supervision.progress`).
+        This counts from the worker's last `receive`, or from its last `progress.made` where that is later.
         """
         ...
 
@@ -126,7 +126,7 @@ class WorkerHandle(Protocol):
         ...
 
     def dismiss(self) -> None:
-        """Close the connection, whereupon the worker ends by itself; returns at once."""
+        """Close the connection and return at once; the worker then ends by itself."""
         ...
 
     def kill(self, reason: str) -> None:
@@ -135,7 +135,7 @@ class WorkerHandle(Protocol):
 
 
 class WorkerLauncher(Protocol):
-    """Starts workers. One launcher may serve several masters: each ends its own handles (`end`)."""
+    """Starts workers. Several owners may share a launcher: each ends its handles (`end`)."""
 
     def attach(self, folder: Path) -> None:
         """Set the run's folder, where the launcher records its workers; before the first launch."""
@@ -154,12 +154,12 @@ class WorkerLauncher(Protocol):
         ...
 
     def close(self) -> None:
-        """End what the launcher itself runs in addition to its workers, which must have ended; may be called twice."""
+        """Release the launcher's own resources, after its workers have ended; may be called twice."""
         ...
 
 
 def end(launcher: WorkerLauncher, handles: Sequence[WorkerHandle], seconds: float = CLOSING_SECONDS) -> None:
-    """End workers: dismissed first, killed where they are not gone after `seconds`."""
+    """End workers: dismiss them, then kill those that still run after `seconds`."""
     for handle in handles:
         handle.dismiss()
     _await_deaths(launcher, handles, seconds)
@@ -187,9 +187,10 @@ def lively(handle: WorkerHandle) -> bool:
 
 
 def overdue(handle: WorkerHandle, silence: float, stalled: float) -> str | None:
-    """Why a living worker should be killed: it is silent, or its loop stands still, for too long; None: it should not.
+    """Why a living worker should be killed, or None.
 
-    Both in seconds. A stopped process is silent; one that hangs in its own code still has a heartbeat.
+    `silence` and `stalled` are the longest times allowed, in seconds. A stopped process is silent; a process that hangs
+    in its code still sends heartbeats, but stalls.
     """
     if handle.silence > silence:
         return f"it has not answered for {handle.silence:.0f} s"

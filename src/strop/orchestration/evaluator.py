@@ -1,10 +1,18 @@
-"""Evaluators: who measures the policy while it trains. The run begins an evaluation and collects what came of it.
+"""Evaluators measure the policy while it trains. The run begins an evaluation and later collects its result.
 
-    evaluator.begin(step, names, weights)      # in this process: measured when it returns
-    ...                                        # in a worker: training goes on meanwhile
+    evaluator.begin(step, names, weights)      # in this process: returns when the measurement is done
+    ...                                        # in a worker: returns at once, and training goes on
     for found in evaluator.poll(): ...         # results, in the order of their steps
 
-Both measure the same sets with the same seeds, on engines of the same settings, and come to the same results.
+`InProcessEvaluator` and `WorkerEvaluator` measure the same sets with the same seeds, on engines of the same settings,
+and come to the same results. The worker's weights lie in a separate store until the result is in:
+
+    begin ─▶ weights into the store ─WeightUpdate, Evaluate─▶ worker
+    poll  ◀─────────────────────────────────────Evaluated── worker
+
+One evaluation is under way; others wait with their weights. A worker that dies, hangs or falls silent is replaced, as
+often as `restarts` allows, and its evaluation is repeated: samples depend on seed and problem only, so the result is
+the same.
 """
 
 from __future__ import annotations
@@ -13,18 +21,41 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
+from strop.base import progress
 from strop.base.interrupt import breakable
+from strop.base.types import StropError
 from strop.base.view import SilentView, View
 from strop.engines.protocol import Engine
+from strop.evaluation.evaluate import ProblemSet, by_name, measure
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.validation import ValidationSet, by_name, measure
 from strop.model.policy import Policy
-from strop.orchestration.messages import StoredWeights
-from strop.orchestration.weight_store import WeightStore
+from strop.orchestration.connection import (
+    ControllerConnection,
+    Death,
+    WorkerHandle,
+    WorkerLauncher,
+    WorkerSpec,
+    end,
+    lively,
+    overdue,
+)
+from strop.orchestration.fleet import Supervision
+from strop.orchestration.generator import GeneratorSettings
+from strop.orchestration.messages import (
+    Evaluate,
+    Evaluated,
+    Evaluating,
+    Ready,
+    StoredWeights,
+    Updated,
+    WeightUpdate,
+    Work,
+)
+from strop.orchestration.weight_store import EVALUATED, WeightStore, WeightTransport, read
 from strop.verifiers.judges import OpenJudges
 
 
@@ -62,7 +93,7 @@ class MeasuredVersion:
     Attributes:
         results: by the set's name.
         seconds: wall time of the evaluation.
-        device_seconds: the same times the devices that it kept busy.
+        device_seconds: `seconds` times the number of devices that it kept busy.
     """
 
     step: int
@@ -81,15 +112,15 @@ class Evaluator(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may begin; else it is better to wait, for every one holds weights until it is done."""
+        """Whether another evaluation may begin now. Each one holds a copy of the weights until it is done."""
         ...
 
     def start(self, folder: Path, view: View) -> None:
-        """The run begins, and `folder` is its folder; `view` shows how far evaluations are."""
+        """Start the evaluator for the run in `folder`; `view` shows its progress."""
         ...
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
-        """Measure the sets of these names on `weights` as they are now: those after `step`, whose version is as many.
+        """Measure the named sets on `weights` as they are now, those after training step `step` (also their version).
 
         Raises:
             StropError: they cannot be stored, or (in this process) measured.
@@ -105,7 +136,7 @@ class Evaluator(Protocol):
         ...
 
     def close(self) -> None:
-        """End what it runs in; what is outstanding is given up. May be called twice."""
+        """Give up outstanding evaluations and release all resources; may be called twice."""
         ...
 
 
@@ -114,12 +145,12 @@ class InProcessEvaluator:
 
     Args:
         engine: idle at `begin`; closed by its maker.
-        sets: that may be asked for.
-        judges: of their verifiers; closed with this.
-        devices: that the engine keeps busy.
+        sets: every set that `begin` may name.
+        judges: the pools of the sets' verifiers; closed with this evaluator.
+        devices: the number of devices that the engine keeps busy.
     """
 
-    def __init__(self, engine: Engine, sets: Sequence[ValidationSet], judges: OpenJudges, devices: int) -> None:
+    def __init__(self, engine: Engine, sets: Sequence[ProblemSet], judges: OpenJudges, devices: int) -> None:
         self.engine = engine
         self._sets = sets
         self._judges = judges
@@ -165,3 +196,219 @@ class InProcessEvaluator:
 
     def _report(self, name: str, done: int, total: int) -> None:
         self._view.aside("evaluation", done, total)
+
+
+AT_ONCE = 2  # one under way, one that waits
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class _Open:
+    """An evaluation that was begun, and its weights."""
+
+    step: int
+    names: tuple[str, ...]
+    stored: StoredWeights
+
+
+class WorkerEvaluator:
+    """An `Evaluator` in a worker.
+
+    Args:
+        launcher: starts the worker.
+        spec: the worker, whose entry is `main` of this module.
+        devices: the number of devices that the worker keeps busy.
+        version_bytes: the approximate size of the weights, which decides where they are stored.
+        supervision: when the worker is killed, and how often it may die.
+    """
+
+    def __init__(
+        self,
+        launcher: WorkerLauncher,
+        spec: WorkerSpec,
+        devices: int,
+        version_bytes: int,
+        supervision: Supervision,
+    ) -> None:
+        self._launcher = launcher
+        self._spec = spec
+        self._devices = devices
+        self._transport = WeightTransport(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
+        self._supervision = supervision
+        self._view: View = SilentView()
+        self._folder = Path()
+        self._handle: WorkerHandle | None = None
+        self._ready = self._busy = False
+        self._open: list[_Open] = []
+        self._done: list[MeasuredVersion] = []
+        self._deaths = 0
+
+    @property
+    def outstanding(self) -> Sequence[int]:
+        """Those under way, waiting, and not yet polled."""
+        return (*(found.step for found in self._done), *(item.step for item in self._open))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer than `AT_ONCE` hold weights."""
+        return len(self._open) < AT_ONCE
+
+    def start(self, folder: Path, view: View) -> None:
+        """Launch the worker, which builds its engine meanwhile; `view` also shows a line for each death."""
+        self._view = view
+        self._folder = folder.resolve()
+        self._launcher.attach(folder)
+        self._transport.start(self._folder)
+        self._launch()
+
+    def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
+        """Store the weights and return; the worker is given them when it is free."""
+        self._open.append(_Open(step, tuple(names), self._transport.publish(weights.publish, step)))
+        self._remove_old_weights()
+        self._hear()
+
+    def poll(self, patience: float = 0.0) -> list[MeasuredVersion]:
+        """The evaluations finished since the last call."""
+        self._hear()
+        deadline = time.monotonic() + patience
+        while self._open and not self._done and (left := deadline - time.monotonic()) > 0:
+            assert self._handle is not None
+            self._launcher.wait([self._handle], min(left, _LOOK_SECONDS))
+            self._hear()
+        found, self._done = self._done, []
+        return found
+
+    def close(self) -> None:
+        """End the worker, at once where it is at work, and remove the weights."""
+        if self._handle is not None:
+            if self._open:
+                self._handle.kill("its result is not waited for")
+            end(self._launcher, [self._handle])
+            self._handle = None
+        self._transport.release()
+
+    # ------------------------------------------------------------------ the worker
+
+    def _launch(self) -> None:
+        self._ready = self._busy = False
+        try:
+            self._handle = self._launcher.launch(self._spec)
+        except StropError as error:
+            raise StropError(f"{error}; or evaluate in turn with training: evaluation.asynchronous=false") from error
+
+    def _hear(self) -> None:
+        """Take all messages and a death that are there; give the worker what it is free for."""
+        handle = self._handle
+        assert handle is not None
+        for message in handle.receive():
+            self._take(message)
+        if handle.death is not None:
+            self._replace(handle.death)
+            return
+        reason = overdue(handle, self._supervision.silence, self._supervision.stall)
+        if reason is not None:
+            handle.kill(reason)
+        elif self._busy and lively(handle):
+            progress.made(f"tokens of {handle.role}")
+        elif self._ready and not self._busy and self._open:
+            self._busy = True
+            handle.send(WeightUpdate(self._open[0].stored))
+            handle.send(Evaluate(self._open[0].step, self._open[0].names))
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Evaluated):
+            done = self._open.pop(0)
+            assert done.step == message.step
+            self._busy = False
+            device_seconds = message.seconds * self._devices
+            self._done.append(MeasuredVersion(message.step, message.results, message.seconds, device_seconds))
+            self._remove_old_weights()
+        elif isinstance(message, Evaluating):
+            self._view.aside(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
+        elif isinstance(message, Ready):
+            self._ready = True
+        elif not isinstance(message, Updated):
+            raise StropError(f"{self._spec.role} sent a {type(message).__name__}, which no evaluator sends")
+
+    def _replace(self, death: Death) -> None:
+        role, steps = self._spec.role, ", ".join(str(item.step) for item in self._open)
+        self._deaths += 1
+        self._supervision.allow(role, death, self._deaths, f"its death number {self._deaths}", self._folder)
+        again = f"; the evaluation of step {steps} is done again" if steps else ""
+        self._view.note(f"{role} died ({death.reason}) and is started again{again}")
+        self._launch()
+
+    def _remove_old_weights(self) -> None:
+        """All but those of evaluations that are under way or wait."""
+        self._transport.keep({item.stored.version for item in self._open})
+
+
+IDLE_SECONDS = 1.0
+REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorSettings(GeneratorSettings):
+    """The settings from which an evaluator builds its engine, as a generator does, and the sets that it may measure."""
+
+    sets: tuple[ProblemSet, ...]
+
+
+def main(connection: ControllerConnection, settings: EvaluatorSettings) -> None:
+    """The entry of a worker with its own engine."""
+    from strop.engines.build import own_engine
+
+    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device), settings.sets)
+
+
+def serve(connection: ControllerConnection, engine: Engine, sets: Sequence[ProblemSet]) -> None:
+    """Measure what comes until the connection is closed (`ControllerGone` is raised then)."""
+    judges = OpenJudges()
+    waiting: list[object] = []
+    connection.send(Ready())
+    try:
+        while True:
+            waiting += connection.receive(0.0 if waiting else IDLE_SECONDS)
+            if waiting:
+                _take(waiting.pop(0), connection, engine, sets, judges, waiting)
+    finally:
+        judges.close()
+
+
+def _take(
+    message: object,
+    connection: ControllerConnection,
+    engine: Engine,
+    sets: Sequence[ProblemSet],
+    judges: OpenJudges,
+    waiting: list[object],
+) -> None:
+    """Do what a message asks for; what comes in meanwhile waits."""
+    begin = time.perf_counter()
+    if isinstance(message, WeightUpdate):
+        engine.update_weights(read(message.weights), message.weights.version)
+        connection.send(Updated(message.weights.version, Work()))
+        return
+    if not isinstance(message, Evaluate):
+        raise TypeError(f"an evaluator knows no message {type(message).__name__}")
+    report = _ProgressReport(connection, message.step)
+    # Between two tokens it is checked whether the controller still listens.
+    results = measure(
+        engine, by_name(sets, message.names), judges, report, turn=lambda: waiting.extend(connection.receive(0.0))
+    )
+    connection.send(Evaluated(message.step, results, time.perf_counter() - begin))
+
+
+class _ProgressReport:
+    """Sends how far an evaluation is, once a second."""
+
+    def __init__(self, connection: ControllerConnection, step: int) -> None:
+        self._connection = connection
+        self._step = step
+        self._said = time.monotonic()
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """`done` of `total` samples of a set are judged."""
+        if done == total or time.monotonic() - self._said >= REPORT_SECONDS:
+            self._said = time.monotonic()
+            self._connection.send(Evaluating(self._step, name, done, total))

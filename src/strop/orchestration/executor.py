@@ -1,4 +1,4 @@
-"""Executors: where requests are generated. The loop submits, polls, cancels and publishes; it knows no more."""
+"""The protocol of executors, which generate completions. The loop submits, polls, cancels and publishes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A request that has killed one generator after another; it must not be submitted again."""
+    """A request that killed several generators; it must not be submitted again."""
 
     request_id: str
     reason: str
@@ -37,8 +37,8 @@ class Publication:
     """Weights handed to every generator.
 
     Attributes:
-        seconds: that it took.
-        probed: log-probs [L - 1] of the probe by generator, to be held against the trainer's.
+        seconds: how long it took.
+        probed: log-probs [L - 1] of the probe by generator, to be compared with the trainer's.
         idle: share of the time since the publication before in which generators had nothing to do; None where they
             take turns with the trainer, so that there is no such time.
     """
@@ -58,7 +58,7 @@ class Executor(Protocol):
         ...
 
     def start(self, folder: Path) -> None:
-        """The run begins, and `folder` is its folder. Generators serve after the first `publish`."""
+        """Start for the run in `folder`. Generators serve after the first `publish`."""
         ...
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
@@ -66,7 +66,7 @@ class Executor(Protocol):
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Give a request up: what runs of it may be reported as aborted. Unknown ids are none."""
+        """Give a request up. Its running samples may be reported as aborted; an unknown id is ignored."""
         ...
 
     def poll(self, patience: float) -> list[Event]:
@@ -81,7 +81,7 @@ class Executor(Protocol):
         """Bring the trainer's current parameters to every generator as `version`, commit or nothing.
 
         Args:
-            probe: tokens [L], L > 1, of which every generator says under the new weights how likely they are.
+            probe: tokens [L], L > 1, whose log-probs every generator computes under the new weights.
 
         Raises:
             StropError: there is no room for them, or the generators cannot go on.

@@ -1,7 +1,7 @@
 """The executor of many generators: workers behind handles, whatever runs them.
 
     submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
-    publish ─▶ transport ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
+    publish ─▶ transport ─WeightUpdate─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
 
 A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
 others compute. One that dies is noticed by its handle; what it had comes back from `poll` as `Lost`, and another worker

@@ -82,7 +82,6 @@ class GeneratorServer:
         self.load = load
         self._open = OpenRequests()
         self._busy = self._idle = 0.0
-        self._tokens = 0
 
     def run(self) -> None:
         """Until the connection is closed."""
@@ -110,7 +109,6 @@ class GeneratorServer:
         if not completions:
             return
         self._open.reported(completions)
-        self._tokens += sum(len(completion.token_ids) for completion in completions)
         self.connection.send(Finished(tuple(completions)))
 
     def take(self, message: Any) -> None:
@@ -131,9 +129,7 @@ class GeneratorServer:
 
     def update(self, message: WeightUpdate) -> None:
         """Read, check and swap; running sequences go on with the new weights."""
-        begin = time.perf_counter()
         self.connection.send(Updating())
         weights = message.weights
         self.engine.update_weights(self.load(weights), weights.version, message.kv)
-        seconds = time.perf_counter() - begin
-        self.connection.send(Updated(weights.version, seconds, Work(self._busy, self._idle, self._tokens)))
+        self.connection.send(Updated(weights.version, Work(self._busy, self._idle)))

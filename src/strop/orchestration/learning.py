@@ -1,4 +1,4 @@
-"""The learner as a run sees it, whether it trains in this process or in its own ranks."""
+"""The protocol of learners, which train in this process or in ranks in other processes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Learning(Protocol):
-    """The learner as a run sees it: in this process (`Learner`), or in several others (`RankGroupLearner`)."""
+    """A learner in this process (`Learner`), or one in several others (`RankGroupLearner`)."""
 
     def start(self, folder: Path) -> None:
         """Begin, for the run in `folder`; no other method is called before."""
         ...
 
     def sizes(self) -> Sizes:
-        """How large the policy is, and how many devices train it."""
+        """The policy's size, and the number of devices that train it."""
         ...
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
@@ -93,5 +93,5 @@ class Learning(Protocol):
         ...
 
     def close(self) -> None:
-        """End what the learner runs in; a save under way is finished first where it can be."""
+        """Finish a save under way where that is possible, and release all resources."""
         ...

@@ -3,9 +3,9 @@
 Nothing here needs torch, so that a worker which computes nothing starts in a moment. Weights never travel as messages:
 `StoredWeights` says where they lie.
 
-    controller ──Submit, Cancel, Update, Probe──▶ generator
+    controller ──Submit, Cancel, WeightUpdate, Probe──▶ generator
                ◀──Ready, Finished, Updating, Updated, Probed──
-    controller ──Update, Evaluate──▶ evaluator
+    controller ──WeightUpdate, Evaluate──▶ evaluator
                ◀──Ready, Updated, Evaluating, Evaluated──
     every worker ──Heartbeat, Failed──▶ (its handle reads them)
 """
@@ -38,7 +38,6 @@ class Failed:
 
     error: str
     fatal: bool
-    traceback: str = ""
 
 
 # ---------------------------------------------------------------------- weights
@@ -56,11 +55,10 @@ class StoredWeights:
 
 @dataclass(frozen=True)
 class Work:
-    """A generator's work since it started: seconds of engine steps, seconds of waiting, tokens reported."""
+    """A generator's work since it started: seconds of engine steps, and seconds of waiting."""
 
     busy: float = 0.0
     idle: float = 0.0
-    tokens: int = 0
 
 
 # ---------------------------------------------------------------------- to a generator
@@ -117,10 +115,9 @@ class Updating:
 
 @dataclass(frozen=True)
 class Updated:
-    """The generator's next token is of `version`; `seconds` went into reading, checking and swapping."""
+    """The worker's engine computes with `version` from its next token on."""
 
     version: int
-    seconds: float
     work: Work
 
 

@@ -1,6 +1,6 @@
 """The registry of a run's processes, and the Python stacks of each of them on demand.
 
-    driver   write_processes(run, [Worker.of("driver", os.getpid()), Worker.of("generator-0", pid), …])
+    driver   write_processes(run, [RegisteredWorker.of("driver", os.getpid()), …])
     worker   register_dump(run / "stacks" / "generator-0.txt")      # once, when it starts
     watchdog dump_stacks(run)                                       # SIGUSR1 to each, and waits for what they write
 
@@ -136,7 +136,7 @@ def stacks_path(run: Path, role: str) -> Path:
 
 
 def register_dump(path: Path) -> None:
-    """From now on SIGUSR1 makes this process append the Python stacks of all its threads to `path`, and go on.
+    """Make this process, on SIGUSR1, append the Python stacks of all its threads to `path`, and go on.
 
     Call it in every worker when it starts, with `stacks_path(run, role)`. The file is made at once, for a process that
     hangs may find the disk full.
@@ -156,8 +156,8 @@ def dump_stacks(
 ) -> dict[str, str]:
     """Have the processes write their stacks, this one among them; the outcome of each, by role.
 
-    A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
-    file that says so; it is not signalled where the signal would end it.
+    A process that cannot answer within `seconds` (stopped, waiting for the disk, or without `register_dump`) gets a
+    line in its file that says so. A process that the signal would end is not signalled.
     """
     outcome: dict[str, str] = {}
     asked: dict[Path, tuple[RegisteredWorker, int]] = {}  # by file, with its size before
@@ -277,7 +277,7 @@ class WatchedHandle:
 
 
 class WatchingLauncher:
-    """The half of a `Launcher` that is the same whatever runs the workers.
+    """The half of a `WorkerLauncher` that is the same whatever runs the workers.
 
     Args:
         registry: the running workers; shared with the launchers of the run's other workers.

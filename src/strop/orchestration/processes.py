@@ -63,7 +63,7 @@ class ProcessHandle(WatchedHandle):
 
 
 class Processes(WatchingLauncher):
-    """A `Launcher` of spawned processes.
+    """A `WorkerLauncher` of spawned processes.
 
     Args:
         folder: the run's folder, which gets `processes.json` (the running workers), `logs/ROLE.txt` (what they print)

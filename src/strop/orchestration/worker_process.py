@@ -148,7 +148,7 @@ def last_words(error: BaseException) -> Failed:
     """
     said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
     comes_again = isinstance(error, StropError) and not isinstance(error, EngineLost)
-    return Failed(said, comes_again, "".join(traceback.format_exception(error)))
+    return Failed(said, comes_again)
 
 
 def run(connection: Any, setup: WorkerSetup) -> None:

@@ -25,6 +25,8 @@ from strop.run.folder import RunFolder
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from strop.run.models import NamedModel
+
 
 _STROP = str(Path(strop.__file__).parent) + os.sep
 
@@ -32,7 +34,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 
 
 class _InOneLine:
-    """An exception hook that writes a `StropError` as a line and leaves every other exception to the hook before."""
+    """An exception hook that prints a `StropError` as one line and passes other exceptions to the previous hook."""
 
     def __init__(self, before: Hook) -> None:
         self._before = before
@@ -45,13 +47,13 @@ class _InOneLine:
 
 
 def end_in_one_line() -> None:
-    """Let a `StropError` that nobody catches end this process so."""
+    """Print an uncaught `StropError` as one line, without a traceback."""
     if not isinstance(sys.excepthook, _InOneLine):
         sys.excepthook = _InOneLine(sys.excepthook)
 
 
 def _place(trace: TracebackType | None) -> str:
-    """`script.py, line 4: `, the line of the user's that called strop; empty where it is in no file."""
+    """`script.py, line 4: `, the user's line that called strop; empty outside a file."""
     frames = traceback.extract_tb(trace)
     calls = [one for one, inner in zip(frames, frames[1:], strict=False) if inner.filename.startswith(_STROP)]
     caller = next((one for one in calls if not one.filename.startswith(_STROP)), None)
@@ -65,7 +67,7 @@ SAMPLES = 4
 
 
 def load(run: str | Path) -> Run:
-    """A run that was trained before, or is being trained now, from its folder.
+    """Load a run from its folder, finished or under way.
 
     Raises:
         InputError: there is no such folder, it is not a run, or a later strop wrote it.
@@ -89,7 +91,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. Everything is read when it is asked for, so that a run that goes on may be looked at.
+    """A run folder. Everything is read on access, so that a run under way can be looked at.
 
     Attributes:
         path: the folder.
@@ -190,14 +192,13 @@ class Run:
         Raises:
             StropError: the run has neither model nor checkpoint yet, or a prompt leaves no room for an answer.
         """
-        from strop.run import tasks
-        from strop.run.benchmark_plan import parse_model
+        from strop.run.answering import sample_model
+        from strop.run.models import configure, parse_model
 
         named = parse_model(str(self.path))
-        asked = tasks.configure(named.place, step=named.step)
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         view = SilentView()
-        answers = tasks.sample_model(asked, prompts, n, temperature, max_new_tokens, seed, view, named.stored)
+        answers = sample_model(configure(named), prompts, n, temperature, max_new_tokens, seed, view, named)
         return [answer["completion"] for answer in answers]
 
     def evaluate(
@@ -217,29 +218,16 @@ class Run:
         Raises:
             StropError: the run has neither model nor checkpoint yet, or there is no such benchmark.
         """
-        from strop.run import tasks
-        from strop.run.benchmark_plan import parse_model
+        from strop.run.measuring import evaluate_model
+        from strop.run.models import configure, parse_model
 
-        if isinstance(on, str) and _is_benchmark(on):
-            return self._on_benchmark(on, samples, temperature, limit, None if out is None else Path(out))
-        source = None if on is None else source_of(on, columns)
+        sets = () if temperature is None else (f"evaluation.temperature={temperature}",)
         named = parse_model(str(self.path))
-        asked = tasks.configure(named.place, source=source, limit=limit, step=named.step)
-        return tasks.evaluate_model(asked, samples, temperature, SilentView(), named.stored)
-
-    def _on_benchmark(
-        self, name: str, samples: int, temperature: float | None, limit: int | None, out: Path | None
-    ) -> dict[str, Any]:
-        from strop.evaluation import protocols
-        from strop.evaluation.benchmarks import benchmarks_named
-        from strop.run import benchmark_plan, benchmarking
-
-        folder = out or self.path / EVALUATIONS / f"{name.replace('/', '-')}-{samples}"
-        protocol = protocols.changed(protocols.protocol(None), temperature=temperature, samples=str(samples))
-        (model,) = benchmark_plan.parse_models([str(self.path)])
-        (measured,) = benchmarks_named([name])
-        plan = benchmark_plan.BenchmarkPlan((model,), (measured,), protocol, folder, limit=limit)
-        return benchmarking.measure(plan, SilentView()).results[model.label, measured.name].summary()
+        if isinstance(on, str) and _is_benchmark(on):
+            folder = self.path / EVALUATIONS / f"{on.replace('/', '-')}-{samples}" if out is None else Path(out)
+            return _on_benchmark(named, on, samples, sets, limit, folder)
+        source = None if on is None else source_of(on, columns)
+        return evaluate_model(configure(named, sets=sets, source=source, limit=limit), samples, SilentView(), named)
 
     # ------------------------------------------------------------------ inside
 
@@ -260,10 +248,22 @@ class Run:
         return f"<strop run {self.path}: {'not finished' if steps is None else counted(steps, 'steps')}{said}>"
 
 
+def _on_benchmark(
+    model: NamedModel, name: str, samples: int, sets: tuple[str, ...], limit: int | None, out: Path
+) -> dict[str, Any]:
+    from strop.evaluation.benchmarks import benchmarks_named
+    from strop.evaluation.protocols import PLAIN, changed
+    from strop.run.measuring import BenchmarkPlan, measure
+
+    (measured,) = benchmarks_named([name])
+    protocol = changed(PLAIN, samples=str(samples))
+    plan = BenchmarkPlan((model,), (measured,), protocol, out, limit=limit, sets=sets)
+    return measure(plan, SilentView()).results[model.label, measured.name].summary()
+
+
 def _is_benchmark(name: str) -> bool:
     """Whether a name is a benchmark's, rather than a file's or a source's."""
-    from strop.evaluation.benchmark_files import SUFFIXES
-    from strop.evaluation.benchmarks import benchmark
+    from strop.evaluation.benchmarks import SUFFIXES, benchmark
 
     try:
         return not name.endswith(SUFFIXES) and bool(benchmark(name).name)

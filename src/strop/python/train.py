@@ -49,7 +49,7 @@ Reward = One | Sequence[One] | Mapping[Any, float] | Environment | type
 def environment_of(reward: Reward) -> Environment | None:
     """The environment that gives this reward; None where it is of another kind.
 
-    A class that is no `Environment` and has a method `reset` is taken for one in TRL's shape (see `OutsideClass`).
+    Another class with a method `reset` is taken for an environment in TRL's shape (see `OutsideClass`).
 
     Raises:
         InputError: its settings are missing, it has no public method that could be a tool, or it cannot be found again
@@ -71,7 +71,7 @@ def environment_of(reward: Reward) -> Environment | None:
 def verifier_of(reward: Reward) -> Verifier:
     """The verifier that gives this reward.
 
-    Functions alone make a `RewardFunction`, whose weighted sum is the reward as it is. Where verifiers are among them
+    Only functions make a `RewardFunction`, whose weighted sum is the reward. With verifiers among them
     it is a `WeightedSum`, and every score lies in [0, 1].
 
     Raises:
@@ -89,14 +89,14 @@ def verifier_of(reward: Reward) -> Verifier:
         if not (isinstance(part, Verifier) or callable(part)) or isinstance(part, type):
             raise InputError(
                 f"reward: {part!r:.60} is neither a function nor a verifier; define f(problem, text) -> float "
-                "(several: [f, g], and with weights {f: 0.2, g: 1.0}), or give an environment's class alone"
+                "(several: [f, g], and with weights {f: 0.2, g: 1.0}), or give only an environment's class"
             )
     functions = [part for part in parts if not isinstance(part, Verifier)]
     if len(functions) == len(parts):
         return reward_functions(functions, weights)
     members = tuple(part if isinstance(part, Verifier) else reward_functions([part]) for part in parts)
     if weights and min(weights) <= 0:
-        raise InputError(f"reward: beside verifiers every weight must be above 0, not {min(weights):g}")
+        raise InputError(f"reward: with verifiers, every weight must be above 0, not {min(weights):g}")
     return WeightedSum(members=members, weights=tuple(weights))
 
 
@@ -229,12 +229,12 @@ def _edited(base: RunConfig, edits: Mapping[str, Any]) -> RunConfig:
     data = base.model_dump(mode="json")
     for key, value in edits.items():
         data = apply_edits(data, nested(key, _plain(value)), RunConfig)
-    return parse(data, "strop.train", to_run=False)  # by the caller's own hand
+    return parse(data, "strop.train", to_run=False)  # given by the caller
 
 
 def _judged_by(verifier: Verifier, base: RunConfig) -> dict[str, Any]:
     """The settings that go with a verifier: functions give the reward itself, and are called in this process unless an
-    evaluation of its own is asked for."""
+    evaluation worker is asked for."""
     edits: dict[str, Any] = {"verifier": verifier}
     if isinstance(verifier, RewardFunction):
         edits["algorithm.reward"] = DirectReward()
@@ -304,7 +304,7 @@ def _allow_pieces(value: object) -> None:
 def _resumed(
     folder: Path, edits: Mapping[str, Any], verifier: Verifier | None, base: RunConfig, quiet: bool
 ) -> Run:
-    """Go on with a run from its newest checkpoint, with what is given otherwise than it was; a finished one stays."""
+    """Continue a run from its newest checkpoint with the changed settings; a finished run stays as it is."""
     run_folder = RunFolder.open(folder)
     stored = run_folder.read_json("config.json")
     if verifier is not None:
@@ -323,7 +323,7 @@ def _resumed(
 
 @contextmanager
 def _viewing(quiet: bool, folder: Path) -> Iterator[View]:
-    """What is shown while a run goes on: the live view of a terminal, lines elsewhere, nothing if `quiet`."""
+    """The live view in a terminal, lines elsewhere, nothing if `quiet`."""
     if quiet:
         yield SilentView()
         return

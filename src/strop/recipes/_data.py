@@ -13,7 +13,7 @@ from strop.verifiers.math_verifier import MathVerifier
 
 # The instruction that the sets of the DeepSeek-R1 family end a question with.
 BOXED = ChatTemplate(instruction="Please reason step by step, and put your final answer within \\boxed{}.")
-AS_WRITTEN = ChatTemplate()  # the chat template alone: for sets whose prompts bring their instruction
+AS_WRITTEN = ChatTemplate()  # without an instruction: for sets whose prompts bring theirs
 PROGRAM = "Think step by step, then write the whole program in one ```python block."
 SKYWORK_INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
 
@@ -88,7 +88,7 @@ def _orz(name: str) -> HubDataset:
 def archer_math() -> Mixture:
     """The three sets that Archer's mathematics is drawn from; of Skywork-OR1's what the trained model solves sometimes.
 
-    Skywork-OR1's questions end with an instruction of their own; it is taken off, so that all are asked alike.
+    Skywork-OR1's questions end with an instruction; it is removed, so that all prompts are alike.
     """
     deepscaler = HubDataset(
         dataset="agentica-org/DeepScaleR-Preview-Dataset", columns=Columns(prompt="problem", answer="answer")

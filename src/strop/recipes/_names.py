@@ -1,4 +1,4 @@
-"""Public names that Python cannot give to a function: `skywork_or1.7b`, or a baseline that has no file of its own."""
+"""Public names that Python cannot give to a function: `skywork_or1.7b`, or a baseline without a file."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math, code_verifier, deepscaler_or_math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
@@ -29,7 +29,7 @@ PASSES, MINI_BATCHES, WARMUP = 3, 2, 10  # the warm-up in rollout steps
 
 
 def math() -> RunConfig:
-    """Archer on mathematics: clip ranges and KL weights of their own for reasoning and for knowledge tokens."""
+    """Archer on mathematics: different clip ranges and KL weights for reasoning and for knowledge tokens."""
     return RunConfig(
         recipe="archer",
         steps=520,

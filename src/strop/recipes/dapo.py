@@ -2,7 +2,7 @@
 
     J = E [ 1 / Σ_i |o_i| · Σ_i Σ_t min(ρ_it A_i, clip(ρ_it, 1 − 0.2, 1 + 0.28) A_i) ]    s.t. 0 < correct in group < G
 
-Its numbers are those of its own report: 512 prompts × 16, mini-batches of 512 completions (16 updates), Qwen2.5-32B.
+The numbers are those of the report: 512 prompts × 16, mini-batches of 512 completions (16 updates), Qwen2.5-32B.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import BOXED, dapo_17k, math_verifier
 from strop.training.settings import AdamW, BatchSettings

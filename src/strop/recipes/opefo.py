@@ -18,7 +18,7 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, dapo_17k, math_verifier
 from strop.recipes._names import named
@@ -68,12 +68,12 @@ def static_scaling() -> RunConfig:
 
 
 def one_side_increasing() -> RunConfig:
-    """OPEFO's ablation that reweights the tokens that raise entropy alone (S+)."""
+    """OPEFO's ablation that reweights only the tokens that raise entropy (S+)."""
     return edit(qwen25_math_7b(), ["algorithm.loss.sides=increasing"])
 
 
 def one_side_decreasing() -> RunConfig:
-    """OPEFO's ablation that reweights the tokens that lower entropy alone (S−)."""
+    """OPEFO's ablation that reweights only the tokens that lower entropy (S−)."""
     return edit(qwen25_math_7b(), ["algorithm.loss.sides=decreasing"])
 
 

@@ -20,7 +20,7 @@ from strop.data.history import HardOnly
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import orz_13k_hard, orz_57k, tagged_math_verifier
 from strop.recipes._names import named
@@ -35,7 +35,7 @@ def _adamw(lr: float) -> AdamW:
 
 @named("open_reasoner_zero.7b")
 def _7b() -> RunConfig:
-    """Open-Reasoner-Zero-7B: PPO with a critic from a base model, GAE(1, 1), no KL, rewards for the answer alone."""
+    """Open-Reasoner-Zero-7B: PPO with a critic from a base model, GAE(1, 1), no KL, rewards only for the answer."""
     return RunConfig(
         recipe="open_reasoner_zero",
         steps=1000,
@@ -94,7 +94,7 @@ def _7b_grpo() -> RunConfig:
     """Open-Reasoner-Zero-7B with GRPO in place of the critic (Appendix C.1): the run that collapses.
 
     The group's mean is the baseline, and advantages are normalised over all tokens as with the critic. The released
-    code means to divide by the group's standard deviation besides; what it divides by is 1.
+    code means to divide by the group's standard deviation too, but divides by 1.
     """
     config = _7b()
     algorithm = config.algorithm.model_copy(update={"advantage": GroupRelative(normalization="token_std", eps=1e-8)})

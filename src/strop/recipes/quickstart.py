@@ -12,8 +12,8 @@ from strop.data.chain_sum import ChainSum
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.environments.calculator import Calculator
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.environments.tools import Calculator
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import EMBEDDED_CALLER, ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.answer import Answer

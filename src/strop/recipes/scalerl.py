@@ -19,7 +19,7 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Interruption, Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.recipes._data import (
@@ -122,7 +122,7 @@ def _batch(prompts: int, samples: int) -> RunConfig:
 
 
 def math_code() -> RunConfig:
-    """ScaleRL on mathematics and code together, each domain with a curve of its own."""
+    """ScaleRL on mathematics and code together, each domain with a separate curve."""
     config = recipe()
     data = config.data.model_copy(
         update={"source": polaris_and_deepcoder(), "template": AS_WRITTEN, "weights": {"math": 1.0, "code": 1.0}}

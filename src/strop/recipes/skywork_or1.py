@@ -22,7 +22,7 @@ from strop.data.history import DropSolved
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
-from strop.evaluation.validation_settings import EvaluationSettings
+from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, math_and_code_verifier, math_verifier, skywork_math, skywork_math_and_code
 from strop.recipes._names import named

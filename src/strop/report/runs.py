@@ -102,7 +102,7 @@ class RunData:
     def interval(self, step: int, prefix: str = "evaluation") -> str:
         """How exact the pass rate of an evaluation is: `87.8 to 92.5`, its 95 % interval in percent.
 
-        Runs of an earlier strop have its standard error alone, and say so; empty where there is neither.
+        Empty where there is none.
         """
         low, high, error = (
             self.by_step(f"{prefix}/{name}").get(step) for name in ("interval_low", "interval_high", "stderr")

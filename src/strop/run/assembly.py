@@ -17,12 +17,11 @@ from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
 from strop.environments.responder import Play
-from strop.evaluation.validation import ValidationSet
+from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.connection import WorkerLauncher, WorkerSpec
-from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
-from strop.orchestration.evaluator_process import EvaluatorSettings, WorkerEvaluator
+from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
 from strop.orchestration.executor import Executor
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
@@ -54,7 +53,7 @@ class Parts:
     executor: Executor
     judge: Responder
     learner: Learning
-    validation: tuple[ValidationSet, ...]
+    validation: tuple[ProblemSet, ...]
     evaluator: Evaluator
     policy: Policy  # as it starts; the one that is trained, where one process trains
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
@@ -119,7 +118,7 @@ def responder_of(config: RunConfig, play: Play | None) -> Responder:
 
 
 def _worker_evaluator(
-    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: WorkerLauncher,
+    config: RunConfig, policy: Policy, sets: tuple[ProblemSet, ...], launcher: WorkerLauncher,
     placement: Placement | None, view: View,
 ) -> WorkerEvaluator:  # fmt: skip
     """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
@@ -131,7 +130,7 @@ def _worker_evaluator(
         device=given.device,
         sets=sets,
     )
-    entry = "strop.orchestration.evaluator_process:main"
+    entry = "strop.orchestration.evaluator:main"
     return WorkerEvaluator(
         launcher=launcher,
         spec=WorkerSpec(EVALUATOR, entry, settings, threads, given.environment, given.gpus),

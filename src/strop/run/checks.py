@@ -4,8 +4,8 @@
     refuse(findings)                              # raises the first error
     for one in findings: view.note(one.line)
 
-A check yields findings. Those that need the settings only are here, those of the problems too; `questions.py` adds what
-the model's context and memory say, `preflight.py` refuses before torch is loaded.
+A check yields findings. This module checks the settings, the problems and the pass rate; `questions.py` runs the list
+and adds findings on context length and memory; `preflight.py` refuses before torch is loaded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHOWN = 40  # characters of a question or an answer
 
 
 def of_settings(config: RunConfig) -> list[Finding]:
-    """What the configuration shows by itself."""
+    """All checks that need only the configuration."""
     return [
         *_without_baseline(config),
         *large_adapters(config.model),
@@ -58,7 +58,7 @@ def of_settings(config: RunConfig) -> list[Finding]:
 
 
 def large_adapters(settings: ModelSettings) -> Iterator[Finding]:
-    """Adapters that weigh more than `USUAL_SCALE`, as where only a small rank is set."""
+    """The scale of the adapters exceeds `USUAL_SCALE`, for example because only a small rank is set."""
     lora = settings.lora
     if lora is not None and lora.alpha > USUAL_SCALE * lora.rank:
         yield Finding(
@@ -70,7 +70,7 @@ def large_adapters(settings: ModelSettings) -> Iterator[Finding]:
 
 
 def _without_baseline(config: RunConfig) -> Iterator[Finding]:
-    """A prompt's only completion has no other to be compared with."""
+    """A group has one completion, so it has no baseline."""
     single = any(stage.batch.samples_per_prompt == 1 for stage in stage_configs(config))
     if single and config.algorithm.advantage.compares_group:
         yield Finding(
@@ -122,7 +122,7 @@ def _penalties_out_of_reach(config: RunConfig) -> Iterator[Finding]:
 
 
 def _acts(shape: LengthShaping, budget: int) -> bool:
-    """Whether the term is ever anything but 0: tried with right and wrong completions of several lengths."""
+    """Whether the term is ever different from 0, for right and wrong completions of several lengths."""
     lengths = {-(-budget * tenth // 10) for tenth in range(1, 11)}
     verdicts = (Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG))
     return any(shape(_completion(length), verdict) for length in lengths for verdict in verdicts)
@@ -135,7 +135,7 @@ def _completion(length: int) -> Completion:
 
 
 def of_model(config: RunConfig, parameters: int | None) -> Iterator[Finding]:
-    """A model of random weights, and a learning rate that is unusual for a model of so many parameters."""
+    """The weights are random, or the learning rate is unusual for a model of this size."""
     if config.model.fresh is not None:
         yield Finding(
             "random-weights", "warning", "model",
@@ -153,7 +153,7 @@ def of_model(config: RunConfig, parameters: int | None) -> Iterator[Finding]:
 
 
 def of_problems(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -> list[Finding]:
-    """What the problems, the first prompt and the verifier show."""
+    """All checks that need the data: problems, the first prompt, the verifier and held-out problems."""
     unusable = list(unjudgeable(config.verifier, data))
     return [
         *unusable,
@@ -167,7 +167,7 @@ def of_problems(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBas
 
 
 def of_prompts(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[Finding]:
-    """Whether prompts, references and verifier go together; of problems that are trained on or measured."""
+    """Check that prompts, references and verifier match, for problems to train on or to measure."""
     return [
         *_verifier(config, dataset, tokenizer),
         *_narrow(config.verifier, dataset.problems),
@@ -210,10 +210,12 @@ def _narrow(verifier: Verifier, problems: Sequence[Problem]) -> Iterator[Finding
 def _verifier(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
     """Whether the first prompt asks for the form of answer that the verifier reads.
 
-    The verifier itself is asked which forms it reads: a reference is put in a box, between tags, bare …, and what it
-    calls correct is what the prompt should ask for.
+    The check writes a reference in each form (in a box, between tags, bare …) and gives it to the verifier. The prompt
+    should ask for a form that the verifier calls correct.
     """
     name, problems = config.verifier.piece_name(), dataset.problems
+    if config.verifier.session_functions():
+        return  # the user's functions only see the model's completions
     accepted = [form for form, text in FORMS.items() if _right(config, problems[0], text)]
     if not accepted:
         found = f"{name}: the reference {_short(problems[0].reference)} is no answer"
@@ -268,10 +270,10 @@ def _template(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Iterator
 
 
 def contradictions(problems: Sequence[Problem]) -> list[tuple[Problem, Problem]]:
-    """Pairs of problems with one question (white space aside) and different references, a pair for each question.
+    """Pairs of problems with the same question, ignoring white space, and different references; one pair per question.
 
-    References are compared as they stand, strings without the white space around them: `18` and `18.0` are different
-    here, since it is not known which of them a verifier takes for equal.
+    References are compared as written, without surrounding white space. `18` and `18.0` are different here, because
+    only the verifier knows whether they are equal.
     """
     first: dict[str, Problem] = {}
     found: dict[str, tuple[Problem, Problem]] = {}
@@ -284,7 +286,7 @@ def contradictions(problems: Sequence[Problem]) -> list[tuple[Problem, Problem]]
 
 
 def contradictory(name: str, problems: Sequence[Problem]) -> Iterator[Finding]:
-    """Problems that ask the same and want different answers: whatever the model says, one of them calls it wrong."""
+    """Problems with the same question and different answers: any response is wrong for one of them."""
     found = contradictions(problems)
     if found:
         one, other = found[0]
@@ -315,7 +317,7 @@ def _left_out(config: RunConfig, data: Data) -> Iterator[Finding]:
 
 
 def _few(config: RunConfig, data: Data) -> Iterator[Finding]:
-    """Fewer problems than a step takes, or more of the source held out than is left to train on."""
+    """There are fewer problems than a step takes, or more held-out than training problems."""
     different, prompts = data.train.different, config.batch.prompts_per_step
     if different < prompts:
         found = f"{data.train.size} of {data.train.name}, and a step takes {prompts} of them"
@@ -344,7 +346,7 @@ def _held_out(config: RunConfig, data: Data) -> Iterator[Finding]:
 
 
 def _seen_sums(config: RunConfig, data: Data) -> Iterator[Finding]:
-    """The embedded base was fine-tuned on the training part of chain sums; held-out ones should be of the other."""
+    """Held-out sums come from the part of chain sums that the embedded base was fine-tuned on."""
     if config.model.path not in RESERVED or data.held_out is None:
         return
     seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
@@ -361,7 +363,7 @@ def _seen_sums(config: RunConfig, data: Data) -> Iterator[Finding]:
 
 
 class Beginning(NamedTuple):
-    """How the model does before training: its pass rate, over how much, and the share of completions cut off."""
+    """The pass rate before training, what it was measured on, and the share of completions cut off."""
 
     pass_rate: float
     measured: str
@@ -369,11 +371,12 @@ class Beginning(NamedTuple):
 
 
 def of_beginning(beginning: Beginning, budget: int, room: int | None) -> Iterator[Finding]:
-    """A pass rate at which few groups teach anything, and completions that are cut off.
+    """The pass rate is too extreme for most groups to teach anything, or completions are cut off.
 
     Args:
-        budget: most new tokens.
-        room: tokens that the model's context leaves for a completion; None: not known.
+        beginning: the pass rate and what it was measured on.
+        budget: the most new tokens.
+        room: tokens that the model's context leaves for a completion; None if unknown.
     """
     rate = beginning.pass_rate
     found = f"{percent(rate)} of the answers are right ({beginning.measured})"

@@ -1,4 +1,4 @@
-"""Which devices a run's processes compute on: its placement, what each worker is given of it, how many are busy."""
+"""Devices of a run's processes: the placement, the share of each worker, and the number of busy devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strop.orchestration.placement import DRIVER, GENERATOR, TRAINER, Placement,
 
 
 def placement_of(config: RunConfig, hosts: Sequence[int]) -> Placement:
-    """Who gets which GPU on `hosts`, which have so many GPUs each.
+    """Assign the GPUs of `hosts` to the workers; each entry is the number of GPUs of a host.
 
     Raises:
         InputError: see `strop.orchestration.placement.place`.
@@ -22,14 +22,14 @@ def placement_of(config: RunConfig, hosts: Sequence[int]) -> Placement:
 
 
 def width_of(config: RunConfig) -> int:
-    """How many GPUs a generator's engine takes: 0 where its server runs already, elsewhere."""
+    """The number of GPUs of a generator's engine; 0 if its server already runs elsewhere."""
     if not isinstance(config.engine, Vllm):
         return 1
     return 0 if config.engine.urls else config.engine.tensor_parallel
 
 
 def seen_gpus(config: RunConfig) -> int:
-    """How many GPUs this process sees and may use.
+    """The number of GPUs that this process sees and may use.
 
     Raises:
         InputError: `device=cuda`, and there is none.
@@ -42,7 +42,7 @@ def seen_gpus(config: RunConfig) -> int:
 
 
 def local_placement(config: RunConfig) -> Placement | None:
-    """Who gets which GPU of this host; None where workers are Ray's, which finds them places itself.
+    """Assign the GPUs of this host to the workers; None with Ray, which places workers itself.
 
     Raises:
         InputError: it does not fit, or `device=cuda`, and there is no GPU.
@@ -51,7 +51,7 @@ def local_placement(config: RunConfig) -> Placement | None:
 
 
 def driver_device(config: RunConfig, placement: Placement | None) -> str:
-    """The device of the driver's policy: with it it trains, or, where separate ranks do, evaluates."""
+    """The device of the driver's policy, which trains, or only evaluates if separate ranks train."""
     if placement is None:
         return "cuda:0" if seen_gpus(config) else "cpu"
     gpus = placement.of(DRIVER).gpus
@@ -60,7 +60,7 @@ def driver_device(config: RunConfig, placement: Placement | None) -> str:
 
 @dataclass(frozen=True)
 class Seat:
-    """What a worker is given: its device as torch names it, GPUs that Ray reserves, and environment variables."""
+    """The resources of a worker: its torch device, the GPUs that Ray reserves, and environment variables."""
 
     device: str
     gpus: int = 0
@@ -68,7 +68,7 @@ class Seat:
 
 
 def seat(config: RunConfig, placement: Placement | None, role: str) -> Seat:
-    """What the worker of that role is given. It sees only its own GPUs, so that they are numbered from 0 there."""
+    """The resources of the worker of a role. It sees only its GPUs, so it numbers them from 0."""
     if placement is None:
         width = width_of(config) if role.startswith(GENERATOR) else 1
         gpus = width if seen_gpus(config) else 0

@@ -1,4 +1,4 @@
-"""Whether a run fits into a device's memory, found out before its model is loaded: "needs about 61 of 80 GiB".
+"""Estimates the memory of a run before its model is loaded: "needs about 61 of 80 GiB".
 
     need = need_of(config, "cuda")                      # bytes by what takes them
     line = fitting(config, "cuda", room=80 * GIB)       # or refused, with the settings that would fit
@@ -34,20 +34,20 @@ _STROP = Path(__file__).parents[1]
 
 
 class NotKnownBeforehand(StropError):
-    """What a model needs shows only once it is loaded."""
+    """The memory of a model is known only after loading it."""
 
 
 class TooLarge(InputError):
-    """A run that does not fit into a device's memory, though it may into another's."""
+    """A run does not fit into the memory of this device; it may fit on another one."""
 
 
 def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
-    """Bytes on the device that trains, by what takes them; on a CPU those of all processes of the run.
+    """Bytes on the training device by purpose; on a CPU, those of all processes of the run.
 
     Args:
-        config: of the run.
-        device: what kind it is.
-        room: bytes that it has; a vLLM server that shares it takes a part of them.
+        config: the configuration of the run.
+        device: the kind of device.
+        room: its bytes of memory; a vLLM server on the same device takes a share of them.
 
     Raises:
         NotKnownBeforehand: the model's code cannot be gone through without its weights.
@@ -57,7 +57,7 @@ def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
 
 
 def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
-    """The shapes of a model, on torch's meta device; `tokenizer` is that of one that is made on the spot.
+    """Build a model on torch's meta device, without weights; a fresh model takes its vocabulary from `tokenizer`.
 
     Raises:
         InputError: no such model, or a model the policy cannot compute.
@@ -82,7 +82,7 @@ def _without_data() -> Iterator[None]:
 
 
 def _raised_here(error: Exception) -> bool:
-    """Whether a line of strop's own raised it, rather than one of a model, or of what this calls."""
+    """Whether strop's code raised the error, rather than the model's code or a library."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return Path(last.filename).is_relative_to(_STROP)
 
@@ -113,10 +113,10 @@ def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
 
 
 def fitting(config: RunConfig, device: Device, room: int) -> str:
-    """One line that says how much of the room a run needs.
+    """Return one line that says how much of the room a run needs.
 
     Raises:
-        TooLarge: it does not fit; with settings that do, where there are any.
+        TooLarge: it does not fit. The message names settings that make it fit, if there are any.
         InputError: no such model, or one that cannot be trained so on any device.
         NotKnownBeforehand: see `need_of`.
     """
@@ -141,7 +141,7 @@ def fitting(config: RunConfig, device: Device, room: int) -> str:
 
 
 def _said(need: Mapping[str, int], room: int) -> str:
-    """How much of the room is needed, and what takes it."""
+    """Say how much of the room is needed, and for which purposes."""
     whole = sum(need.values())
     largest = sorted(need.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size >= 0.01 * whole)
@@ -151,14 +151,14 @@ def _said(need: Mapping[str, int], room: int) -> str:
 def tuning_noted(
     model: ModelSettings, tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], device: Device, ranks: int
 ) -> str:
-    """One line that says how much of the device's room fine-tuning needs, or why that is not known.
+    """Return one line that says how much of the device's memory fine-tuning needs, or why that is not known.
 
     Args:
-        model: what is tuned.
-        tokenizer: of a model that is made on the spot.
+        model: the model to tune.
+        tokenizer: the tokenizer, which a fresh model takes its vocabulary from.
         lengths: tokens of each sequence of the largest micro-batch.
-        device: what kind it is.
-        ranks: over how many the model is sharded.
+        device: the kind of device.
+        ranks: the number of ranks that shard the model.
 
     Raises:
         TooLarge: it does not fit.
@@ -178,7 +178,7 @@ def tuning_noted(
 
 
 def fitting_here(config: RunConfig) -> str:
-    """`fitting` on the device of this machine that the run would take.
+    """Call `fitting` for the device of this machine that the run would use.
 
     Raises:
         InputError, NotKnownBeforehand: see `fitting`.
@@ -188,7 +188,7 @@ def fitting_here(config: RunConfig) -> str:
 
 
 def noted(config: RunConfig) -> str:
-    """`fitting_here`, or a line that says why it is not known.
+    """Return the line of `fitting_here`, or a line that says why the need is not known.
 
     Raises:
         InputError: see `fitting`.
@@ -200,7 +200,7 @@ def noted(config: RunConfig) -> str:
 
 
 def room_of(device: Device) -> int:
-    """Bytes of memory that a device of this machine has at all."""
+    """Total bytes of memory of a device of this machine."""
     if device == "cpu":
         return machine.memory()[0]
     import torch
@@ -209,18 +209,18 @@ def room_of(device: Device) -> int:
 
 
 def known(model: ModelSettings) -> bool:
-    """Whether a model is large enough to be looked at: the bases that are made on the spot have a few MiB."""
+    """Whether the memory is worth reporting: the embedded bases take only a few MiB."""
     return model.path is None or named_base(model.path, 0) is None
 
 
 def _settings(model: ModelSettings) -> ModelSettings:
-    """The settings with the shape of a base that is made on the spot in place of its name."""
+    """Replace the name of an embedded base by its shape."""
     base = None if model.path is None else named_base(model.path, 0)
     return model if base is None else model.model_copy(update={"path": None, "fresh": base.model})
 
 
 def _longest(config: RunConfig, policy: Policy) -> int:
-    """Tokens of the longest sequence there can be."""
+    """Tokens of the longest possible sequence."""
     budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
     limits = (longest_sequence(policy.model.config.to_dict()), config.engine.max_tokens)
     return min([config.data.max_prompt_tokens + budget, *(limit for limit in limits if limit is not None)])
@@ -234,14 +234,14 @@ def _lengths(config: RunConfig, policy: Policy) -> list[int]:
 
 
 def largest_microbatch(longest: int, count: int, budget: int) -> list[int]:
-    """The lengths of as many of `count` sequences of `longest` tokens as a budget of tokens takes, one at least."""
+    """Lengths of the sequences in a micro-batch: up to `count` of `longest` tokens within the budget, at least one."""
     tokens = max(longest, min(budget, count * longest))
     whole, rest = divmod(tokens, longest)
     return [longest] * whole + ([rest] if rest else [])
 
 
 def _cache_bytes(config: RunConfig, policy: Policy) -> int:
-    """Keys and values of the embedded engine once its sequences have been as long as they may."""
+    """Bytes of the embedded engine's keys and values after sequences of the greatest length."""
     capacity = BLOCK
     while capacity < _longest(config, policy):
         capacity = -(-(capacity * 3 // 2) // BLOCK) * BLOCK
@@ -249,7 +249,7 @@ def _cache_bytes(config: RunConfig, policy: Policy) -> int:
 
 
 def _changes(config: RunConfig, device: Device) -> Iterator[tuple[str, str]]:
-    """Settings that need less, those that cost least first; each is tried with those before it."""
+    """Settings that need less memory, the cheapest first; each is tried together with those before it."""
     if config.model.gradient_checkpointing in (False, AUTO):
         yield "model.gradient_checkpointing", "true"
     tokens = config.batch.tokens_per_microbatch

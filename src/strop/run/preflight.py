@@ -3,13 +3,14 @@
     preflight.training(config, Path("runs/mine"))      # refuses in a fraction of a second, or returns
     config = preflight.resuming(RunFolder.open(out), ["steps=400"])
 
-The parts refuse the same where they meet it; here it is met at once. What only a model or whole data can show (a prompt
-that is too long, an attention that strop does not know) is refused when they are loaded.
+Each part repeats its checks when it is built. Problems that only the model or the whole data can show (a prompt that is
+too long, an unknown kind of attention) are refused when these are loaded.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
 from strop.engines.vllm.settings import Vllm
-from strop.evaluation.benchmark_files import SUFFIXES
+from strop.evaluation.benchmarks import SUFFIXES
 from strop.model.location import RESERVED, dtype_name, locate, on_hub, parameters, refuse_kind, stored_config
 from strop.model.settings import EMBEDDED, ModelSettings
 from strop.recipes.resolve import resolve
@@ -39,7 +40,7 @@ from strop.run.folder import RunFolder, check_free, holds_out, is_run, near_run
 if TYPE_CHECKING:
     from strop.run.sft_config import SftConfig
 
-LEAST_BUDGET = 8  # tokens that a completion must have for an answer
+LEAST_BUDGET = 8  # tokens that an answer needs at least
 COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
 OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
@@ -48,12 +49,17 @@ NOT_TRAINING = ("evaluation.every=none", "evaluation.benchmarks=[]")  # of a mod
 EXTRAS = {
     "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
 }  # fmt: skip
-# What a run is, rather than how it goes on: a checkpoint of another is of no use.
+# Settings that a resume cannot change, because a checkpoint depends on them.
 FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
 
 
+def as_measured(sets: Sequence[str]) -> tuple[str, ...]:
+    """Apply the temperature and top-p of `sampling` in `sets` to `evaluation`, which finished models are used with."""
+    return tuple(re.sub(r"^\s*sampling\.(temperature|top_p)\s*=", r"evaluation.\1=", text) for text in sets)
+
+
 def training(config: RunConfig, out: Path | None = None, replace: bool = False) -> None:
-    """Refuse a run that cannot be: a folder, model, data, engine or package that is not there, or too little memory.
+    """Refuse a run if a folder, model, data file, engine or package is missing, or if memory is too small.
 
     Raises:
         InputError: one line that names the key and the way out.
@@ -81,12 +87,12 @@ def training(config: RunConfig, out: Path | None = None, replace: bool = False) 
 
 
 def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig, str | None]:
-    """The configuration with a budget that a model of `room` tokens has room for after the longest prompt.
+    """Fit the token budget into a model of `room` tokens, after the longest prompt.
 
-    A budget that is the recipe's own, and that nothing else of it is measured by, is lowered; the second value says so.
+    The default budget of a recipe is lowered if no other setting depends on it; the second value says so.
 
     Raises:
-        InputError: it does not fit, and was chosen by the user, or other settings go with it.
+        InputError: the budget does not fit, and the user chose it or other settings depend on it.
     """
     budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
     left = room - longest_prompt
@@ -105,7 +111,7 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
 
 
 def _own_budget(name: str) -> int | None:
-    """The budget that a recipe has by itself; None for one that is not strop's."""
+    """The default budget of one of strop's recipes; None for any other name."""
     try:
         return recipes.build(name).sampling.max_new_tokens
     except InputError:
@@ -113,10 +119,10 @@ def _own_budget(name: str) -> int | None:
 
 
 def named(config: RunConfig) -> None:
-    """Refuse a configuration that leaves open which model is trained.
+    """Refuse a configuration that names no model.
 
     Raises:
-        InputError: it does.
+        InputError: it names none.
     """
     if config.model.path is None and config.model.fresh is None:
         raise InputError(
@@ -126,7 +132,7 @@ def named(config: RunConfig) -> None:
 
 
 def in_session(config: RunConfig) -> None:
-    """Refuse a run whose reward functions are of a Python session that is not this one.
+    """Refuse a run whose reward functions were defined in another Python session.
 
     Raises:
         InputError: naming the function.
@@ -143,10 +149,10 @@ def in_session(config: RunConfig) -> None:
 
 
 def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
-    """The configuration with which a run goes on, `sets` applied.
+    """Return the configuration of a resumed run, with `sets` applied.
 
     Raises:
-        InputError: it is a fine-tuning run, a module of the user's own is not imported, or a setting cannot change.
+        InputError: it is a fine-tuning run, a module of the user is not imported, or a setting cannot change.
     """
     stored = folder.read_json("config.json")
     if "demonstrations" in stored:
@@ -168,10 +174,10 @@ def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
 
 
 def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Path) -> SftConfig:
-    """The configuration of `strop sft`, whose model, demonstrations and folder are there.
+    """Return the configuration of `strop sft` after checking its model, demonstrations and folder.
 
     Raises:
-        InputError: one of them cannot be used, or a setting.
+        InputError: one of them, or a setting, cannot be used.
     """
     from strop.run.sft_config import FRESH, configure
 
@@ -187,13 +193,14 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
 def using(
     text: str, recipe: str | None = None, sets: Sequence[str] = (), problems: str | None = None, path: str | None = None
 ) -> None:
-    """Refuse a model to measure, sample or serve that is not there, or settings that it cannot be used with.
+    """Check a model that is to be measured, sampled or served, and its settings.
 
     Args:
-        text: as commands name models: a run, RUN@STEP, a folder, a name on the hub, or NAME= before any of these.
-        recipe: whose settings are used, instead of the run's own or grpo's.
-        sets: changes to them.
-        problems: a source that takes the place of theirs, reading from `path`.
+        text: the model as commands name it: a run, RUN@STEP, a folder or a name on the hub, optionally after NAME=.
+        recipe: the recipe whose settings are used instead of those of the run (or of grpo).
+        sets: changes to these settings.
+        problems: the source of problems to use instead; it reads from `path`.
+        path: the file or folder of `problems`.
 
     Raises:
         InputError: one line that names what is wrong; modules of the user's own that a run needs are named too.
@@ -223,34 +230,32 @@ def using(
     edits = [*NOT_TRAINING]
     edits += [] if problems is None else [f"data.source={json.dumps(problems)}", "data.held_out=none"]
     edits += [] if path is None else [f"data.path={json.dumps(path)}"]
-    config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])
+    config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *as_measured(sets)])
     if problems is not None:
         source(config.data.source)
 
 
-def measuring(
-    text: str, recipe: str | None = None, sets: Sequence[str] = (), problems: str | None = None, path: str | None = None
-) -> None:
-    """Refuse what `using` refuses, and a model outside a training run where nobody says which problems it is asked.
+def measuring(text: str, recipe: str | None = None, sets: Sequence[str] = ()) -> None:
+    """Check a model that is to be measured. A model without a training run needs problems to be named.
 
     Raises:
-        InputError: naming the ways to say it.
+        InputError: see `using`; or no problems are named.
     """
-    using(text, recipe, sets, problems, path)
+    using(text, recipe, sets)
     place, _ = _named_place(text)
-    said = recipe is not None or problems is not None
-    if said or any(text.strip().startswith("data.source") for text in sets) or place in RESERVED or holds_out(place):
+    said = recipe is not None or any(text.strip().startswith("data.source") for text in sets)
+    if said or place in RESERVED or holds_out(place):
         return
     above = Path(place).expanduser().absolute().parent
     of_run = f"; what its run held out: {command('eval', above)}" if holds_out(str(above)) else ""
     raise InputError(
-        f"{place} held out no problems: say what it is asked by --source (such as --source gsm8k, or a file with "
-        f"problems), or by --benchmark{of_run}"
+        f"{place} held out no problems: say what to measure it on by --benchmark (a name of strop eval --list, or a "
+        f"file of problems), or by --set data.source=…{of_run}"
     )
 
 
 def _named_place(text: str) -> tuple[str, str | None]:
-    """Where a model is that a command names, after `NAME=`, and which checkpoint of a run is meant."""
+    """Split the name of a model into its place, without `NAME=`, and the checkpoint of a run."""
     _, equals, rest = text.partition("=")
     place = rest if equals and not Path(text).exists() else text
     run, at, step = place.rpartition("@")
@@ -259,10 +264,10 @@ def _named_place(text: str) -> tuple[str, str | None]:
 
 
 def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
-    """Refuse a checkpoint that is not there (None: any), or whose model would run code that nobody has allowed.
+    """Refuse a missing checkpoint (None: any will do), or one whose model would run code that the user has not allowed.
 
     Raises:
-        InputError: naming those that there are, or the setting.
+        InputError: it names the existing checkpoints, or the setting.
     """
     known = run.checkpoint_steps()
     if not known and step is None:
@@ -276,8 +281,7 @@ def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
 
 
 def model_of(run: RunFolder) -> tuple[ModelSettings, int]:
-    """The model of a run of reinforcement learning, and the run's seed. Losses and verifiers of somebody's own, which
-    may be in a script that is not here, are no part of that.
+    """Return the model settings and the seed of a run. Losses and verifiers are not read, as they may be missing.
 
     Raises:
         InputError: the settings are not valid, or would run code that the user has not named.
@@ -292,13 +296,13 @@ def model_of(run: RunFolder) -> tuple[ModelSettings, int]:
 
 
 def _last(sets: Sequence[str], key: str) -> str | None:
-    """The value of a key's last `--set`, for what must be known before a configuration is there."""
+    """The value of the last `--set` of a key, needed before the configuration exists."""
     found = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == key]
     return found[-1] if found else None
 
 
 def model(settings: ModelSettings, trains: bool = False, device: str = "auto", made: str = EMBEDDED) -> None:
-    """Refuse a model that is not where `model.path` says, or that this machine's memory cannot hold; see `locate`.
+    """Refuse a model that `model.path` does not lead to, or that does not fit into this machine's memory.
 
     Raises:
         InputError: one line that names the key and the way out.
@@ -326,7 +330,7 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto", m
 
 
 def model_at(key: str, settings: ModelSettings) -> None:
-    """The same for another key that names a model.
+    """Call `model` for a model that another key names.
 
     Raises:
         InputError: naming `key`.
@@ -338,7 +342,7 @@ def model_at(key: str, settings: ModelSettings) -> None:
 
 
 def source(of: ProblemSource) -> None:
-    """Refuse problems that cannot be read: a file that is not there or whose first row makes no problem.
+    """Refuse problems that cannot be read: the file is missing, or its first row is not a problem.
 
     Raises:
         InputError: one line that names the file and the row.

@@ -1,4 +1,4 @@
-"""The problems of a run, its first prompt and what it is measured on, with the findings of all checks.
+"""Reads the problems of a run, fits them into the model's context, and collects the findings of all checks.
 
     data, findings = read_problems(config, tokenizer, view)                  # read, noted, and checked
     asked = fitted_into(config, data, tokenizer, room, view)                 # within the model's context
@@ -10,13 +10,11 @@ A start, a resume, a dry run and the doctor use the same functions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.hub import silence
-from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
@@ -25,9 +23,8 @@ from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, PromptTemplate
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
-from strop.evaluation.benchmark_files import SUFFIXES
-from strop.evaluation.benchmarks import HELD_OUT
-from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
+from strop.evaluation.benchmarks import HELD_OUT, SUFFIXES
+from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
 from strop.model.policy import Policy
@@ -42,33 +39,33 @@ SHOWN_IDS = 24
 
 
 class AskedProblems(NamedTuple):
-    """What a run asks within its model's context.
+    """The problems and budgets of a run, fitted into its model's context.
 
     Attributes:
-        config: with a budget that there is room for.
-        play: its environment; None where there is none.
-        sets: what it is measured on while it trains.
-        findings: of the budgets, the environment and the benchmarks.
+        config: the configuration, with a token budget that fits.
+        play: the environment, or None.
+        sets: the problem sets that the run is measured on during training.
+        findings: findings on the budgets, the environment and the benchmarks.
     """
 
     config: RunConfig
     play: Play | None
-    sets: tuple[ValidationSet, ...]
+    sets: tuple[ProblemSet, ...]
     findings: list[Finding]
 
 
 class Preview(NamedTuple):
-    """What a run would train on, None where it cannot be read, and what the checks found."""
+    """The data of a run (None if it cannot be read) and the findings of the checks."""
 
     data: Data | None
     findings: list[Finding]
 
 
 def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Data, list[Finding]]:
-    """The problems of a run, noted with the first prompt, and the findings on them and the settings.
+    """Read the problems of a run and show the first prompt. Returns them with the findings on data and settings.
 
     Raises:
-        InputError: they cannot be read.
+        InputError: the problems cannot be read.
     """
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
@@ -79,7 +76,7 @@ def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: V
 def fitted_into(
     config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
 ) -> AskedProblems:
-    """What is asked of a model with room for so many tokens.
+    """Fit prompts, completions and benchmarks into a context of `room` tokens.
 
     Raises:
         InputError: prompts and completions exceed it; an environment or a benchmark cannot be used.
@@ -95,9 +92,9 @@ def fitted_into(
 
 
 def preview(config: RunConfig, view: View) -> Preview:
-    """Note what a run would train on and ask first, and the memory it needs, without loading the model.
+    """Run all checks without loading the model, and show the data, the first prompt and the memory needed.
 
-    Whatever a start would refuse is a finding of level `error`.
+    Each reason to refuse a start becomes a finding of level `error`.
     """
     subject = "configuration"
     data: Data | None = None
@@ -125,7 +122,7 @@ def preview(config: RunConfig, view: View) -> Preview:
 
 
 def _outline(config: RunConfig) -> Policy | None:
-    """The model's shapes, without its weights; None where they show only once it is loaded."""
+    """The model's shapes without its weights; None if they are known only after loading."""
     try:
         return outline(config.model, tokenizer_of(config.model))
     except NotKnownBeforehand:
@@ -133,8 +130,11 @@ def _outline(config: RunConfig) -> Policy | None:
 
 
 def within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
-    """The configuration without benchmarks that lie on the hub, where it cannot be asked from here, and a line on them:
-    the run may be meant for another machine."""
+    """Leave out benchmarks on the hub if the hub cannot be reached, because the run may be meant for another machine.
+
+    Returns:
+        The configuration, and a line that names the benchmarks left out; None if there are none.
+    """
     evaluation = config.evaluation
     files = [one for one in evaluation.benchmarks if evaluation.benchmark_data or one.name.endswith(SUFFIXES)]
     silent = silence() if len(files) < len(evaluation.benchmarks) else None
@@ -146,7 +146,7 @@ def within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
 
 
 def known_room(config: RunConfig) -> int | None:
-    """Tokens that prompt and completion may have together; None where only loading the model can say."""
+    """The most tokens of a prompt with its completion; None if it is known only after loading the model."""
     if config.engine.max_tokens is not None:
         return config.engine.max_tokens
     if config.model.fresh is not None:
@@ -162,7 +162,7 @@ def most_room(config: RunConfig) -> int:
 
 
 def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Lines that show what the model will be asked: which template, the first prompt as text and ids, its answer."""
+    """Lines that show the template, the first prompt as text and token ids, and its answer."""
     ids = dataset[0].prompt_ids.tolist()
     how = template.piece_name()
     if isinstance(template, Auto):
@@ -193,34 +193,25 @@ def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) ->
 
 def validation_sets(
     config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View, play: Play | None = None
-) -> tuple[ValidationSet, ...]:
+) -> tuple[ProblemSet, ...]:
     """The sets that a run is measured on while it trains: its held-out problems, asked as in training, and benchmarks.
 
     Raises:
         InputError: a benchmark cannot be found or used.
     """
     settings, sampling = config.evaluation, evaluation_sampling(config)
-    held_out: tuple[ValidationSet, ...] = ()
+    held_out: tuple[ProblemSet, ...] = ()
     if settings.every is not None and data.held_out is not None:
-        seed = derive(config.seed, "evaluation")
-        count = settings.samples_per_problem
-        own = ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed, play)
+        samples, seed, every = settings.samples_per_problem, held_out_seed(config.seed), settings.every
+        own = ProblemSet(HELD_OUT, data.held_out, samples, sampling, config.verifier, seed, play, every)
         held_out = (own,)
-    wanted = [
-        Wanted(
-            one.name,
-            one.every or settings.every or config.steps,
-            one.samples_per_problem or settings.samples_per_problem,
-            one.limit,
-        )
-        for one in settings.benchmarks
-    ]
-    folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
-    template = config.data.template
-    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note, play)
+    template, note = config.data.template, view.note
+    return held_out + benchmark_sets(
+        settings, config.steps, template, tokenizer, sampling, room, config.seed, note, play
+    )
 
 
-def _trained_benchmarks(config: RunConfig, sets: Sequence[ValidationSet], data: Data) -> Iterator[Finding]:
+def _trained_benchmarks(config: RunConfig, sets: Sequence[ProblemSet], data: Data) -> Iterator[Finding]:
     if not sets:
         return
     record, seen = ProblemRecord.of(data), trained_before(config.model.path)

@@ -1,7 +1,7 @@
-"""Where a run goes on, and whether it can: what a resume and its dry run refuse alike.
+"""Finds the point at which a run resumes and checks that it can. A resume and its dry run share these functions.
 
-    config, found = point(folder, step, sets)          # the configuration from there on, and the checkpoint
-    findings = preview(folder, step, sets, view)       # the same shown, and nothing trained
+    config, found = point(folder, step, sets)          # the configuration and the checkpoint
+    findings = preview(folder, step, sets, view)       # the same, shown without training
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from strop.training.checkpoint import Checkpoint
 
 
 class Point(NamedTuple):
-    """The configuration from there on, and the checkpoint; None where there is none yet, so that the run begins."""
+    """The configuration after the resume, and the checkpoint; None if there is none yet and the run starts over."""
 
     config: RunConfig
     found: Checkpoint | None
 
 
 def point(folder: RunFolder, step: int | None = None, sets: Sequence[str] = ()) -> Point:
-    """Where a run goes on: at the checkpoint of `step` (None: the newest), with `sets` applied.
+    """Find the checkpoint of `step` (None: the newest) and apply `sets` to the configuration.
 
     Raises:
-        StropError: a setting that cannot change, no such checkpoint, fewer steps than are done, or a setting that no
-            step is left to use.
+        StropError: a setting cannot change, the checkpoint does not exist, more steps are done than `steps` allows, or
+            no step is left that would use the new settings.
     """
     config = preflight.resuming(folder, sets)
     found = checkpoint_of(folder, step)
@@ -58,10 +58,10 @@ def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | No
 
 
 def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> str | None:
-    """Refuse to go on where what was held out would be trained on, or the other way round, or with other problems.
+    """Refuse a resume whose training or held-out problems are not those that the run began with.
 
     Returns:
-        A line where held-out problems have another answer now.
+        A line if the answers of held-out problems have changed, else None.
 
     Raises:
         InputError: naming the run.
@@ -81,13 +81,13 @@ def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | Non
 
 
 def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View) -> list[Finding]:
-    """Note where the run would go on, what is left, what changes, and what it asks first; train nothing.
+    """Show where the run would resume, how many steps are left and which settings change, without training.
 
     Returns:
-        Findings, as those of `questions.preview`.
+        The findings of `questions.preview`, and one if held-out answers have changed.
 
     Raises:
-        StropError: what a resume refuses.
+        StropError: a resume would be refused.
     """
     config, found = point(folder, step, sets)
     done = 0 if found is None else found.step

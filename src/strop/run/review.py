@@ -1,4 +1,4 @@
-"""`strop doctor RUN|CONFIG`: the findings of all checks, and how the model begins where it was asked or has trained."""
+"""`strop doctor RUN|CONFIG`: the findings of all checks, and the pass rate at the start of training if it is known."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from strop.base.view import View, counted
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.dataset import Dataset
+from strop.evaluation.evaluate import ProblemSet, held_out_seed
 from strop.recipes.resolve import resolve
 from strop.run.checks import Beginning, of_beginning, spread
 from strop.run.finding import Finding
 from strop.run.folder import RunFolder, is_run
+from strop.run.measuring import measure_open
+from strop.run.models import open_model
 from strop.run.questions import known_room, preview
-from strop.run.tasks import measured, open_model
 
 FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 
 
 def review(target: str, sets: Sequence[str], small: bool, ask: int, view: View) -> list[Finding]:
-    """Findings on a run folder, a recipe or a file.
+    """Run all checks on a run folder, a recipe or a configuration file.
 
     Args:
-        sets: changes of its configuration.
-        small: its tiny form.
-        ask: how many problems the model is asked, as often as in training, to know how a configuration begins.
-        view: hears what `--dry-run` notes.
+        target: the run folder, recipe or file.
+        sets: changes to its configuration.
+        small: use the tiny form of the recipe.
+        ask: how many problems to ask the model, to measure its pass rate before training; 0 does not load it.
+        view: receives the notes of a dry run.
 
     Raises:
-        InputError: there is no such run or configuration, or it is one of fine-tuning.
+        InputError: there is no such run or configuration, or it is a fine-tuning run.
     """
     config, run = _subject(target, sets, small)
     data, findings = preview(config, view)
@@ -72,10 +75,12 @@ def _first_steps(run: RunFolder | None) -> Beginning | None:
 
 
 def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginning:
-    """What the model makes of `count` training problems from all over the source, sampled as the first steps do."""
+    """Measure the model on `count` training problems spread over the source, sampled as in the first stage."""
     first = stage_configs(config)[0]
     policy, tokenizer = open_model(first, view)
     chosen, samples = train.subset(spread(len(train), count)), first.batch.samples_per_prompt
-    found = measured(first, policy, tokenizer, chosen, samples, first.sampling, view)
-    over = f"{counted(found['problems'], 'problems')}, {counted(found['samples_per_problem'], 'answers')} each"
-    return Beginning(found["pass_rate"], over, found["truncation_rate"])
+    seed = held_out_seed(first.seed)
+    asked = ProblemSet(chosen.name, chosen, samples, first.sampling, first.verifier, seed)
+    found = measure_open(first, policy, tokenizer, asked, view)
+    over = f"{counted(len(chosen), 'problems')}, {counted(samples, 'answers')} each"
+    return Beginning(found.pass_rate, over, found.truncation_rate)

@@ -16,10 +16,8 @@ from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.templates import Auto, ChatTemplate
 from strop.engines.protocol import Engine
-from strop.run.benchmark_plan import NamedModel, parse_models
-from strop.run.benchmarking import open_named
 from strop.run.folder import RunFolder, is_run
-from strop.run.tasks import open_engine
+from strop.run.models import NamedModel, open_engine, open_named, parse_models
 from strop.serving import ServeLimits
 from strop.serving.app import Log
 from strop.serving.listening import is_loopback, listen
@@ -118,4 +116,4 @@ def _open(plan: ServePlan, named: NamedModel, view: View) -> tuple[Engine, PreTr
     """The engine, its tokenizer and configuration."""
     view.note(f"loading {named.label}")
     config, policy, tokenizer = open_named(named, plan.recipe, plan.sets, view)
-    return open_engine(config, policy, tokenizer, named.stored), tokenizer, config
+    return open_engine(config, policy, tokenizer, named), tokenizer, config

@@ -1,6 +1,6 @@
-"""`strop smoke`: short runs of what training on this machine rests on; each passes, or fails with the reason.
+"""`strop smoke`: short checks of training and generation on this machine. Each check passes, or fails with a reason.
 
-Each group of checks has its own processes, so that one which crashes or hangs takes no other with it.
+Each group of checks runs in separate processes, so a crash or a hang in one group does not affect the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -41,23 +41,23 @@ from strop_verify.child_process import ChildProcess, die_with_parent, import_pat
 
 
 def resident(peak: bool = False) -> int:
-    """Bytes of memory that this process has taken, now or at its peak.
+    """Resident memory of this process in bytes, now or at its peak.
 
-    Not the peak that getrusage knows, which a process inherits from the one that started it.
+    getrusage is not used, because a process inherits its peak from the parent.
     """
     field = "VmHWM" if peak else "VmRSS"
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-# Weights are large enough that a distribution is far from uniform, so that a wrong one shows in log-probs.
+# Large initial weights make the distributions far from uniform, so that wrong weights show in the log-probs.
 SHAPE = (
     "{hidden_size=256, layers=4, heads=4, kv_heads=2, head_dim=64, intermediate_size=768, max_positions=1024, "
     "initializer_range=0.1}"
 )
 SEQUENCES, LENGTH, PROMPT = 8, 256, 32  # of the update: whole sequences and the prompts in them, in tokens
 PROMPTS, SAMPLES, NEW_TOKENS = 4, 4, 64
-LONGEST = 4096  # new tokens of sequences that are to be in flight while weights change, and are cancelled then
+LONGEST = 4096  # new tokens of the sequences that are in flight while the weights change; they are cancelled later
 GAP = 0.05  # nats, between log-probs of the same tokens by two ways of computing in bfloat16, on average
 RANKS_GAP = 0.03  # relative, between the gradient norms of one rank and of two, in bfloat16
 EXCHANGE_SECONDS = 60.0
@@ -65,7 +65,7 @@ EXCHANGE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SmokePlan:
-    """What one process checks: a group of checks, where, and the line file that its outcomes are appended to."""
+    """The work of one process: the group of checks, the device, and the folder that receives its outcomes."""
 
     group: str
     device: str
@@ -77,42 +77,40 @@ class SmokePlan:
 
     @property
     def outcomes(self) -> Path:
-        """One JSON object a line: check, passed, found, seconds."""
+        """The file of outcomes, one JSON object per line: check, passed, found, seconds."""
         return Path(self.folder) / f"{self.group}-{self.rank}.jsonl"
 
     @property
     def config(self) -> RunConfig:
-        """Of a run with the model, in bfloat16."""
+        """The configuration of a run with this model in bfloat16."""
         model = f"model.fresh={SHAPE}" if self.model is None else f"model.path={json.dumps(self.model)}"
         return resolve("grpo", [model, "model.dtype=bfloat16", f"device={self.device}", "optim.lr=1e-3"])
 
 
 class Checks:
-    """Runs checks one after another and writes down the outcome of each."""
+    """Runs checks one after another and appends each outcome to the file of the plan."""
 
     def __init__(self, plan: SmokePlan) -> None:
         self.plan = plan
         plan.outcomes.touch()
 
     def __call__(self, name: str, check: Callable[[], str]) -> bool:
-        """Run a check; whether it passed."""
+        """Run a check and return whether it passed."""
         begin = time.perf_counter()
         try:
             passed, found = True, check()
         except Exception as error:  # whatever it is, it is the finding
-            passed, found = False, first_line(error) if isinstance(error, StropError) else _named(error)
+            passed, found = False, first_line(error)
+            if not isinstance(error, StropError):
+                found = f"{type(error).__name__}: {found}"
         outcome = {"check": name, "passed": passed, "found": found, "seconds": time.perf_counter() - begin}
         with self.plan.outcomes.open("a") as file:
             file.write(json.dumps(outcome) + "\n")
         return passed
 
 
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
 def samples(vocabulary: int) -> list[Sample]:
-    """Sequences of random tokens, half of them better than the others."""
+    """Sequences of random tokens; every second one has a positive advantage, the others a negative one."""
     rng = np.random.default_rng(0)
     trained = np.arange(LENGTH) >= PROMPT
     return [
@@ -130,7 +128,7 @@ def samples(vocabulary: int) -> list[Sample]:
 
 
 def train_once(learner: Learner) -> dict[str, float]:
-    """One optimizer step; its metrics."""
+    """Take one optimizer step and return its metrics."""
     config = learner.settings
     chosen = samples(learner.policy.vocabulary)
     ranks, budget = learner.trainer.ranks, 2 * LENGTH
@@ -146,7 +144,7 @@ def train_once(learner: Learner) -> dict[str, float]:
 
 
 def update_group(plan: SmokePlan, check: Checks) -> None:
-    """A bfloat16 update on one device, and its peak memory."""
+    """Check a bfloat16 forward pass and update on one device, and measure the peak memory."""
     device = pick_device(plan.config.device)
     before = _peak(device)
     policy = load_policy(plan.config.model)[0].to(device)
@@ -175,7 +173,7 @@ def update_group(plan: SmokePlan, check: Checks) -> None:
 
 
 def engine_group(plan: SmokePlan, check: Checks) -> None:
-    """The embedded engine: sampling, weights swapped in the middle, the probe."""
+    """Check the embedded engine: sampling, a weight swap during sampling, and the probe."""
     policy, tokenizer = load_policy(plan.config.model)
     policy.to(pick_device(plan.config.device)).requires_grad_(False)
     settings = EngineSettings(slots=16, share_parameters=False)
@@ -184,7 +182,7 @@ def engine_group(plan: SmokePlan, check: Checks) -> None:
 
 
 def vllm_group(plan: SmokePlan, check: Checks) -> None:
-    """The same of vLLM's own server, which is started for it."""
+    """Start vLLM's server and check it like the embedded engine."""
     policy, tokenizer = load_policy(plan.config.model)
     policy.to(pick_device(plan.config.device)).requires_grad_(False)
     engines: list[Engine] = []
@@ -202,7 +200,7 @@ def vllm_group(plan: SmokePlan, check: Checks) -> None:
 
 
 def ranks_group(plan: SmokePlan, check: Checks) -> None:
-    """One of two ranks that hold the model between them (FSDP2): the update of `update_group` again."""
+    """Repeat the update of `update_group` as one of two ranks that shard the model (FSDP2)."""
     learners: list[Learner] = []
 
     def meet() -> str:
@@ -223,7 +221,7 @@ def ranks_group(plan: SmokePlan, check: Checks) -> None:
         check("two ranks update", same_as_one)
 
 
-# By the name of a group: what it does, and its checks in order.
+# The function of each group and the names of its checks, in order.
 GROUPS: dict[str, tuple[Callable[[SmokePlan, Checks], None], tuple[str, ...]]] = {
     "update": (update_group, ("bf16 forward", "bf16 update", "peak memory")),
     "engine": (engine_group, ("engine sample", "engine weight swap", "engine probe")),
@@ -232,11 +230,11 @@ GROUPS: dict[str, tuple[Callable[[SmokePlan, Checks], None], tuple[str, ...]]] =
 }
 
 
-# ---------------------------------------------------------------------- parts of them
+# ---------------------------------------------------------------------- checks that two groups share
 
 
 def _generating(engine: Engine, policy: Policy, name: str, check: Checks) -> None:
-    """Sampling, a swap and the probe on an engine that has the weights of `policy` as version 0."""
+    """Check sampling, a weight swap and the probe of an engine whose version 0 is the weights of `policy`."""
     rng = np.random.default_rng(1)
     prompts = [rng.integers(0, min(policy.vocabulary, 250), PROMPT).astype(np.int32) for _ in range(PROMPTS)]
     before = engine.verify_weights(prompts[0])
@@ -298,7 +296,7 @@ def _submit(
 
 
 def _each_goes_on(engine: Engine, name: str) -> list[Completion]:
-    """Step until every sequence in flight has drawn a token more; what has finished meanwhile."""
+    """Step until every sequence in flight has one more token. Returns the completions that finished meanwhile."""
     assert isinstance(engine, Streaming)
     since = {(f"{name}-{number}", index): 0 for number in range(PROMPTS) for index in range(SAMPLES)}
     since |= {(one.request_id, one.index): len(one.token_ids) for one in engine.drawn(since)}
@@ -309,7 +307,7 @@ def _each_goes_on(engine: Engine, name: str) -> list[Completion]:
 
 
 def _finished(engine: Engine) -> list[Completion]:
-    """Every completion that is still to come."""
+    """Step until nothing is unfinished and return the completions."""
     found: list[Completion] = []
     while engine.unfinished:
         found += engine.step()
@@ -318,7 +316,7 @@ def _finished(engine: Engine) -> list[Completion]:
 
 @torch.no_grad()
 def _logprobs(policy: Policy, prompt: IntArray | None = None, completion: IntArray | None = None) -> np.ndarray:
-    """The policy's log-probs of a completion after a prompt, at temperature 1; by default of a sample of the update."""
+    """Log-probs of a completion under the policy at temperature 1. The default is the first sample of the update."""
     if prompt is None or completion is None:
         ids = samples(policy.vocabulary)[0].token_ids
         prompt, completion = ids[:PROMPT], ids[PROMPT:]
@@ -334,7 +332,7 @@ def _in_float32(policy: Policy) -> Policy:
 
 
 def _peak(device: torch.device) -> int:
-    """Bytes that this process has taken at most, of the GPU or of the machine's memory."""
+    """Peak memory of this process in bytes, on the GPU or in main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resident(peak=True)
@@ -345,16 +343,10 @@ def _room(device: torch.device) -> int:
 
 
 def main() -> None:
-    """Run the group of the plan that is the only argument."""
-    given: dict[str, Any] = json.loads(sys.argv[1])
-    plan = SmokePlan(**given)
+    """Run the plan that the only argument holds as JSON."""
+    plan = SmokePlan(**json.loads(sys.argv[1]))
     die_with_parent(plan.parent)
     GROUPS[plan.group][0](plan, Checks(plan))
-
-
-def as_argument(plan: SmokePlan) -> str:
-    """The argument that hands a plan to `main`."""
-    return json.dumps(asdict(plan))
 
 
 Result = Literal["pass", "FAIL", "not run"]
@@ -363,7 +355,7 @@ WORSE: tuple[Result, ...] = ("pass", "not run", "FAIL")
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """The result of a check: `found` says what it measured, or why it failed or was not run."""
+    """The result of a check. `found` holds what it measured, or the reason why it failed or was not run."""
 
     check: str
     result: Result
@@ -380,15 +372,13 @@ def smoke(
         device: `cuda` or `cpu`.
         model: a folder or a name on the hub; None: a new small model.
         vllm: the interpreter of an environment with vLLM; None: what STROP_VLLM_PYTHON names, if it is set.
-        limit: seconds for everything; what is not done by then has failed.
-        only: the groups to run; none: all of them.
-        tell: hears which group begins.
+        limit: seconds for all groups; a check that is not done by then fails.
+        only: the groups to run; empty runs all of them.
+        tell: is called with the name of each group before it begins.
 
     Raises:
-        InputError: `only` names a group that there is not.
+        InputError: `only` names an unknown group.
     """
-    
-
     for unknown in sorted(set(only) - GROUPS.keys()):
         raise InputError(f"--only {unknown}: the groups are {', '.join(GROUPS)}")
     end = time.monotonic() + limit
@@ -410,21 +400,17 @@ def smoke(
 
 
 def device_of_ranks(device: str) -> str:
-    """`cuda` with two GPUs or more, else `cpu`: NCCL wants a separate GPU for each rank."""
-    import torch
-
+    """`cuda` with two or more GPUs, else `cpu`: NCCL needs a separate GPU for each rank."""
     return device if device == "cuda" and torch.cuda.device_count() > 1 else "cpu"
 
 
 def _run(plans: Sequence[SmokePlan], names: Sequence[str], end: float) -> Iterator[CheckOutcome]:
-    """Run the processes of a group side by side; an outcome for each of its checks."""
-    
-
+    """Run the processes of a group at the same time and yield the worst outcome of each check."""
     folder = Path(plans[0].folder)
     environment = {**os.environ, "PYTHONPATH": import_path(), "TOKENIZERS_PARALLELISM": "false"}
     children = []
     for plan in plans:
-        command = [sys.executable, "-m", "strop.run.smoke", as_argument(plan)]
+        command = [sys.executable, "-m", "strop.run.smoke", json.dumps(asdict(plan))]
         log = (folder / f"{plan.group}-{plan.rank}.log").open("w+b")
         children.append(ChildProcess(command, environment, log))
     found = []
@@ -440,7 +426,7 @@ def _run(plans: Sequence[SmokePlan], names: Sequence[str], end: float) -> Iterat
 
 
 def _written(file: Path) -> dict[str, CheckOutcome]:
-    """The outcomes that a process has written, by check."""
+    """Read the outcomes that a process wrote, by check."""
     found: dict[str, CheckOutcome] = {}
     for line in file.read_text().splitlines() if file.is_file() else ():
         given = json.loads(line)
@@ -450,7 +436,7 @@ def _written(file: Path) -> dict[str, CheckOutcome]:
 
 
 def _outcomes(names: Sequence[str], written: dict[str, CheckOutcome], reason: str | None) -> list[CheckOutcome]:
-    """One outcome for each check of a process; `reason` says how it ended where it did not end well."""
+    """Return one outcome for each check of a process; `reason` says how the process failed, if it did."""
     found: list[CheckOutcome] = []
     for name in names:
         broken = next((one.check for one in found if one.check not in written or one.result == "FAIL"), None)
@@ -464,7 +450,7 @@ def _outcomes(names: Sequence[str], written: dict[str, CheckOutcome], reason: st
 
 
 def as_markdown(findings: Sequence[Finding], outcomes: Sequence[CheckOutcome]) -> str:
-    """A table to paste into an issue: what the machine is, then what passed."""
+    """Return a Markdown table to paste into an issue: the machine first, then the checks."""
     marks = {"ok": "", "note": "note", "warning": "WARNING", "error": "ERROR"}
     rows = [(one.subject, marks[one.level], one.found, "") for one in findings]
     rows += [(one.check, one.result, one.found, f"{one.seconds:.1f}" if one.seconds else "") for one in outcomes]

@@ -1,4 +1,4 @@
-"""Which questions a model was trained on, as far as strop knows: of runs, of their models, and of copies of these.
+"""Records and finds the questions that a model was trained on, for runs, exported models and their copies.
 
     seen = trained_before(config.model.path)       # seen(problem), for what is held out
     write_questions(folder, run)                   # next to an exported model, with which it is copied and renamed
@@ -20,13 +20,13 @@ QUESTIONS = "strop_trained_on.json"  # in a model's folder
 
 
 def questions_of(model: str | None) -> frozenset[str] | None:
-    """Digests of the questions that a model was trained on, by its run and those that this began with.
+    """Digests of the questions that a model was trained on, by its run and the runs before it.
 
     Args:
-        model: where it is: a run, a folder that strop exported, or any other model.
+        model: a run, a folder that strop exported, or any other model.
 
     Returns:
-        None where strop did not train it, or kept no record.
+        The digests; None if strop did not train the model or kept no record.
 
     Raises:
         InputError: a record is broken.
@@ -49,13 +49,13 @@ def _of_run(folder: RunFolder) -> frozenset[str] | None:
 
 
 def trained_before(model: str | None) -> Seen:
-    """Whether a model was trained on a problem; see `questions_of`."""
+    """Return a function that says whether a model was trained on a problem; see `questions_of`."""
     trained = questions_of(model) or frozenset()
     return lambda problem: question_digest(problem) in trained
 
 
 def write_questions(model: Path, run: RunFolder) -> None:
-    """Put next to a model that was exported from `run` which questions it was trained on, where that is known."""
+    """Write the questions that a model exported from `run` was trained on next to it, if they are known."""
     questions = _of_run(run)
     if questions is not None:
         write_json(model / QUESTIONS, {"questions": sorted(questions)})

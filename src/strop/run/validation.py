@@ -13,15 +13,15 @@ from typing import Any
 
 from strop.base.files import read_json, write_json
 from strop.evaluation.benchmarks import HELD_OUT
+from strop.evaluation.evaluate import PREFIX, ProblemSet, by_problem, gain, metrics
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.validation import PREFIX, ValidationSet, by_problem, gain, metrics
 from strop.orchestration.evaluator import Evaluator, MeasuredVersion, Weights
 from strop.training.checkpoint import Retention
 from strop.training.compute import ComputeMeter
 from strop.training.settings import CheckpointSettings
 
 Row = dict[str, float | None]
-NO_GAIN: Row = {f"{PREFIX}/gain": None}  # measured, and comparable with nothing
+NO_GAIN: Row = {f"{PREFIX}/gain": None}  # not comparable with the evaluation before training
 
 
 class Validation:
@@ -35,12 +35,12 @@ class Validation:
         results: receives what was found on the held-out problems, by step.
         untrained: the file with the untrained model's pass rate on each held-out problem and the terms of that
             evaluation; later steps on the same terms are compared with it, those of a resumed run too.
-        note: receives a line for each set with samples that could not be judged, and where there is no gain to tell.
+        note: called with a line for each set with samples that could not be judged, and where no gain can be computed.
     """
 
     def __init__(
         self,
-        sets: Sequence[ValidationSet],
+        sets: Sequence[ProblemSet],
         evaluator: Evaluator,
         steps: int,
         compute: ComputeMeter,

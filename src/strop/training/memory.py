@@ -1,11 +1,11 @@
-"""How much memory an update needs, found by going through it on torch's meta device, where tensors have no data.
+"""Estimates the memory of an update by running it on torch's meta device, where tensors have no data.
 
     policy = meta_policy(ModelSettings(path="Qwen/Qwen3-8B"))
     update_need(policy, lengths=(8192, 8192), device="cuda").total      # bytes
 
 A forward and a backward of one micro-batch run as they do in training, operator by operator, and the bytes of all
-tensors that live at the same time are added up. What is there in every update whatever is computed (weights, float32
-masters, the gradients so far, the optimizer's moments) is known from the parameters.
+tensors that live at the same time are added up. Weights, float32 masters, accumulated gradients and the optimizer's
+moments are computed from the parameters.
 
 Shapes: N packed tokens, E hidden size, V vocabulary.
 """
@@ -58,12 +58,12 @@ class Need:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
 class LiveBytes(TorchDispatchMode):
-    """Adds up the bytes of the tensors on the meta device that live at the same time, those made inside it."""
+    """Adds up the bytes of the meta tensors that are created inside it and live at the same time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def _grouped(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
 
 
 class _NoKernels(LayerKernels):
-    """The kernels' functions with their tensors and without anything computed."""
+    """Stands in for the CPU kernels: allocates their tensors and computes nothing."""
 
     device = "meta"
 
@@ -125,7 +125,7 @@ class _NoKernels(LayerKernels):
 
 
 class _NoProducts(Products):
-    """Likewise the matrix products, of the types that this processor multiplies."""
+    """Stands in for the matrix products, for the types that this processor multiplies."""
 
     device = "meta"
 
@@ -145,7 +145,7 @@ _NO_KERNELS = _NoKernels()
 
 
 class _Context:
-    """Attention that keeps what an attention without [N, N] scores keeps for its backward, where there is one."""
+    """Attention that saves what attention without [N, N] scores saves for its backward, if there is one."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = list(lengths)
@@ -168,7 +168,7 @@ class _Context:
 
 
 class _Cached:
-    """Attention of nothing, which counts the bytes of the keys and values that it is given."""
+    """Attention that computes nothing and counts the bytes of its keys and values."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -191,13 +191,13 @@ def cached_bytes(policy: Policy) -> int:
 
 
 def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: int = 1) -> Need:
-    """The need of an update of a policy on the meta device, whose largest micro-batch has sequences of `lengths`.
+    """The memory of an update of a policy on the meta device; `lengths` are those of its largest micro-batch.
 
     Args:
         policy: `meta_policy`; its settings say how it computes.
         lengths: tokens of each sequence of a micro-batch, all of them scored.
-        device: where it will compute.
-        ranks: over how many the parameters are sharded.
+        device: the device that it will run on.
+        ranks: the number of ranks that shard the parameters.
     """
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     every = {id(t): t for t in (*policy.parameters(), *policy.buffers())}.values()
@@ -218,7 +218,7 @@ def _forget(parameter: Tensor) -> None:
 
 
 def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device, ranks: int) -> int:
-    """Bytes at the peak of forward and backward, without what lives before and between them."""
+    """Peak bytes of forward and backward, without the tensors that exist before them."""
     tokens = sum(lengths)
     context = _Context(lengths)
     if _computes_in_c(policy, device):
@@ -252,12 +252,12 @@ def _forward(policy: Policy, ids: Tensor, context: AttentionContext, device: Dev
 
 
 def _computes_in_c(policy: Policy, device: Device) -> bool:
-    """Whether it is the C kernels that compute there."""
+    """Whether the C kernels compute on this device."""
     return device == "cpu" and policy.settings.cpu_kernels and native.load() is not None
 
 
 def _gathered(policy: Policy) -> int:
-    """Bytes of the largest two groups of parameters that ranks gather whole, and of the gradients of one."""
+    """Bytes of the two largest parameter groups that ranks gather whole, and of the gradients of one."""
     each = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in decoder_layers(policy.model)]
     rest = sum(parameter.nbytes for parameter in policy.model.parameters()) - sum(each)
     return rest * 2 + 2 * max(each) + max(each)

@@ -33,7 +33,7 @@ class CodeVerifier(Verifier):
         partial_credit: the score is the share of tests passed, all of them are run; else all or nothing, stopping at
             the first that fails.
         workers: programs at once; by default the usable cores.
-        allow_unsafe_sandbox: run programs with limits alone where this machine offers no isolation.
+        allow_unsafe_sandbox: run programs with limits only where this machine offers no isolation.
     """
 
     test_seconds: float = Field(default=6.0, gt=0)
@@ -60,7 +60,7 @@ class CodeVerifier(Verifier):
         )  # fmt: skip
 
     def open_sandbox(self) -> Sandbox:
-        """A sandbox of its own with these settings, which the caller closes.
+        """A new sandbox with these settings, which the caller closes.
 
         Raises:
             NoIsolation: this machine cannot isolate foreign programs.

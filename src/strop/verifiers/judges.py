@@ -16,7 +16,7 @@ from strop_verify.verdict import Status
 
 
 class SandboxJudge(Judge):
-    """A `Judge` for a `CodeVerifier`, with a sandbox of its own.
+    """A `Judge` for a `CodeVerifier`, with its own sandbox.
 
     Args:
         verifier: how programs are judged.
@@ -98,7 +98,7 @@ class OpenJudges:
     """A judge for each verifier, opened at its first use: one that works in processes takes seconds to start.
 
     Args:
-        known: of a verifier, alone or behind something; open already, and closed by the caller.
+        known: of a verifier, by itself or behind an environment; open already, and closed by the caller.
     """
 
     def __init__(self, known: Sequence[tuple[Verifier, Wraps | None, Responder]] = ()) -> None:

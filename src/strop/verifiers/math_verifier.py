@@ -55,7 +55,7 @@ class MathVerifier(Verifier):
         extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
             (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
         box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
-        gold_form: `bare`: the reference is the answer; `raw`: it is a text with delimiters or boxes of its own.
+        gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
         match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
         precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
         strict: names count, else they match by their order (math-verify's `strict`).

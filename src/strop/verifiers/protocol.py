@@ -1,4 +1,4 @@
-"""Judging beside generating: completions go in with `submit`, verdicts come out of `poll`."""
+"""Judging during generation: completions go in with `submit`, verdicts come out of `poll`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Responder(Protocol):
     Attributes:
         several_turns: whether observations may come.
         speaks_first: whether every sample is to `begin` with an observation, which is its prompt.
-        turn_tokens: most tokens of one turn, shorter than the whole completion's budget; None: that budget alone.
+        turn_tokens: most tokens of one turn, shorter than the whole completion's budget; None: only that budget.
     """
 
     several_turns: bool = False

@@ -3,7 +3,7 @@
     verifier = reward_functions([brief, exact], weights=[0.2, 1.0])
 
 They are what `strop.train(…, reward=…)` takes. A function that a configuration file names, and that runs in processes
-of its own which can be killed, is `PythonFunction`.
+that can be killed, is `PythonFunction`.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _refuse_misfit(function: Callable[..., Any]) -> None:
 
 
 def takes_lists(function: Callable[..., Any]) -> bool:
-    """Whether the function has TRL's signature: an argument called `completions`, or keywords alone."""
+    """Whether the function has TRL's signature: an argument called `completions`, or only keywords."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:

@@ -13,8 +13,7 @@ from tests.runs import metrics, small_config
 
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import is_finished, write_manifest
-from strop.lab.ablation.ray_runner import RunActor
-from strop.lab.ablation.runners import RunJob
+from strop.lab.ablation.runners import RunActor, RunJob
 from strop.lab.ablation.scheduler import AblationProgress
 
 

@@ -18,7 +18,7 @@ from strop.base.types import Completion, InputError, Problem, Verdict
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.verifiers.base import Verifier
-from strop.verifiers.code_cases import read_cases, verify_cases
+from strop.verifiers.cases import read_code_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.judges import SandboxJudge
 from strop_verify.code.outcome import Outcome
@@ -184,7 +184,7 @@ def test_the_command_writes_one_line_a_case_in_order(tmp_path: Path) -> None:
 def test_a_bad_line_is_named(tmp_path: Path, row: Any, message: str) -> None:
     path = write(tmp_path / "cases.jsonl", {"program": "", "tests": TESTS}, row)
     with pytest.raises(InputError, match="cases") as error:
-        read_cases(path)
+        read_code_cases(path)
     assert message in str(error.value)
 
 
@@ -195,7 +195,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     rows = [{"program": "print(1)", "tests": TESTS}, *[{"program": "while True: pass", "tests": TESTS}] * 5]
-    cases = read_cases(write(tmp_path / "cases.jsonl", *rows))
+    cases = read_code_cases(write(tmp_path / "cases.jsonl", *rows))
     before, held = processes_below(), groups()
     with pytest.raises(KeyboardInterrupt):
         verify_cases(cases, CodeVerifier(test_seconds=60.0), Stops())
@@ -222,6 +222,6 @@ def test_a_program_in_a_fence_is_told_so(tmp_path: Path) -> None:
     file, tests = tmp_path / "cases.jsonl", {"inputs": ["1"], "outputs": ["2"]}
     programs = ["```python\nprint(2)\n```", "print(", "text = '```'\nprint(2)"]
     file.write_text("".join(json.dumps({"program": program, "tests": tests}) + "\n" for program in programs))
-    fenced, broken, right = verify_cases(read_cases(str(file)), CodeVerifier(workers=1), SilentView())
+    fenced, broken, right = verify_cases(read_code_cases(str(file)), CodeVerifier(workers=1), SilentView())
     assert fenced.outcome is broken.outcome is Outcome.SYNTAX_ERROR and right.outcome is Outcome.PASS
     assert "only the program that stands inside it" in fenced.detail and "fence" not in broken.detail

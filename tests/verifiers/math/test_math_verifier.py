@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strop.base.types import InputError, Problem, Verdict
 from strop.verifiers.base import Isolation
-from strop.verifiers.math_cases import MathCase, judge_cases, read_cases
+from strop.verifiers.cases import MathCase, judge_cases, read_math_cases
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
 from strop_verify.verdict import Status
@@ -28,7 +28,7 @@ def boxed(gold: object, answer: str, **fields: object) -> Verdict:
 
 
 def test_every_case_of_the_file() -> None:
-    cases = read_cases(CASES, MathVerifier(extract="any"))
+    cases = read_math_cases(CASES, MathVerifier(extract="any"))
     pool = ProcessPool(MathVerifier(), Isolation(workers=2, seconds=20))  # slow machines may judge slowly here
     try:
         verdicts = {place: judged.verdict for place, judged in judge_cases(cases, pool)}
@@ -220,7 +220,7 @@ def test_a_file_of_cases_is_read_by_its_fields(tmp_path: Path) -> None:
         '"allow_set_relation_comp": true, "expected": true, "contested": "why", "source": "anywhere"}\n\n'
         '{"gold": 2, "response": "2"}\n'
     )
-    first, second = read_cases(file, MathVerifier(extract="any"))
+    first, second = read_math_cases(file, MathVerifier(extract="any"))
     assert first == MathCase(
         MathVerifier(
             extract="any",
@@ -258,7 +258,7 @@ def test_bad_lines_are_named_by_file_and_line(line: str, complaint: str, tmp_pat
     file = tmp_path / "cases.jsonl"
     file.write_text('{"gold": "1", "response": "1"}\n' + line + "\n")
     with pytest.raises(InputError, match=r"cases\.jsonl:2: ") as caught:
-        read_cases(file, MathVerifier())
+        read_math_cases(file, MathVerifier())
     assert complaint in str(caught.value)
 
 
@@ -291,7 +291,7 @@ def test_an_answer_is_itself(text: str) -> None:
 def test_the_cases_do_not_depend_on_how_they_are_written_down(written: str) -> None:
     begin, end = r"The answer is $\boxed{", "}$."
     judge: list[MathCase] = []
-    for case in read_cases(CASES, MathVerifier(extract="any")):
+    for case in read_math_cases(CASES, MathVerifier(extract="any")):
         gold, response = str(case.problem.reference), case.response
         if not response.startswith(begin) or r"\$" in response or "$" in gold:
             continue

@@ -126,12 +126,12 @@ class EndpointEngine:
             try:
                 said, retries = future.result()
             except NoChatTemplate as error:
-                raise InputError(f"{error}; strop eval asks without one by --template Plain") from error
+                raise InputError(f"{error}; strop eval asks without one by --set data.template=Plain") from error
             except InputError as error:
                 if not _beyond_budget(str(error)):
                     raise
-                budget = request.sampling.max_new_tokens
-                raise InputError(f"{error}; strop eval asks for fewer than {budget} by --budget") from error
+                fewer = f"fewer than {request.sampling.max_new_tokens} by --set sampling.max_new_tokens=N"
+                raise InputError(f"{error}; strop eval asks for {fewer}") from error
             self._version = max(self._version, said.version)
             self.tokens.update(
                 {"prompt": said.prompt_tokens, "completion": said.completion_tokens, "calls": retries + 1,

@@ -24,13 +24,12 @@ from strop.engines import weights
 from strop.engines.base import BaseEngine, Row
 from strop.engines.continuation import Ending
 from strop.engines.protocol import Health, KvMode, Scores, WeightSource
-from strop.engines.requests import RequestLimits
+from strop.engines.requests import RequestLimits, RunningSequence, SlotEntry
 from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.settings import EngineSettings
-from strop.engines.slots import RunningSequence, SlotEntry, Slots
 from strop.engines.torch.fused_forward import FusedForward
 from strop.engines.torch.kv import Ids, KeptKeys, Prefill, PrefillJob, SlotCache, SlotContext, blocks
-from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler
+from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler, Slots
 from strop.model.attention import AttentionContext, PackedContext
 from strop.model.files import DTYPES, cast_parameters
 from strop.model.policy import PackedInputs, Policy

@@ -1,0 +1,490 @@
+"""strop ablate: variants of a recipe with paired seeds, one table and one figure for all."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, print_json, print_table, show, viewing
+
+if TYPE_CHECKING:
+    from strop.lab.ablation.collect import Ablation
+    from strop.lab.ablation.manifest import Manifest
+    from strop.lab.ablation.runners import Runner
+    from strop.lab.scaling.study import Study
+
+
+XAxis = Literal["compute", "steps", "tokens"]
+
+Target = Annotated[
+    str, typer.Argument(metavar="RECIPE|FILE", help="What to vary; or `show`, with the FOLDER of an ablation.")
+]
+Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only of `show`.", show_default=False)]
+LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
+Baseline = Annotated[
+    str | None, typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: what each setting goes back to.")
+]
+Grid = Annotated[
+    list[str],
+    typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a setting; again for the product.", show_default=False),
+]
+Named = Annotated[
+    list[str],
+    typer.Option(
+        "--variant", metavar="NAME:KEY=VALUE,…", help="A variant of your own; may be repeated.", show_default=False
+    ),
+]
+Seeds = Annotated[str, typer.Option(metavar="N,N,N", help="Every variant is run with each.")]
+Steps = Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)]
+Folder = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Where all runs go; by default runs/ablate-RECIPE.")
+]
+Jobs = Annotated[int, typer.Option(help="Runs side by side; on this machine the cores are shared out.", min=1)]
+OnRay = Annotated[bool, typer.Option("--ray", help="Make each run on a node of a Ray cluster.")]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="With --ray: of a running cluster; else RAY_ADDRESS, else it starts one."),
+]
+Cpus = Annotated[float, typer.Option(help="With --ray: what each run reserves.", min=0.01)]
+Gpus = Annotated[int, typer.Option(help="With --ray: what each run reserves.", min=0)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would run, and end.")]
+Over = Annotated[XAxis, typer.Option("--x", help="What curves and fits are over.")]
+Level = Annotated[float, typer.Option(help="Of the intervals, above 0 and below 1.")]
+Margin = Annotated[float, typer.Option(help="What a verdict must exceed, in pass rate.", min=0, max=1)]
+
+
+SHOW = "show"
+
+
+def ablate(
+    target: Target,
+    folder: Shown = None,
+    leave_one_out: LeaveOneOut = False,
+    baseline: Baseline = None,
+    grid: Grid = [],  # noqa: B006  (typer copies it)
+    named: Named = [],  # noqa: B006
+    seeds: Seeds = "0",
+    steps: Steps = None,
+    sets: Sets = [],  # noqa: B006
+    small: Tiny = False,
+    out: Folder = None,
+    jobs: Jobs = 1,
+    ray: OnRay = False,
+    address: Address = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0,
+    dry_run: DryRun = False,
+    x: Over = "compute",
+    level: Level = 0.9,
+    margin: Margin = 0.02,
+    imports: Imports = [],  # noqa: B006
+    plain: Plain = False,
+    as_json: Json = False,
+) -> None:
+    """Run variants of a recipe with paired seeds: one table and one figure for all.
+
+    Of each seed every variant starts from the same model and sees the same problems in the same order, and is compared
+    with the recipe as it is (the base) seed by seed. The same command goes on where it stopped, and takes more seeds
+    and variants; what fails is recorded, and the others go on. `show` makes table and figure from what is there, also
+    while it runs.
+
+    \b
+    strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
+    strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
+    strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
+    strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
+    strop ablate scalerl --leave-one-out --seeds 0,1,2 --ray --jobs 12 --gpus 1
+    strop ablate scalerl --leave-one-out --dry-run
+    strop ablate show runs/ablate-scalerl
+    """
+    from strop.base.types import InputError
+    from strop.lab.ablation import manifest as manifests
+    from strop.lab.ablation.variants import VariantRequest, short_name, variants
+
+    if not 0 < level < 1:
+        raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
+    if target == SHOW:
+        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run, ray)):
+            raise InputError(
+                "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
+            )
+        allow(imports, sets)
+        _show(folder, x, level, margin, as_json)
+        return
+    if folder is not None:
+        raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
+    if not ray and (address is not None or cpus != 1.0 or gpus):
+        raise InputError("--address, --cpus and --gpus are of a Ray cluster; add --ray")
+    allow(imports, sets)
+    changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
+    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, baseline)
+    manifest = manifests.plan(target, variants(target, wanted, changed, small), manifests.parse_seeds(seeds))
+    where = out if out is not None else Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
+    if dry_run:
+        _list(where, manifests.merged(where, manifest), as_json)
+        return
+    stopped = f"stopped at once; the same command goes on with {where}"
+    with viewing(plain, f"strop · ablate · {where}", stopped, to_stderr=True) as view:
+        from strop.lab.ablation.scheduler import execute
+
+        with closing(_runner(ray, address, jobs, cpus, gpus)) as runner:
+            execute(where, manifest, view, jobs, imports, runner)
+    found = _show(where, x, level, margin, as_json)
+    if found.failures:
+        count = len(found.failures)
+        print(
+            f"strop: {count} of {len(found.manifest.runs)} runs failed; the same command tries again", file=sys.stderr
+        )
+        raise typer.Exit(1)
+
+
+def _runner(ray: bool, address: str | None, jobs: int, cpus: float, gpus: int) -> Runner:
+    if ray:
+        from strop.lab.ablation.runners import Needs, RayRunner
+
+        return RayRunner(address, jobs, Needs(cpus, gpus))
+    from strop.lab.ablation.runners import LocalRunner
+
+    return LocalRunner(jobs)
+
+
+def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
+    """List what would run."""
+    from strop.lab.ablation.manifest import outline
+
+    value = outline(folder, manifest)
+
+    def lines() -> None:
+        rows = [
+            (entry["name"], "\n".join(f"{key}: {old} → {new}" for key, (old, new) in entry["changes"].items()))
+            for entry in value["variants"]
+        ]
+        print_table(("variant", "what changes"), [(name, text or "the recipe as it is") for name, text in rows])
+        left = [run for run in value["runs"] if not run["finished"]]
+        seeds = ", ".join(map(str, manifest.seeds))
+        done = len(value["runs"]) - len(left)
+        print(f"{len(value['runs'])} runs ({len(rows)} variants, seeds {seeds}), {done} of them finished")
+        print(f"{sum(run['steps'] for run in left):,} training steps to do, in {folder}")
+        for note in value["notes"]:
+            print(note)
+
+    show(as_json, value, lines)
+
+
+def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:
+    """Write table and figure, print the table."""
+    from strop.lab.ablation import table
+    from strop.lab.ablation.collect import collect
+    from strop.report.figures.ablation import write_report
+
+    with bar("reading and fitting") as tell:
+        found = collect(folder, x, level, margin, tell)
+    written = write_report(found)
+    if as_json:
+        print_json(table.as_json(found))
+        return found
+    for columns, rows in table.pieces(found, shutil.get_terminal_size().columns):
+        print_table(columns, rows)
+    print(table.explanation(found))
+    for note in table.notes(found):
+        print(f"- {note}")
+    for path in written:
+        print(path)
+    return found
+
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN|CURVE.csv|ABLATION...",
+        help="Run folders, CSV files and folders of ablations, whose variants are recipes with their seeds; NAME=PATH "
+        "gives a name, and a name given to several makes them its seeds.",
+    ),
+]
+OutFile = Annotated[Path | None, typer.Option("--out", metavar="FIT.json", help="Write everything as JSON.")]
+Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predict the pass rate at these computes.")]
+Before = Annotated[
+    float | None, typer.Option("--r0", help="Pass rate before training; also instead of a row at compute 0.")
+]
+ExactBefore = Annotated[
+    bool, typer.Option("--exact-r0", help="Take a measured R_0 as exact instead of letting it move within its noise.")
+]
+Axis = Annotated[str, typer.Option("--x", metavar="compute|steps|tokens", help="The x-axis.")]
+Method = Annotated[
+    str,
+    typer.Option("--method", metavar="refined|paper", help="Weighted least squares, or the grid of ScaleRL A.5."),
+]
+Until = Annotated[
+    float | None, typer.Option("--fit-until", metavar="C", help="Hold later points back; say how they were met.")
+]
+Skip = Annotated[
+    float, typer.Option("--skip-until", metavar="C", help="Leave out earlier points (ScaleRL: 1500 GPU-hours).")
+]
+Windows = Annotated[
+    str, typer.Option("--windows", metavar="LOW:HIGH,...|auto", help="Fit over windows too, to see what stays.")
+]
+Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Samples behind the intervals.")]
+FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of the bootstrap.", min=0)]
+FitMargin = Annotated[float, typer.Option("--margin", help="By how much A must differ to count.", min=0.0)]
+Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a run: the evaluation metric to fit.")]
+AGrid = Annotated[str, typer.Option("--a-grid", metavar="FROM:TO:COUNT", help="With --method paper: the grid of A.")]
+MidGrid = Annotated[
+    str, typer.Option("--c-mid-grid", metavar="FROM:TO:COUNT,...", help="With --method paper: the grid of C_mid.")
+]
+Picture = Annotated[
+    Path | None, typer.Option("--plot", metavar="PATH.png", help="Draw the curves; PNG and SVG are both written.")
+]
+
+
+def fit(
+    sources: Sources,
+    out: OutFile = None,
+    predict: Predict = "",
+    r0: Before = None,
+    exact_r0: ExactBefore = False,
+    x: Axis = "compute",
+    method: Method = "refined",
+    fit_until: Until = None,
+    skip_until: Skip = 0.0,
+    windows: Windows = "",
+    bootstrap: Bootstrap = 500,
+    level: FitLevel = 0.9,
+    seed: Seed = 0,
+    margin: FitMargin = 0.02,
+    metric: Metric = "evaluation/pass_rate",
+    a_grid: AGrid = "",
+    c_mid_grid: MidGrid = "",
+    plot: Picture = None,
+    as_json: Json = False,
+) -> None:
+    """Fit compute-performance curves, predict from them, and say which recipe is better.
+
+    A curve is the held-out pass rate of a run, or a CSV with columns compute and pass_rate (stderr, steps and tokens if
+    known). The row at compute 0 is R_0, unless --r0 gives it. What is fitted is ScaleRL's Eq. 1:
+
+    \b
+    R_C = R_0 + (A - R_0) / (1 + (C_mid / C)^B)
+
+    A is the pass rate that more compute approaches, C_mid the compute of half the gain, B the steepness. Points that do
+    not support a fit (flat, falling, no curvature yet, too few) are refused, and the reason is said; the exit code is 1
+    where every curve is.
+
+    \b
+    strop fit runs/scalerl
+    strop fit scalerl.csv dapo.csv --skip-until 1500 --fit-until 8000 --predict 16000,100000 --plot curves.png
+    strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
+    strop fit runs/scalerl --windows auto --out fit.json
+    strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
+    """
+    from strop.base.files import write_json
+    from strop.base.types import InputError
+    from strop.lab.scaling import study
+    from strop.lab.scaling.curves import read_sources
+    from strop.lab.scaling.study import as_json as plain_values
+    from strop.lab.scaling.study import fit_study
+
+    settings = {
+        "method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level, "bootstrap": bootstrap,
+        "seed": seed, "exact_r0": exact_r0,
+    }  # fmt: skip
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise InputError(f"--plot {plot}: name a .png (the .svg is written next to it)")
+    chosen = study.fit_settings(settings, a_grid, c_mid_grid)
+    computes, ranges = study.computes("--predict", predict), study.windows(windows)
+    recipes = read_sources(sources, x, r0, metric)
+    with bar("fitting", sum(map(len, recipes.values()))) as tell:
+        found = fit_study(recipes, chosen, computes, ranges, margin, tell)
+    value = plain_values(found)
+    if out is not None:
+        write_json(out, value)
+    pictures = _draw(plot, found) if plot is not None else []
+    show(as_json, value, lambda: _print(found, [*pictures, *([out] if out is not None else [])]))
+    if all(each.refused is not None for each in found.fits):
+        print("strop: nothing was fitted, every curve is refused", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _draw(plot: Path, found: Study) -> list[Path]:
+    from strop.report.figures.scaling import linearised_beside, plot_fits, plot_linearised
+
+    pictures = plot_fits(found.fits, plot, found.predict)
+    if len(found.joint) > 1:
+        pictures += plot_linearised({each.fit.name: [each] for each in found.joint}, linearised_beside(plot))
+    return pictures
+
+
+def _print(found: Study, written: list[Path]) -> None:
+    from strop.lab.scaling.tables import tables
+
+    for part in tables(found):
+        if isinstance(part, str):
+            print(part)
+        else:
+            print_table(*part)
+    for path in written:
+        print(path)
+
+
+def plan(
+    target: Annotated[
+        str | None, typer.Argument(metavar="RECIPE|FILE", help="What would be trained; with --from it is that run.")
+    ] = None,
+    measured: Annotated[
+        list[Path],
+        typer.Option("--from", metavar="RUN", help="Measure costs and lengths from a run folder; may be repeated."),
+    ] = [],  # noqa: B006  (typer copies it)
+    sets: Sets = [],  # noqa: B006
+    devices: Annotated[int | None, typer.Option(help="Find the best split of so many devices.", min=2)] = None,
+    generators: Annotated[int | None, typer.Option(help="Engines that generate.", min=1)] = None,
+    trainers: Annotated[int | None, typer.Option(help="Ranks that train.", min=1)] = None,
+    per_generator: Annotated[int, typer.Option("--devices-per-generator", help="Devices of one engine.", min=1)] = 1,
+    slots: Annotated[int | None, typer.Option(help="Sequences an engine runs at once.", min=1)] = None,
+    max_lag: Annotated[int | None, typer.Option(help="k of PipelineRL-k, instead of the recipe's.", min=0)] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="k=0,1,4,8", help="Lags to lay side by side, with PPO-off-policy-k.")
+    ] = None,
+    costs: Annotated[
+        list[str],
+        typer.Option("--cost", metavar="NAME=SECONDS", help="A cost, such as decode_step=0.01; may be repeated."),
+    ] = [],  # noqa: B006
+    lengths: Annotated[
+        str | None,
+        typer.Option(metavar="LENGTHS", help="constant:TOKENS, lognormal:MEDIAN,SIGMA, +0.05x30 for stragglers."),
+    ] = None,
+    prompt_tokens: Annotated[float | None, typer.Option(help="Mean tokens of a prompt.", min=0)] = None,
+    drop: Annotated[float | None, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = None,
+    steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
+    seed: Annotated[int, typer.Option(help="Of the lengths drawn.", min=0)] = 0,
+    placement: Annotated[
+        str | None, typer.Option(metavar="GPUS", help="Say who gets which GPU of hosts with so many: 8, or 8,8.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Say what training needs of a GPU with so much memory.", min=1)
+    ] = None,
+    figure: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it as a PNG.")] = None,
+    imports: Imports = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Simulate a run by discrete events: step time, idle shares, and the best split of the devices.
+
+    Without --cost and --lengths it takes those of a 7B model on H800s, calibrated on published times, and says so.
+    Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) + decode_context ×
+    (their tokens); an update takes train_update + train_token × tokens / trainers; publish, swap, verdict,
+    record_step and others are listed by a wrong --cost. `bound` is what no schedule of these completions beats. Without
+    --devices, --generators and --trainers the run is planned in one process, which generates and trains in turn.
+
+    \b
+    strop plan scalerl --devices 64 --compare k=0,1,4,8
+    strop plan --from runs/grpo
+    strop plan --from runs/grpo --set batch.prompts_per_step=64 --max-lag 4 --devices 8
+    strop plan scalerl --placement 8,8 --set engine=Vllm --set engine.tensor_parallel=2 \\
+        --set orchestration.executor=ray --set orchestration.generators=5 --set orchestration.trainers=4
+    strop plan grpo --memory 80 --set model.path=Qwen/Qwen3-0.6B
+    strop plan scalerl --devices 80 --compare k=0,1,4,8 --lengths lognormal:7000,0.6 --plot plan.png \\
+        --cost decode_step=0.0102 --cost decode_sequence=0.00069 --cost train_token=9.5e-5 --cost train_update=4.8
+    """
+    if memory is not None:
+        allow(imports, sets)
+        return _remember(target, sets, memory, as_json)
+    if placement is not None:
+        allow(imports)
+        return _place(target, sets, placement, as_json)
+    from strop.lab.planning.question import Question, answer, parse_lags
+    from strop.lab.planning.question import as_json as plan_values
+
+    allow(imports, sets)
+    changes = {
+        "generators": generators, "trainers": trainers, "slots": slots, "max_lag": max_lag,
+        "prompt_tokens": prompt_tokens, "drop": drop, "devices_per_generator": per_generator,
+    }  # fmt: skip
+    question = Question.of(target, measured, sets, costs, lengths).reshaped(changes)
+    lags = None if compare is None else parse_lags(compare)
+    with bar("planning") as tell:
+        plans = answer(question, lags, devices, steps, seed, lambda what: tell(what=f"planning {what}"))
+    value = plan_values(question, plans)
+    show(as_json, value, lambda: _print_plans(value))
+    if figure is not None:
+        from strop.report.figures.scaling import plot_plans
+
+        plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
+
+
+def _place(target: str | None, sets: list[str], gpus: str, as_json: bool) -> None:
+    """Print which GPUs each process of a run would be given on hosts with so many."""
+    from strop.base.types import InputError
+    from strop.recipes.resolve import resolve
+    from strop.run.devices import placement_of
+
+    counts = gpus.split(",")
+    if target is None or not all(count.strip().isdecimal() for count in counts):
+        raise InputError(f"--placement {gpus}: give a recipe or a file, and the GPUs of each host, such as 8 or 8,8")
+    found = placement_of(resolve(target, sets), [int(count) for count in counts])
+    rows = [
+        (one.role, str(one.host), ", ".join(map(str, one.gpus)) or "none", "shared" if one.shared else "")
+        for one in found.shares
+    ]
+    show(as_json, found.as_json(), lambda: print_table(("process", "host", "GPUs", ""), rows))
+
+
+def _remember(target: str | None, sets: list[str], gib: float, as_json: bool) -> None:
+    """Print how much of a GPU's memory training needs, found without loading the model."""
+    from strop.base.machine import GIB
+    from strop.base.types import InputError
+    from strop.recipes.resolve import resolve
+    from strop.run.memory import fitting, need_of
+    from strop.run.preflight import named
+
+    if target is None:
+        raise InputError(f"--memory {gib:g}: give a recipe or a file whose model is looked at")
+    config = resolve(target, sets)
+    named(config)
+    room = int(gib * GIB)
+    line = fitting(config, "cuda", room)
+    show(as_json, {"room_bytes": room, "needed_bytes": need_of(config, "cuda", room)}, lambda: print(line))
+
+
+def _print_plans(value: dict[str, Any]) -> None:
+    from strop.base.view import number, percent
+    from strop.lab.planning.costs import DEFAULTS_ARE
+
+    measured = value.get("measured")
+    if measured is not None:
+        fits = "; ".join(
+            f"{fit['what']} ±{percent(fit['relative_error'])} (R² {fit['r_squared']:.2f})" for fit in measured["fits"]
+        )
+        print(f"measured: {number(measured['step_seconds'])} s a step; fits: {fits}")
+        for note in measured["notes"]:
+            print(f"note: {note}")
+    known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
+    print(f"costs in seconds: {known or 'none'}")
+    if value["defaults"]:
+        print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
+    print_table(COLUMNS, [_row(row) for row in value["plans"]], right={*COLUMNS} - {"", "split"})
+    print("split: generators + trainers; s/update: seconds an optimizer update; idle: shares")
+    print("bound: seconds an update that no schedule beats on these completions")
+    print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")
+
+
+COLUMNS = ("", "split", "s/update", "bound", "idle gen", "idle train", "tokens/s", "behind")
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    from strop.base.view import number
+
+    setup = row["setup"]
+    return [
+        row["name"],
+        "shared" if setup["colocated"] else f"{setup['generators']} + {setup['trainers']}",
+        number(row["seconds_per_update"]),
+        number(row["bound_seconds_per_update"]),
+        f"{row['generators_idle']:.0%}",
+        f"{row['trainer_idle']:.0%}",
+        number(row["tokens_per_second"]),
+        f"{row['updates_behind']:.2f}",
+    ]

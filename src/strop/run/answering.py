@@ -1,0 +1,130 @@
+"""Lets a model answer prompts or problems: `strop sample`, and `Run.sample` in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.seeds import derive
+from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
+from strop.base.view import View
+from strop.config.edits import explain
+from strop.config.schema import RunConfig, evaluation_sampling
+from strop.data.dataset import Dataset, Example, make_example
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.evaluation.evaluate import ProblemSet, fitted, measure_set
+from strop.run.measuring import problems_of
+from strop.run.models import ModelSetup, NamedModel, open_engine, open_model
+from strop.run.questions import play_of
+from strop.verifiers.judges import OpenJudges
+
+
+def sample_model(
+    setup: ModelSetup,
+    prompts: Sequence[str] | None,
+    count: int,
+    temperature: float | None,
+    max_new_tokens: int | None,
+    seed: int,
+    view: View,
+    model: NamedModel | None = None,
+) -> list[dict[str, Any]]:
+    """`count` completions of each prompt, or of each of the configured problems where there are none, in order.
+
+    A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
+    """
+    config = setup.config
+    policy, tokenizer = open_model(config, view, model)
+    if prompts is None:
+        examples: Sequence[Example] = problems_of(setup, tokenizer, view)[0].examples
+    else:
+        verbatim = setup.verbatim and _trained_verbatim(setup)
+        problems = [
+            Problem(f"prompt-{number}", prompt, reference=None, verbatim=verbatim)
+            for number, prompt in enumerate(prompts)
+        ]
+        examples = [
+            make_example(problem, config.data.template, tokenizer, config.instruction(problem))
+            for problem in problems
+        ]
+    sampling = _sampling(config, temperature, max_new_tokens)
+    engine = open_engine(config, policy, tokenizer, model, sampling)
+    sampling = fitted(sampling, examples, engine.capabilities.max_tokens, view.note, "")
+    if config.environment is not None:
+        return _played(config, examples, count, sampling, seed, engine, tokenizer)
+    completions: dict[tuple[str, int], Completion] = {}
+    try:
+        for place, example in enumerate(examples):
+            engine.submit(Request(str(place), example.prompt_ids, sampling, derive(seed, "sample", place), count))
+        while engine.unfinished:
+            completions |= {(found.request_id, found.index): found for found in engine.step()}
+    finally:
+        engine.close()
+    return [
+        _answer(config, example.problem, completions[str(place), index])
+        for place, example in enumerate(examples)
+        for index in range(count)
+    ]
+
+
+def _trained_verbatim(setup: ModelSetup) -> bool:
+    """Whether the run's problems are used as is, without a template; True without a run, or if they cannot be read."""
+    try:
+        first = None if setup.run is None else next(setup.config.data.source.problems(), None)
+    except StropError:
+        return True
+    return first is None or first.verbatim
+
+
+def _played(
+    config: RunConfig, examples: Sequence[Example], count: int, sampling: Sampling, seed: int, engine: Engine,
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Trajectories in the run's environment, with its turns in the completion's text."""
+    found: dict[tuple[str, int], Rollout] = {}
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        found[rollout.problem.id, rollout.completion.index] = rollout
+
+    judges, play = OpenJudges(), play_of(config, tokenizer, engine.capabilities.max_tokens)
+    asked = ProblemSet("", Dataset("", tuple(examples)), count, sampling, config.verifier, seed, play)
+    try:
+        measure_set(engine, asked, judges, progress)
+    finally:
+        judges.close()
+        engine.close()
+    rollouts = [found[example.problem.id, index] for example in examples for index in range(count)]
+    return [
+        _row(one.problem, one.completion, None if one.problem.reference is None else one.verdict) for one in rollouts
+    ]
+
+
+def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:
+    """The sampling of the run's evaluations, with what is given."""
+    changes: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+    if max_new_tokens is not None:
+        changes["max_new_tokens"] = max_new_tokens
+    try:
+        return Sampling.model_validate({**evaluation_sampling(config).model_dump(), **changes})
+    except ValidationError as error:
+        raise InputError(f"sampling: {explain(error).removeprefix('(whole): ')}") from error
+
+
+def _answer(config: RunConfig, problem: Problem, completion: Completion) -> dict[str, Any]:
+    judged = problem.reference is not None
+    verdict = config.verifier(problem, completion.text, completion.truncated) if judged else None
+    return _row(problem, completion, verdict)
+
+
+def _row(problem: Problem, completion: Completion, verdict: Verdict | None) -> dict[str, Any]:
+    return {
+        "prompt": problem.question,
+        "completion": completion.text,
+        "tokens": len(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "status": None if verdict is None else str(verdict.status),
+        "reference": problem.reference,
+    }

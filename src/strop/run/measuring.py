@@ -1,0 +1,621 @@
+"""Measures models on what a run held out, on a source, or on benchmarks: `strop eval`, `strop doctor --ask`, Python.
+
+    evaluate_model(configure("runs/grpo"), samples=4, view=view)     # one model on the problems of its configuration
+    measure(BenchmarkPlan(models, benchmarks, protocol, out), view)  # models × benchmarks, every sample kept
+
+A plan's folder: OUT/evaluation.json holds the order of models and benchmarks, OUT/MODEL/BENCHMARK the samples (see
+`evaluation/sample_store.py`). The same plan goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.files import read_json, write_json
+from strop.base.types import InputError, Problem, Rollout
+from strop.base.view import SilentView, View, counted, percent
+from strop.config.edits import apply_edits, explain, parse_set
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig, evaluation_sampling
+from strop.data.dataset import Dataset, Seen, build_dataset, load_data, never_seen, no_instruction
+from strop.data.source import question_digest
+from strop.data.templates import Auto, PromptTemplate
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError
+from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.protocol import Engine, Sampling
+from strop.environments.base import Environment
+from strop.environments.responder import Play
+from strop.environments.tokens import TurnTokens
+from strop.evaluation.benchmarks import (
+    HELD_OUT,
+    Benchmark,
+    load_problems,
+    refuse_unjudged,
+    with_instruction,
+    without_instruction,
+)
+from strop.evaluation.evaluate import (
+    ProblemSet,
+    benchmark_seed,
+    fitted,
+    held_out_seed,
+    measure_set,
+    reporting_to,
+    with_prompts,
+)
+from strop.evaluation.grid import ORDER, Grid, load_grid
+from strop.evaluation.protocols import PLAIN, Protocol
+from strop.evaluation.result import EvaluationResult
+from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, has_samples, load_result
+from strop.model.files import load_tokenizer
+from strop.model.location import RESERVED, asked_with
+from strop.model.policy import Policy
+from strop.recipes.resolve import resolve
+from strop.run import preflight
+from strop.run.checks import of_prompts
+from strop.run.folder import RunFolder, holds_out, is_run
+from strop.run.models import (
+    DEFAULT_RECIPE,
+    ModelSetup,
+    NamedModel,
+    configure,
+    open_engine,
+    open_model,
+)
+from strop.run.questions import first_prompt, play_of
+from strop.run.trained_on import questions_of, trained_before
+from strop.training.embedded_base import tokenizer_of
+from strop.verifiers.base import Verifier
+from strop.verifiers.judges import OpenJudges
+
+MOSTLY_UNPARSED = 0.5  # share of completions without an answer, beyond which a pass rate says little about the model
+ENDPOINT_KEY = "STROP_ENDPOINT_KEY"  # the environment variable with an endpoint's key
+FINGERPRINT_VALUES = 1024  # of each tensor
+
+# ---------------------------------------------------------------------- one model, the problems of its configuration
+
+
+def evaluate_model(
+    setup: ModelSetup, samples: int, view: View, model: NamedModel | None = None, seed: int | None = None
+) -> dict[str, Any]:
+    """Pass rate, pass@k, majority vote, length and truncation on the problems of a setup.
+
+    `trained_on` counts the problems that the model was trained on, by its run or the runs before it; None: not known.
+
+    Args:
+        samples: of each problem.
+        model: the checkpoint, where it is one.
+        seed: of the samples; by default the configuration's.
+
+    Raises:
+        StropError: the model or the problems cannot be used.
+    """
+    config = setup.config
+    preflight.in_session(config)
+    policy, tokenizer = open_model(config, view, model)
+    dataset, trained_on = problems_of(setup, tokenizer, view)
+    stream = held_out_seed(config.seed if seed is None else seed)
+    asked = ProblemSet(dataset.name, dataset, samples, evaluation_sampling(config), config.verifier, stream)
+    return measure_open(config, policy, tokenizer, asked, view, model).summary() | {"trained_on": trained_on}
+
+
+def measure_open(
+    config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, asked: ProblemSet, view: View,
+    model: NamedModel | None = None,
+) -> EvaluationResult:  # fmt: skip
+    """Measure an open model on a set, in the environment of `config` where it has one.
+
+    Raises:
+        StropError: a prompt leaves no room for an answer, or the engine or the verifier cannot be used.
+    """
+    for line in first_prompt(asked.dataset, config.data.template, tokenizer):
+        view.note(line)
+    for one in of_prompts(config, asked.dataset, tokenizer):
+        view.note(one.line)
+    engine, judges = open_engine(config, policy, tokenizer, model, asked.sampling), OpenJudges()
+    try:
+        room = engine.capabilities.max_tokens
+        sampling = fitted(asked.sampling, asked.dataset, room, view.note)
+        asked = replace(asked, sampling=sampling, play=play_of(config, tokenizer, room))
+        view.stage("evaluate", len(asked.dataset) * asked.samples, "completions")
+        result = measure_set(engine, asked, judges, reporting_to(view))
+    finally:
+        judges.close()
+        engine.close()
+    failed = result.failed(result.dataset, {f"pass@{k}": k for k in result.powers})
+    if failed:
+        view.note(failed)
+    if result.unparsed_rate > MOSTLY_UNPARSED:
+        view.note(
+            f"{percent(result.unparsed_rate)} of the completions hold no answer that {asked.verifier.piece_name()} "
+            "finds: does the prompt above ask for it in that form? (data.template.instruct, verifier.extract)"
+        )
+    return result
+
+
+def problems_of(setup: ModelSetup, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Dataset, int | None]:
+    """The problems of a setup with their prompts, and how many of them the model was trained on (None: not known).
+
+    Raises:
+        InputError: a source cannot be read, or lacks what the run held out.
+    """
+    settings = setup.config.data
+    record = None if setup.run is None else RunFolder.open(setup.run).read_problems()
+    if setup.own and record is not None and record.held_out:
+        source = settings.source if settings.held_out is None else settings.held_out.source or settings.source
+        problems = record.held_out_of(source.load(), source.label)[: setup.limit]
+        changed = record.other_answers(problems)
+        if changed is not None:
+            view.note(f"{source.label}: {changed}")
+        template, room = settings.template, settings.max_prompt_tokens
+        chosen = build_dataset(source.label, problems, template, tokenizer, room, setup.config.instruction)
+        kind = "held-out problems"
+    else:
+        seen = trained_before(setup.config.model.path)
+        data = load_data(settings, tokenizer, setup.config.instruction, seen)
+        kept = data.held_out if data.held_out is not None else data.train
+        chosen = kept.subset(range(len(kept))[: setup.limit])
+        none = " (the run holds out none)" if setup.own else ""
+        kind = "held-out problems" if data.held_out is not None else f"problems{none}"
+    place = setup.config.model.path if setup.run is None else str(setup.run)
+    learned = questions_of(place)
+    trained_on = None if learned is None else sum(question_digest(one) in learned for one in chosen.problems)
+    view.note(f"{len(chosen)} {kind} of {chosen.name}")
+    if trained_on:
+        which = f"{trained_on} of these {len(chosen)} problems"
+        view.note(f"{which} were among the training problems; their pass rate is no measure")
+    if setup.own and record is None:
+        view.note("the run kept no record of its problems: they are split anew, by the data file as it is now")
+    if chosen.over_budget:
+        left_out = counted(chosen.over_budget, "problems")
+        view.note(f"{left_out} left out, their prompts exceed {chosen.max_prompt_tokens} tokens")
+    return chosen, trained_on
+
+
+# ---------------------------------------------------------------------- models × benchmarks
+
+
+@dataclass(frozen=True, eq=False)
+class BenchmarkPlan:
+    """Which models are measured on which benchmarks, and how.
+
+    Attributes:
+        models: in the order of the table's rows.
+        benchmarks: in the order of the table's columns.
+        protocol: sampling, samples and template.
+        out: the evaluation folder.
+        limit: the first so many problems of each benchmark only.
+        seed: of the samples.
+        recipe: template, sampling and verifier of mathematics come from it where no paper's protocol is named; also the
+            settings of engine and device, by default those of the run, else GRPO's.
+        sets: changes of settings. `sampling`, `verifier` and `data.template` win over the protocol;
+            `evaluation.benchmark_data` is the folder with the benchmarks' files.
+        endpoint: the URL of an OpenAI-compatible endpoint (up to and with `/v1`) that has the models.
+    """
+
+    models: tuple[NamedModel, ...]
+    benchmarks: tuple[Benchmark, ...]
+    protocol: Protocol
+    out: Path
+    limit: int | None = None
+    seed: int = 0
+    recipe: str | None = None
+    sets: tuple[str, ...] = ()
+    endpoint: str | None = None
+
+    def setting(self, *keys: str) -> list[str]:
+        """The changes of settings that are `keys` or inside them."""
+        named = [(f"{text.partition('=')[0].strip()}.", text) for text in preflight.as_measured(self.sets)]
+        return [text for name, text in named if any(name.startswith(f"{key}.") for key in keys)]
+
+    @property
+    def by_recipe(self) -> bool:
+        """Whether template, sampling and verifier are those of `recipe`."""
+        return self.recipe is not None and self.protocol.name == PLAIN.name
+
+
+def measure(plan: BenchmarkPlan, view: View) -> Grid:
+    """Sample and judge what is not kept yet; all evaluations under `plan.out`, those of former calls too.
+
+    An interruption or an error leaves what was sampled so far in the folder, and the same plan goes on from there.
+
+    Raises:
+        StropError: a model, a benchmark or a verifier cannot be used; the folder holds samples of other settings.
+    """
+    configs = {model.label: _config(plan, model) for model in plan.models}
+    terms = _terms(plan, configs)
+    seen = {model.label: never_seen if plan.endpoint else trained_before(model.place) for model in plan.models}
+    for found in plan.benchmarks:
+        problems = terms.problems[found.name]
+        view.note(f"{found.name}: {counted(len(problems), 'problems')}")
+        refuse_unjudged(found.name, problems, terms.verifiers[found.name], view.note, "--set verifier=…")
+    for model in plan.models:
+        for name, problems in terms.problems.items():
+            count = sum(map(seen[model.label], problems))
+            if count:
+                which = f"{count} of the {len(problems)} problems of {name}"
+                view.note(f"{model.label} had {which} among its training problems")
+    _write_order(plan, terms.template, terms.environment)
+    judges, shown = OpenJudges(), set[str]()
+    try:
+        for model in plan.models:
+            opened = _open(plan, model, configs[model.label], terms, seen[model.label], view)
+            try:
+                for found in plan.benchmarks:
+                    _measure_one(plan, terms, opened, found, judges, shown, view)
+            except EndpointError as error:
+                kept = f"what was sampled is kept, go on with --out {plan.out}"
+                raise EndpointError(f"{error}; {kept if has_samples(plan.out) else 'nothing was sampled'}") from error
+            finally:
+                _tell_cost(opened.engine, view)
+                opened.engine.close()
+    finally:
+        judges.close()
+    return load_grid([plan.out])
+
+
+def _config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
+    if plan.endpoint is None:
+        return configure(model, plan.recipe, (*_seed_of_base(plan, model), *plan.sets)).config
+    return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, preflight.as_measured(plan.sets))
+
+
+# ---------------------------------------------------------------------- the same terms for all models
+
+
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """What all models of a plan have in common; the mappings are by the benchmark's name."""
+
+    template: PromptTemplate
+    environment: Environment | None
+    problems: Mapping[str, tuple[Problem, ...]]
+    samplings: Mapping[str, Sampling]
+    verifiers: Mapping[str, Verifier]
+
+
+def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
+    any_config = next(iter(configs.values()))
+    template, environment = shared_template(plan, configs), shared_environment(plan, configs)
+    held_out = held_out_of(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
+    folder = any_config.evaluation.benchmark_data if plan.setting("evaluation.benchmark_data") else None
+    sampling = benchmark_sampling(plan, any_config)
+    problems: dict[str, tuple[Problem, ...]] = {}
+    samplings: dict[str, Sampling] = {}
+    verifiers: dict[str, Verifier] = {}
+    for found in plan.benchmarks:
+        if held_out is not None and found.family == HELD_OUT:
+            problems[found.name], samplings[found.name] = held_out.problems, held_out.sampling
+            verifiers[found.name] = held_out.verifier
+        else:
+            problems[found.name] = load_problems(found, None if folder is None else Path(folder), plan.limit)
+            samplings[found.name] = sampling
+            recipes = plan.by_recipe and found.kind == "math"
+            verifiers[found.name] = any_config.verifier if recipes else plan.protocol.verifier_of(found)
+        if plan.setting("verifier"):
+            verifiers[found.name] = any_config.verifier
+    return _Terms(template, environment, problems, samplings, verifiers)
+
+
+def benchmark_sampling(plan: BenchmarkPlan, config: RunConfig) -> Sampling:
+    """How benchmarks are sampled: as the protocol or the recipe says, with the plan's changes of `sampling`.
+
+    Raises:
+        InputError: an unknown setting, or a value that it cannot have.
+    """
+    if plan.by_recipe:
+        return evaluation_sampling(config)  # with the changes in it
+    changed = plan.protocol.sampling.model_dump(mode="json")
+    for text in plan.setting("sampling", "evaluation.temperature", "evaluation.top_p"):
+        (edits,) = parse_set(text).values()
+        changed = apply_edits(changed, edits, Sampling, "sampling.")
+    try:
+        return Sampling.model_validate(changed)
+    except ValidationError as error:
+        raise InputError(f"sampling.{explain(error).removeprefix('(whole): ')}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The problems that a run held out, and how the run samples and judges them."""
+
+    problems: tuple[Problem, ...]
+    verifier: Verifier
+    sampling: Sampling
+
+
+def held_out_of(plan: BenchmarkPlan) -> HeldOut:
+    """The problems of the first run among the models; all models are measured on them as that run measures itself.
+
+    Raises:
+        InputError: no model is a run, or it held out nothing; changes of settings do not go with its sampling.
+    """
+    runs = [RunFolder.open(model.place) for model in plan.models if is_run(Path(model.place))]
+    trained = [run for run in runs if not run.fine_tunes]
+    if not trained:
+        raise InputError(f"benchmark {HELD_OUT}: the problems of a training run, and none of the models is one")
+    run = trained[0]
+    config = parse(run.read_json("config.json"), str(run.config_path))
+    tokenizer = load_tokenizer(str(run.model)) if run.model.is_dir() else tokenizer_of(config.model)
+    dataset, _ = problems_of(ModelSetup(config, run.path, own=True, limit=plan.limit), tokenizer, SilentView())
+    if config.data.held_out is None:
+        raise InputError(f"benchmark {HELD_OUT}: {run.path} held out no problems")
+    if config.environment is not None and not config.environment.takes_any_problem:
+        raise InputError(
+            f"benchmark {HELD_OUT}: {run.path} was trained in an environment that makes its problems; use strop eval "
+            f"{run.path}"
+        )
+    # The template of the run may have written the beginning of the response; each model asked here has its own.
+    problems = tuple(
+        replace(problem, extra={key: value for key, value in problem.extra.items() if key != "opening"})
+        for problem in dataset.problems
+    )
+    sampling = evaluation_sampling(edit(config, plan.setting("sampling", "evaluation", "stages")))
+    return HeldOut(problems, config.verifier, sampling)
+
+
+def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
+    """The template for all models: as --set, protocol or recipe say, else that of the runs among them, else `Auto`.
+
+    Strop's own bases, if no other model is measured, are asked as they are trained: for no form of the answer.
+
+    Raises:
+        InputError: the runs were trained with different templates, and none was named.
+    """
+    any_config = next(iter(configs.values()))
+    if plan.setting("data.template"):
+        return any_config.data.template
+    if plan.protocol.template is not None:
+        return plan.protocol.template
+    if plan.by_recipe and any_config.data.template != Auto():
+        return any_config.data.template
+    found: dict[str, PromptTemplate] = {}  # by the first run that was trained with it
+    if plan.recipe is None:
+        for model in plan.models:
+            template = configs[model.label].data.template
+            if holds_out(model.place) and template not in found.values():
+                found[model.label] = template
+    if len(found) > 1:
+        named = ", ".join(f"{label} with {template.model_dump_json()}" for label, template in found.items())
+        raise InputError(f"the runs were trained with different prompts ({named}); choose one by --set data.template=…")
+    bases = [] if plan.endpoint is not None else [asked_with(Auto(), config.model) for config in configs.values()]
+    alike = Auto() if not bases or any(one != bases[0] for one in bases) else bases[0]
+    chosen = next(iter(found.values()), alike)
+    return chosen if plan.protocol.instruct else without_instruction(chosen)
+
+
+def shared_environment(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> Environment | None:
+    """The one environment of all models: what --set names, else that of the runs among them; None: one turn.
+
+    Raises:
+        InputError: the runs were trained in different ones and none was named, or it cannot be played here.
+    """
+    found: dict[str, Environment | None] = {}  # by the first run that was trained in it
+    named = plan.setting("environment")
+    for model in plan.models:
+        environment = configs[model.label].environment
+        if (named or (plan.recipe is None and holds_out(model.place))) and environment not in found.values():
+            found[model.label] = environment
+    if len(found) > 1:
+        names = {label: "none" if one is None else one.model_dump_json() for label, one in found.items()}
+        said = ", ".join(f"{label} in {name}" for label, name in names.items())
+        raise InputError(
+            f"the runs were trained in different environments ({said}); name one for all, or none: "
+            "--set environment=none"
+        )
+    chosen = next(iter(found.values()), None)
+    if chosen is None:
+        return None
+    if not chosen.takes_any_problem:
+        raise InputError(
+            f"the environment {chosen.piece_name()} only takes problems made for it; benchmarks are asked without it "
+            "by --set environment=none, and what a run held out in it by: strop eval RUN"
+        )
+    if plan.endpoint is not None:
+        raise InputError("--endpoint: models are asked there in one turn; leave --set environment out")
+    return chosen
+
+
+# ---------------------------------------------------------------------- one model on one benchmark
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A model with its engine.
+
+    `weights` tells its weights apart from others, `seen` which problems it was trained on.
+    """
+
+    label: str
+    engine: Engine
+    tokenizer: PreTrainedTokenizerBase | EndpointTokenizer
+    weights: str
+    seen: Seen
+    play: Play | None
+
+
+def _open(
+    plan: BenchmarkPlan, model: NamedModel, config: RunConfig, terms: _Terms, seen: Seen, view: View
+) -> _Opened:
+    if plan.endpoint is not None:
+        weights = f"behind an endpoint: {model.place}"  # which weights have that name is not known
+        at_once = config.engine.slots if plan.setting("engine.slots") else 16
+        remote = EndpointEngine(_endpoint(plan.endpoint, model.place), at_once, view.note)
+        return _Opened(model.label, remote, EndpointTokenizer(), weights, seen, None)
+    view.stage(f"load {model.label}", None)
+    policy, tokenizer = open_model(config, view, model)
+    engine = open_engine(config, policy, tokenizer, model)
+    play = None if terms.environment is None else Play(terms.environment, TurnTokens(tokenizer, terms.template))
+    return _Opened(model.label, engine, tokenizer, fingerprint(policy), seen, play)
+
+
+def _endpoint(url: str, model: str) -> ChatEndpoint:
+    """Where `model` is asked, with the key in `ENDPOINT_KEY` if there is one.
+
+    Raises:
+        InputError: not a URL.
+    """
+    try:
+        return ChatEndpoint(url=url, model=model, api_key_env=ENDPOINT_KEY if os.environ.get(ENDPOINT_KEY) else None)
+    except ValidationError as error:
+        raise InputError(f"--endpoint {url}: {explain(error)}") from error
+
+
+def _tell_cost(engine: Engine, view: View) -> None:
+    if isinstance(engine, EndpointEngine) and engine.tokens:
+        spent = engine.tokens
+        view.note(
+            f"{spent['calls']} calls ({spent['retries']} of them sent again), {spent['prompt']:,} prompt tokens and "
+            f"{spent['completion']:,} completion tokens"
+        )
+
+
+def _measure_one(
+    plan: BenchmarkPlan, terms: _Terms, model: _Opened, found: Benchmark, judges: OpenJudges, shown: set[str],
+    view: View,
+) -> None:  # fmt: skip
+    """Sample and judge what a model's folder of a benchmark lacks; `shown` are the first prompts shown so far."""
+    title, template = found.name, _asking(plan, terms, found)
+    if isinstance(template, Auto) and not model.tokenizer.chat_template:
+        view.note(f"{model.label} has no chat template: its prompts are plain text")
+    asked = _problem_set(plan, terms, model, found, template, view)
+    dataset = asked.dataset
+    prompt = str(model.tokenizer.decode(dataset[0].prompt_ids.tolist()))
+    if prompt not in shown:  # models of one family are asked alike
+        shown.add(prompt)
+        where = "" if model.play is None else f" in the environment {model.play.environment.piece_name()}"
+        view.note(f"{title}: {model.label} is asked first{where}: {prompt!r}")
+    if dataset.over_budget:
+        left_out = counted(dataset.over_budget, "problems")
+        view.note(f"{title}: {left_out} left out, the model has no room for their prompts")
+    folder = plan.out / folder_name(model.label) / folder_name(title)
+    store = SampleStore(folder, _settings(plan, model, found, template, asked), asked.verifier)
+    missing = store.missing
+    if store.done and missing:
+        view.note(f"{model.label} on {title}: {counted(len(store.done), 'problems')} kept, {len(missing)} missing")
+    seconds = 0.0
+    if missing:
+        rest = replace(asked, dataset=dataset.subset(missing))
+        view.stage(f"{model.label} · {title}", len(rest.dataset) * rest.samples, "completions")
+        report = reporting_to(view)
+
+        def progress(done: int, total: int, rollout: Rollout) -> None:
+            store.add(rollout)
+            report(done, total, rollout)
+
+        try:
+            seconds = measure_set(model.engine, rest, judges, progress).seconds
+        finally:
+            store.flush()  # also on Ctrl-C and on errors: whole problems are kept
+    store.finish()
+    summary = folder / SUMMARY
+    before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
+    whole = replace(load_result(folder), seconds=before + seconds)
+    write_json(summary, whole.summary() | {TRAINED_ON: sum(map(model.seen, dataset.problems))})
+
+
+def _asking(plan: BenchmarkPlan, terms: _Terms, found: Benchmark) -> PromptTemplate:
+    """The template that asks for the form of the answer, unless the protocol asks for none."""
+    if not plan.protocol.instruct:
+        return terms.template
+    return with_instruction(terms.template, found.kind, trained=plan.protocol.template is None)
+
+
+def _problem_set(
+    plan: BenchmarkPlan, terms: _Terms, model: _Opened, found: Benchmark, template: PromptTemplate, view: View
+) -> ProblemSet:
+    """The problems that leave room for an answer in the model's context, and the budget that fits."""
+    verifier, room = terms.verifiers[found.name], model.engine.capabilities.max_tokens
+    instruct = verifier.instruction if plan.protocol.instruct else no_instruction
+    name, problems, tokenizer = found.name, terms.problems[found.name], model.tokenizer
+    dataset = with_prompts(name, problems, template, tokenizer, instruct, model.play, room - 1)
+    way_out = f"; a file without {name}'s long problems (--benchmark FILE) has room for more"
+    sampling = fitted(terms.samplings[name], dataset, room, view.note, way_out)
+    samples, seed = plan.protocol.samples_of(found), benchmark_seed(plan.seed, found)
+    return ProblemSet(name, dataset, samples, sampling, verifier, seed, model.play)
+
+
+def _settings(
+    plan: BenchmarkPlan, model: _Opened, found: Benchmark, template: PromptTemplate, asked: ProblemSet
+) -> dict[str, Any]:
+    """What the samples depend on, and what tables need to know about them."""
+    played = {} if asked.play is None else {"environment": asked.play.environment.model_dump(mode="json")}
+    return played | {
+        "model": model.label,
+        "weights": model.weights,
+        "benchmark": found.name,
+        "title": found.title,
+        "domain": found.domain,
+        "samples_per_problem": asked.samples,
+        "seed": plan.seed,
+        "sampling": asked.sampling.model_dump(mode="json"),
+        "template": template.model_dump(mode="json"),
+        "verifier": asked.verifier.model_dump(mode="json"),
+        "prompts": asked.dataset.fingerprint,
+        "left_out": asked.dataset.over_budget,
+        "problem_ids": [problem.id for problem in asked.dataset.problems],
+    }
+
+
+def fingerprint(policy: Policy) -> str:
+    """A hash that tells weights apart wherever they lie: names, shapes and evenly spread values of every tensor."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(policy.weights().items()):
+        flat = tensor.detach().reshape(-1)
+        stride = max(1, flat.numel() // FINGERPRINT_VALUES)
+        values: Any = flat[::stride].float().cpu().numpy().astype(np.float32)
+        digest.update(f"{name} {tuple(tensor.shape)}\0".encode() + values.tobytes())
+    return digest.hexdigest()
+
+
+def folder_name(label: str) -> str:
+    """A label as one folder's name: letters, digits and `-._@` stay, a `/` becomes `--`, the rest `-`."""
+    plain = label.replace("/", "--")
+    return "".join(letter if letter.isalnum() or letter in "-._@" else "-" for letter in plain)
+
+
+def _seed_of_base(plan: BenchmarkPlan, model: NamedModel) -> tuple[str, ...]:
+    """The seed of one of strop's own bases: that of the first run among the models which began with it."""
+    for other in plan.models if model.place in RESERVED else ():
+        stored = RunFolder.open(other.place).read_json("config.json") if holds_out(other.place) else None
+        if stored is not None and stored["model"]["path"] == model.place:
+            return (f"seed={stored['seed']}",)
+    return ()
+
+
+def _write_order(plan: BenchmarkPlan, template: PromptTemplate, environment: Environment | None) -> None:
+    """Add the models and benchmarks of this call to those of former ones.
+
+    Raises:
+        InputError: those were asked with another template, or in another environment, so that a table of all would
+            compare unlike with unlike.
+    """
+    path = plan.out / ORDER
+    order: dict[str, Any] = read_json(path) if path.exists() else {"models": [], "benchmarks": []}
+    played = None if environment is None else environment.model_dump(mode="json")
+    if path.exists() and order.get("environment") != played:
+        raise InputError(f"{plan.out} holds samples of another environment, or of none; name another folder with --out")
+    order["environment"] = played
+    written = template.model_dump(mode="json")
+    if order.setdefault("template", written) != written:
+        raise InputError(
+            f"{plan.out} holds samples of another prompt template ({json.dumps(order['template'])}); name it with "
+            "--set data.template=…, or another folder with --out"
+        )
+    for key, names in (
+        ("models", [model.label for model in plan.models]),
+        ("benchmarks", [found.name for found in plan.benchmarks]),
+    ):
+        order[key] += [name for name in names if name not in order[key]]
+    order["protocol"] = json.loads(plan.protocol.model_dump_json())
+    write_json(path, order)

@@ -1,0 +1,287 @@
+"""Models as commands name them: a run folder, a checkpoint of a run, a model folder or a hub name.
+
+    (named,) = parse_models(["ours=runs/grpo@40"])
+    setup = configure(named)                                      # template, verifier and sampling: the run's own
+    policy, tokenizer = open_model(setup.config, view, named)
+    engine = open_engine(setup.config, policy, tokenizer, named)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.seeds import derive
+from strop.base.types import InputError
+from strop.base.view import SilentView, View
+from strop.config.edits import flatten
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
+from strop.data.source import ProblemSource
+from strop.engines.build import build_engine
+from strop.engines.protocol import Engine, Sampling
+from strop.model.device import pick_device
+from strop.model.files import export
+from strop.model.lora import export_adapter
+from strop.model.policy import Policy, load_policy
+from strop.recipes.resolve import resolve
+from strop.run import preflight
+from strop.run.fine_tuning import load_model, stored_config
+from strop.run.folder import RunFolder, holds_out, is_run
+from strop.run.trained_on import write_questions
+from strop.training import checkpoint
+from strop.training.embedded_base import located
+
+DEFAULT_RECIPE = "grpo"
+ALL = "all"
+_PROBLEMS = ("data.source", "data.path", "data.limit", "data.held_out")  # settings that name other problems
+
+
+class NamedModel(NamedTuple):
+    """A model: its label in tables, where it is, and of a run which checkpoint (None: its final model)."""
+
+    label: str
+    place: str
+    step: int | None = None
+
+    @property
+    def version(self) -> int:
+        """The weight version: the step of a checkpoint, 0 for any other model."""
+        return self.step or 0
+
+
+def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
+    """Models as the command line names them: `MODEL`, `LABEL=MODEL`, `RUN@STEP`, `RUN@all` for every checkpoint.
+
+    A run without a final model stands for its newest checkpoint.
+
+    Raises:
+        InputError: a run has no such checkpoint, or none at all, or two models have one label.
+    """
+    found: list[NamedModel] = []
+    for text in texts:
+        label, equals, place = text.partition("=")
+        if not equals or Path(text).exists():
+            label, place = text, text
+        run, at, step = place.rpartition("@")
+        if not at or Path(place).exists() or not is_run(Path(run)):
+            newest = _newest(place)
+            name = label if newest is None or label != place else f"{place}@{newest}"
+            found.append(NamedModel(name, place, newest))
+            continue
+        known = checkpoint.steps(RunFolder.open(run).checkpoints)
+        name = label if equals and label != place else run
+        if step == ALL:
+            found += [NamedModel(f"{name}@{each}", run, each) for each in known]
+        elif step.isdecimal() and int(step) in known:
+            found.append(NamedModel(label, run, int(step)))
+        if not known or (step != ALL and not (step.isdecimal() and int(step) in known)):
+            has = ", ".join(map(str, known)) or "none"
+            raise InputError(f"{text}: {run} has no checkpoint {step!r}; it has {has} (@all takes every one)")
+    labels = [model.label for model in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(f"two models are called {label!r}; give one another name with NAME={label}")
+    return tuple(found)
+
+
+def _newest(place: str) -> int | None:
+    """The newest checkpoint of a run without a final model; None for any other model."""
+    if not is_run(Path(place)) or RunFolder.open(place).model.is_dir():
+        return None
+    preflight.checkpoint(RunFolder.open(place))
+    return RunFolder.open(place).checkpoint_steps()[-1]
+
+
+def parse_model(text: str) -> NamedModel:
+    """The one model that `text` names, as in `parse_models`.
+
+    Raises:
+        InputError: a run has no such checkpoint, or it names several.
+    """
+    found = parse_models([text])
+    if len(found) != 1:
+        raise InputError(f"{text}: one model is used at a time; name one checkpoint, or several with --benchmark")
+    return found[0]
+
+
+# ---------------------------------------------------------------------- configuration
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """The configuration that a model is used with, and which problems it gets.
+
+    Attributes:
+        config: as `configure` made it.
+        run: the run that the model was named by, if any.
+        own: whether the problems are those that the run held out.
+        limit: use the first so many of the problems.
+        verbatim: without a chat template, use a prompt as is.
+    """
+
+    config: RunConfig
+    run: Path | None = None
+    own: bool = False
+    limit: int | None = None
+    verbatim: bool = True
+
+
+def configure(
+    model: NamedModel | str,
+    recipe: str | None = None,
+    sets: Sequence[str] = (),
+    source: str | ProblemSource | None = None,
+    path: str | None = None,
+    limit: int | None = None,
+) -> ModelSetup:
+    """The configuration of a model and its problems; `source` replaces both its problems and its held-out ones.
+
+    Template, verifier and sampling come from `recipe`, else from the run, else from GRPO's recipe; `sets` change them.
+    Problems that a run held out are chosen before `limit` applies.
+
+    Raises:
+        InputError: no such model or recipe, or an invalid setting.
+    """
+    model = NamedModel(model, model) if isinstance(model, str) else model
+    base, place, template = recipe, model.place, None
+    sets, run = preflight.as_measured(sets), RunFolder.open(model.place) if is_run(Path(model.place)) else None
+    if run is not None:
+        place = str(run.model)
+        if base is None and run.fine_tunes:
+            template = stored_config(run).template
+        elif base is None:
+            base = str(run.config_path)
+    edits = [*preflight.NOT_TRAINING]
+    if model.step is None:
+        edits += ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
+    if template is not None:
+        edits += _edits("template", template.model_dump(mode="json"))
+    if source is not None:
+        edits += _edits("source", source if isinstance(source, str) else source.model_dump(mode="json"))
+    if source is not None or any(text.partition("=")[0].strip() == "data.source" for text in sets):
+        edits.append("data.held_out=none")
+    if path is not None:
+        edits.append(f"data.path={json.dumps(path)}")
+    other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
+    own = holds_out(model.place) and recipe is None and not other
+    named = base if base is not None else DEFAULT_RECIPE
+    config = resolve(named, [*edits, *sets])
+    if other and _held_out_elsewhere(config, resolve(named, edits)):
+        config = resolve(named, [*edits, *sets, "data.held_out=none"])
+    _refuse_limit_elsewhere(config, sets)
+    if limit is not None and config.data.held_out is None:
+        config = edit(config, [f"data.limit={limit}"])  # no more are read
+    return ModelSetup(config, None if run is None else Path(model.place), own, limit, verbatim=template is None)
+
+
+def _edits(key: str, value: object) -> list[str]:
+    return [f"{name}={text}" for name, text in flatten({"data": {key: value}})]
+
+
+def _held_out_elsewhere(config: RunConfig, before: RunConfig) -> bool:
+    """Whether settings name another source, while the held-out problems still come from the source set before."""
+    kept = config.data.held_out
+    elsewhere = kept is not None and kept.source is not None and kept == before.data.held_out
+    return elsewhere and config.data.source != before.data.source
+
+
+def _refuse_limit_elsewhere(config: RunConfig, sets: Sequence[str]) -> None:
+    """Refuse `data.limit` where it limits the training problems and the held-out ones have another source."""
+    limits = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == "data.limit"]
+    if limits and config.data.held_out is not None and config.data.held_out.source is not None:
+        raise InputError(
+            f"data.limit={limits[-1]} limits the training problems, and the held-out ones come from another source; "
+            f"use the first so many of them with --limit {limits[-1]}"
+        )
+
+
+# ---------------------------------------------------------------------- loading
+
+
+def open_model(
+    config: RunConfig, view: View, model: NamedModel | None = None
+) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy of a configuration, or of the checkpoint that `model` names, on its device; its tokenizer."""
+    if model is not None and model.step is not None:
+        run = RunFolder.open(model.place)
+        if not run.model.is_dir():
+            view.note(f"{run.path} has no model yet; its checkpoint of step {model.step} is taken")
+        policy, tokenizer = open_checkpoint(run, model.step)
+    else:
+        settings = located(config.model, config.seed, view)
+        policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
+    policy.to(pick_device(config.device)).requires_grad_(False)
+    return policy.eval(), tokenizer
+
+
+def open_named(
+    model: NamedModel, recipe: str | None, sets: Sequence[str], view: View
+) -> tuple[RunConfig, Policy, PreTrainedTokenizerBase]:
+    """A model's configuration, its policy on its device, and its tokenizer.
+
+    Raises:
+        StropError: there is no such model, or an invalid setting.
+    """
+    config = configure(model, recipe, sets).config
+    return config, *open_model(config, view, model)
+
+
+def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy of a checkpoint (None: the newest) with its tokenizer.
+
+    Raises:
+        StropError: there is none.
+    """
+    found = checkpoint.load(run.checkpoints, step)
+    if run.fine_tunes:
+        policy, tokenizer = load_model(stored_config(run))
+    else:
+        settings, seed = preflight.model_of(run)
+        policy, tokenizer = load_policy(located(settings, seed, SilentView()), seed=derive(seed, "model"))
+        policy.requires_grad_(False).eval()
+    policy.load_weights(found.tensors["policy"])
+    return policy, tokenizer
+
+
+def open_engine(
+    config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, model: NamedModel | None = None,
+    sampling: Sampling | None = None,
+) -> Engine:  # fmt: skip
+    """The engine that samples from an open model.
+
+    Raises:
+        StropError: see `build_engine`.
+    """
+    version = 0 if model is None else model.version
+    return build_engine(config.engine, config.model, tokenizer, policy, version, sampling=sampling)
+
+
+def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None, adapter: bool = False) -> Path:
+    """Write the model of a checkpoint (None: the newest) as a Hugging Face folder, RUN/model unless `out` is given.
+
+    With `adapter` only the adapters, in peft's format, to RUN/adapter; otherwise they are merged into the model.
+
+    Raises:
+        StropError: no such run or checkpoint, or one without adapters; `out` holds something else.
+    """
+    run = RunFolder.open(run_path)
+    target = out if out is not None else run.path / "adapter" if adapter else run.model
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists and is not empty; choose another folder with --out")
+    policy, tokenizer = open_checkpoint(run, step)
+    if not adapter:
+        export(policy.model, tokenizer, target)
+        write_questions(target, run)
+        return target
+    if policy.adapters is None:
+        raise InputError(f"{run_path} trained no adapters (model.lora); export its model without --adapter")
+    if policy.settings.path is None:
+        raise InputError(f"{run_path} began with a fresh model, which is in no folder; export it without --adapter")
+    export_adapter(policy.adapters, policy.settings.path, tokenizer, target)
+    return target
