@@ -34,7 +34,7 @@ from strop.evaluation.benchmarks import benchmark, load_problems
 from strop.verifiers.base import Isolation
 from strop.verifiers.cases import MathCase, judge_cases, read_math_cases
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.process_pool import VerifierPool
 
 HANGS = {
     "tower": r"\boxed{9^{9^{9^{9}}}}",
@@ -82,7 +82,7 @@ def plain_verdict(case: MathCase) -> bool:
 def agreement(cases: list[MathCase]) -> None:
     """How many labels each side agrees with."""
     labelled = [case for case in cases if case.expected is not None and not case.contested]
-    pool = ProcessPool(MathVerifier())
+    pool = VerifierPool(MathVerifier())
     ours = {place: judged.verdict for place, judged in judge_cases(labelled, pool)}
     pool.close()
     mistakes = [case.problem.id for place, case in enumerate(labelled) if (ours[place].score == 1) != case.expected]
@@ -100,7 +100,7 @@ def throughput(cases: list[MathCase], repeats: int, remember: bool) -> None:
     order = cases * repeats
     random.Random(0).shuffle(order)
     order = [case._replace(verifier=case.verifier.model_copy(update={"remember": remember})) for case in order]
-    pool = ProcessPool(MathVerifier(), Isolation(workers=1))
+    pool = VerifierPool(MathVerifier(), Isolation(workers=1))
     list(judge_cases(order[:1], pool))
     begin = time.perf_counter()
     times = sorted(judged.milliseconds for _, judged in judge_cases(order, pool))
@@ -154,7 +154,7 @@ def judged(pairs: Iterable[tuple[str, str]], extract: str) -> list[Verdict]:
     """The verdicts on pairs of a reference and a response."""
     verifier = MathVerifier.model_validate({"extract": extract})
     cases = [MathCase(verifier, Problem(str(number), "", gold), text) for number, (gold, text) in enumerate(pairs)]
-    pool = ProcessPool(verifier)
+    pool = VerifierPool(verifier)
     verdicts = {place: each.verdict for place, each in judge_cases(cases, pool)}
     pool.close()
     return [verdicts[place] for place in range(len(cases))]

@@ -87,7 +87,7 @@ CASES = (
     ("train grpo --set algorithm.loss=Cisppo", "did you mean 'Cispo'"),
     ("train grpo --set verifier=Anser", "did you mean 'Answer'"),
     ("train grpo --set model=Qwen/Qwen3-0.6B", "set one of model.path"),
-    ("train grpo --set data.held_out=4", "data.held_out=4: it has settings of its own; set one of data.held_out.count"),
+    ("train grpo --set data.held_out=4", "data.held_out=4: it is a section; set one of data.held_out.count"),
     ("train grpo --set verifier=3", "verifier=3: name one of Answer, "),
     ("train grpo --set verifier=PythonFunction --set verifier.function=made:judge", "allow it with --import made"),
     ("train grpo --set sampling.top_p=0.9", "training needs the whole distribution"),

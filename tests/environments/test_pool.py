@@ -102,7 +102,7 @@ def test_nothing_is_left_of_forgotten_sessions_nor_of_the_pool() -> None:
         assert time.monotonic() < deadline
         pool.wait(0.1)
         assert pool.poll() == []
-    pid = pool._processes[0].child.pid
+    pid = pool._processes[0].served.child.pid
     pool.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

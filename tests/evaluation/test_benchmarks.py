@@ -23,9 +23,8 @@ from strop.evaluation.benchmarks import (
     load_problems,
     with_instruction,
 )
-from strop.verifiers.answer import MultipleChoice
+from strop.verifiers.answer import MultipleChoice, ReasoningGymScorer
 from strop.verifiers.code_verifier import CodeVerifier
-from strop.verifiers.gym import ReasoningGymScorer
 from strop.verifiers.math_verifier import MathVerifier
 
 

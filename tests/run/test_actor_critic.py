@@ -180,7 +180,7 @@ REFUSED = [
     (["critic.updates_per_step=2"], "GroupRelative never reads the critic"),
     (["algorithm.loss=Opefo", "batch.updates_per_step=2"], "right only strictly on-policy"),
     (["algorithm.loss=Opefo", "orchestration.max_lag=1"], "right only strictly on-policy"),
-    (["algorithm.loss=ArcherClip"], "say how they are told apart: algorithm.token_types=EntropyQuantile"),
+    (["algorithm.loss=ArcherClip"], "algorithm.token_types=EntropyQuantile"),
     (["algorithm.correction=TokenTis"], "set algorithm.anchor=recomputed"),
     (["algorithm.reference.reset_every=5"], "nothing reads a reference policy"),
 ]

@@ -614,7 +614,7 @@ def test_a_gain_is_of_evaluations_on_the_same_terms(
     resume(out, view, sets=["steps=6", changed])
     row = next(row for row in read_metrics(out / "metrics.jsonl") if row["step"] == 6)
     assert row["evaluation/pass_rate"] is not None and (row["evaluation/gain"] is not None) == compares
-    assert any("no gain since step 0 is told" in line for line in view.lines) != compares
+    assert any("no gain since step 0" in line for line in view.lines) != compares
     report_run(out)
     assert ("not known: evaluations were changed" in capsys.readouterr().out) != compares
     (run,) = read_runs([out])

@@ -19,7 +19,7 @@ from strop.verifiers.answer import Answer
 from strop.verifiers.base import Isolation
 from strop.verifiers.judges import ProcessJudge, judge_for, refusals
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.process_pool import VerifierPool
 from strop.verifiers.protocol import InlineJudge, Judge
 from strop.verifiers.reward_function import PythonFunction
 from strop_verify import pool as pool_module
@@ -182,7 +182,7 @@ def test_what_a_function_starts_dies_with_its_worker(odd: ProcessJudge) -> None:
 
 
 def test_workers_killed_while_they_judge() -> None:
-    pool = ProcessPool(MathVerifier(isolation=Isolation(workers=2)))
+    pool = VerifierPool(MathVerifier(isolation=Isolation(workers=2)))
     judge = ProcessJudge(pool.verifier, pool)
     submit(judge, [r"\boxed{1}"])
     collect(judge)
@@ -197,7 +197,7 @@ def test_workers_killed_while_they_judge() -> None:
 
 def test_memory_is_limited() -> None:
     """Without room even to parse: math-verify takes its own lack of memory for an answer that cannot be read."""
-    pool = ProcessPool(MathVerifier(isolation=Isolation(workers=1, seconds=30, retry_seconds=30, memory_mib=1)))
+    pool = VerifierPool(MathVerifier(isolation=Isolation(workers=1, seconds=30, retry_seconds=30, memory_mib=1)))
     judge = ProcessJudge(pool.verifier, pool)
     submit(judge, [r"\boxed{" + "x+" * 400 + "1}"], Problem("p", "", "x+" * 400 + "2-1"))
     verdict = collect(judge)[0]
@@ -207,7 +207,7 @@ def test_memory_is_limited() -> None:
 
 
 def test_a_killed_supervisor_is_started_again_and_no_verdict_is_lost(module: str) -> None:
-    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    pool = VerifierPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
     judge = ProcessJudge(pool.verifier, pool)
     submit(judge, ["fine"])
     collect(judge)
@@ -228,7 +228,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_stopped_supervisor_is_replaced_and_no_verdict_is_lost(module: str) -> None:
-    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    pool = VerifierPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
     judge = ProcessJudge(pool.verifier, pool)
     submit(judge, ["fine"])
     collect(judge)
@@ -244,7 +244,7 @@ def test_a_stopped_supervisor_is_replaced_and_no_verdict_is_lost(module: str) ->
 @pytest.mark.usefixtures("impatient")
 def test_a_supervisor_whose_workers_are_slow_is_not_replaced(module: str) -> None:
     isolation = QUICK.model_copy(update={"seconds": 3.0})
-    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=isolation))
+    pool = VerifierPool(PythonFunction(function=f"{module}:odd", isolation=isolation))
     judge = ProcessJudge(pool.verifier, pool)
     pid = pool.pid
     submit(judge, ["deaf"])
@@ -256,7 +256,7 @@ def test_a_supervisor_whose_workers_are_slow_is_not_replaced(module: str) -> Non
 def test_jobs_that_two_supervisors_leave_in_silence_are_given_up_and_then_the_run(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    pool = VerifierPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
     judge = ProcessJudge(pool.verifier, pool)
     submit(judge, ["fine"])
     collect(judge)
@@ -292,7 +292,7 @@ def test_a_stopped_supervisor_does_not_keep_the_pool_from_closing(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "CLOSING_SECONDS", 0.5)
-    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    pool = VerifierPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
     os.kill(pool.pid, signal.SIGSTOP)
     pool.close()
     assert not alive(pool.pid)
@@ -319,7 +319,7 @@ def test_a_supervisor_that_cannot_start_ends_loudly(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_after_close(module: str) -> None:
-    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    pool = VerifierPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
     judge = ProcessJudge(pool.verifier, pool)
     submit(judge, ["fine"])
     collect(judge)
@@ -338,9 +338,9 @@ def test_nothing_is_left_after_close(module: str) -> None:
 def test_nothing_is_left_after_the_trainer_is_killed(stopped: bool) -> None:
     code = (
         "import time\nfrom strop.verifiers.math_verifier import MathVerifier\n"
-        "from strop.verifiers.process_pool import ProcessPool\n"
-        "from strop.base.types import Problem\npool = ProcessPool(MathVerifier())\n"
-        "pool.submit('judge', Problem('p', '', '1'))\n"
+        "from strop.verifiers.process_pool import VerifierPool\n"
+        "from strop.base.types import Problem\npool = VerifierPool(MathVerifier())\n"
+        "pool.ask('judge', Problem('p', '', '1'))\n"
         "pool.receive(None)\nprint(pool.pid, flush=True)\ntime.sleep(100)\n"
     )
     trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -17,9 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
 from strop.data.reasoning_gym import ReasoningGym
-from strop.verifiers.answer import Answer
+from strop.verifiers.answer import Answer, ReasoningGymScorer
 from strop.verifiers.base import Verifier
-from strop.verifiers.gym import ReasoningGymScorer
 from strop.verifiers.reward_function import PythonFunction
 from strop_verify.verdict import Status
 

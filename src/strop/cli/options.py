@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -208,8 +209,8 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
     """A table without lines, whose cells are folded at their spaces where the terminal is too narrow.
 
-    No word is broken: the table is wider than the terminal where its longest words are. Without a terminal nothing is
-    folded beyond 80 columns.
+    No word is broken: where the longest words are wider than the terminal together, each row is a paragraph. Without a
+    terminal the width is 80 columns.
 
     Args:
         columns: their heads.
@@ -230,12 +231,28 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Co
     for place in sorted(range(len(columns)), key=lambda place: widths[place], reverse=True):
         excess = sum(widths) + 2 * len(columns) - console.width  # the widest column is folded first
         widths[place] = max(least[place], widths[place] - max(excess, 0))
-    console.width = max(console.width, sum(widths) + 2 * len(columns))
+    if sum(widths) + 2 * len(columns) > console.width and len(columns) > 1:
+        _print_paragraphs(columns, rows, console.width)
+        return
     for column, width in zip(columns, widths, strict=True):
         table.add_column(Text(column), justify="right" if column in right else "left", width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print("", table, "", sep="\n")
+
+
+def _print_paragraphs(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    """Each row as its first cell, and a line for every other cell with the head of its column."""
+    fold = textwrap.TextWrapper(
+        width, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    if columns[0]:
+        print(f"\n{columns[0]}")
+    for first, *others in rows:
+        print(f"\n{first}")
+        for column, cell in zip(columns[1:], others, strict=True):
+            print(fold.fill(f"{column}  {cell}" if column else cell))
+    print()
 
 
 def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

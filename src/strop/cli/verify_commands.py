@@ -63,12 +63,12 @@ def math(
     from strop.verifiers.base import Isolation
     from strop.verifiers.cases import Judged, judge_cases, read_math_cases
     from strop.verifiers.math_verifier import MathVerifier
-    from strop.verifiers.process_pool import ProcessPool
+    from strop.verifiers.process_pool import VerifierPool
 
     base = MathVerifier(extract=extract, explain=explain, isolation=Isolation(workers=workers))
     found = read_math_cases(cases, base)
     judged: list[Judged | None] = [None] * len(found)
-    pool = ProcessPool(base)
+    pool = VerifierPool(base)
     try:
         for place, each in tracked(judge_cases(found, pool), len(found), "verify math"):
             judged[place] = each

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import select
-import sys
-import tempfile
 import time
 from collections import deque
 from contextlib import suppress
@@ -24,9 +22,7 @@ from strop.environments.sessions import Turn, failed
 from strop.environments.worker import READY, read_outcome
 from strop.verifiers.process_pool import problem_fields
 from strop.verifiers.protocol import Key
-from strop_verify.child_process import ChildProcess, start_module, thread_environment
-from strop_verify.framing import Channel
-from strop_verify.pool import default_workers, numbered, split_number
+from strop_verify.pool import ServedProcess, default_workers, numbered, split_number
 
 GRACE_SECONDS = 10.0  # beyond a step's own time, in which a process with running turns must be heard of
 CLOSING_SECONDS = 5.0
@@ -48,12 +44,12 @@ class _Process:
     """A process, its sessions, the turns that it has now, and those that wait for it.
 
     Attributes:
+        served: the process and the channel to it.
         running: the key of each turn by its number.
         suspects: turns of which one has ended a process; each list is played when the one before is through.
     """
 
-    child: ChildProcess
-    channel: Channel
+    served: ServedProcess
     ready: bool = False
     heard: float = 0.0
     sessions: set[Key] = field(default_factory=set)
@@ -76,7 +72,7 @@ class SessionPool:
         self._number = READY
         self._processes: list[_Process] = []
         for _ in range(environment.processes or default_workers()):
-            self._processes.append(_Process(*self._started(), heard=time.monotonic()))
+            self._processes.append(_Process(self._started(), heard=time.monotonic()))
 
     @property
     def pending(self) -> int:
@@ -127,16 +123,15 @@ class SessionPool:
         poll = select.poll()
         for process in self._processes:
             self._hand_out(process)
-            poll.register(process.channel.socket, select.POLLIN | (select.POLLOUT if process.channel.unsent else 0))
+            channel = process.served.channel
+            poll.register(channel.socket, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
         if not self._ready:
             poll.poll(seconds * 1000)
 
     def close(self) -> None:
         """End the processes; may be called twice."""
         for process in self._processes:
-            process.channel.close()
-            process.child.end(CLOSING_SECONDS)
-            process.child.close()
+            process.served.end(CLOSING_SECONDS)
         self._processes = []
 
     # ------------------------------------------------------------------ one process
@@ -150,7 +145,7 @@ class SessionPool:
         for key in batch:
             self._play(process, key)
         with suppress(OSError):  # it has ended, which `_hear` finds
-            process.channel.flush()
+            process.served.channel.flush()
 
     def _play(self, process: _Process, key: Key) -> None:
         seat = self._seats[key]
@@ -175,13 +170,13 @@ class SessionPool:
             self._end(key, failed(f"the problem cannot be given to a process: {error}"))
 
     def _send(self, process: _Process, job: dict[str, Any]) -> None:
-        process.channel.queue(numbered(self._number, json.dumps(job).encode()))
+        process.served.channel.queue(numbered(self._number, json.dumps(job).encode()))
 
     def _hear(self, process: _Process) -> None:
         """Take the outcomes that are in; replace a process that has ended or does not answer."""
         try:
-            process.channel.flush()
-            for message in process.channel.receive():
+            process.served.channel.flush()
+            for message in process.served.channel.receive():
                 process.heard = time.monotonic()
                 number, body = split_number(message)
                 if number == READY:
@@ -193,7 +188,7 @@ class SessionPool:
             return
         limit = self._environment.step_seconds + GRACE_SECONDS
         if process.ready and process.running and time.monotonic() - process.heard > limit:
-            process.child.kill()
+            process.served.child.kill()
             self._replace(process)
 
     def _finish(self, process: _Process, number: int, outcome: Outcome) -> None:
@@ -212,17 +207,14 @@ class SessionPool:
 
     def _replace(self, process: _Process) -> None:
         """Start another process in the place of one that ended; what was running is tried again by halves."""
-        process.channel.close()
-        process.child.end(0.0)
-        reason = process.child.exit_reason()
-        process.child.close()
+        reason = process.served.end(0.0)
         if not process.ready:
             raise StropError(f"a process for environments could not start: it {reason}")
         running = [key for key in process.running.values() if key in self._seats]
         process.running.clear()
         process.sessions.clear()
         process.ready = False
-        process.child, process.channel = self._started()
+        process.served = self._started()
         process.heard = time.monotonic()
         if len(running) == 1:
             self._end(running[0], failed(f"the environment's process {reason}"))
@@ -230,14 +222,9 @@ class SessionPool:
             half = len(running) // 2
             process.suspects.extendleft([running[half:], running[:half]])
 
-    def _started(self) -> tuple[ChildProcess, Channel]:
+    def _started(self) -> ServedProcess:
         written = self._environment.model_dump_json()
-        setup = {"environment": written, "code": carried(written), "path": sys.path}
         try:
-            output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
-            child, end = start_module("strop.environments.worker", thread_environment(1), output)
+            return ServedProcess("strop.environments.worker", {"environment": written, "code": carried(written)})
         except OSError as error:
             raise StropError(f"a process for environments cannot be started: {error}") from error
-        channel = Channel(end)
-        channel.send(json.dumps(setup).encode())
-        return child, channel

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import resource
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -23,9 +22,8 @@ from strop.base.types import Message, Verdict
 from strop.environments.base import Environment, Outcome, Reply, Unjudged
 from strop.environments.sessions import SessionHost, Turn, failed
 from strop.verifiers.process_pool import read_problem
-from strop_verify.child_process import connect_to_parent
 from strop_verify.framing import Channel
-from strop_verify.pool import numbered, split_number
+from strop_verify.pool import connect, numbered, split_number
 from strop_verify.verdict import Status
 
 READY = 0  # the number of the message that says so; turns count from 1
@@ -126,19 +124,17 @@ class SessionWorker:
 
 def main() -> None:
     """Serve the process that started this one."""
-    channel = Channel(connect_to_parent())
-    setup = json.loads(channel.next())
-    try:
-        sys.path[:] = setup["path"]
-        accept(setup["code"])
-        family: TypeAdapter[Environment] = TypeAdapter(Environment)
-        environment = family.validate_json(setup["environment"])
-    except Exception as error:  # importing a user's module may raise anything; the other side shows the last line
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    channel, environment = connect(_environment)
     limit = environment.memory_mib * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     SessionWorker(channel, environment).serve()
+
+
+def _environment(setup: dict[str, Any]) -> Environment:
+    accept(setup["code"])
+    family: TypeAdapter[Environment] = TypeAdapter(Environment)
+    return family.validate_json(setup["environment"])
 
 
 if __name__ == "__main__":

@@ -36,10 +36,9 @@ from strop.evaluation.benchmark_rows import (
     math_answer,
     math_question,
 )
-from strop.verifiers.answer import MultipleChoice
+from strop.verifiers.answer import MultipleChoice, ReasoningGymScorer
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
-from strop.verifiers.gym import ReasoningGymScorer
 from strop.verifiers.math_verifier import MathVerifier
 
 SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")

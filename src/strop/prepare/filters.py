@@ -18,8 +18,9 @@ from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.prepare.text import collapsed, fold
 from strop.verifiers.base import Verifier
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import ProcessPool, Result
+from strop.verifiers.process_pool import VerifierPool, refusal_of, verdict_of
 from strop_verify.code.tests import standard_tests
+from strop_verify.pool import JobReply
 from strop_verify.verdict import Status
 
 AHEAD = 256  # problems with a call under way before the result of the first of them is waited for
@@ -70,44 +71,45 @@ class VerifierFilter(FilterStep):
         if self.verifier.isolated() is None:
             super().run(stage)
             return
-        pool = ProcessPool(self.verifier)
+        pool = VerifierPool(self.verifier)
         try:
             settle(stage, self._decisions(stage.problems(), pool))
         finally:
             pool.close()
 
     def _decisions(
-        self, problems: Iterator[Problem], pool: ProcessPool
+        self, problems: Iterator[Problem], pool: VerifierPool
     ) -> Iterator[tuple[Problem, Problem | Dropped]]:
         """Each problem with its decision, in order."""
         waiting: deque[tuple[Problem, Problem | Dropped | VerifierCall, int]] = deque()
-        results: dict[int, Result] = {}
+        replies: dict[int, JobReply] = {}
         for problem in problems:
             waiting.append((problem, *self._begin(problem, pool)))
             if len(waiting) >= AHEAD:
-                yield self._finish(waiting.popleft(), pool, results)
+                yield self._finish(waiting.popleft(), pool, replies)
         while waiting:
-            yield self._finish(waiting.popleft(), pool, results)
+            yield self._finish(waiting.popleft(), pool, replies)
 
-    def _begin(self, problem: Problem, pool: ProcessPool) -> tuple[Problem | Dropped | VerifierCall, int]:
+    def _begin(self, problem: Problem, pool: VerifierPool) -> tuple[Problem | Dropped | VerifierCall, int]:
         begun = self.before_call(problem)
         if isinstance(begun, RefusesCall):
-            return begun, pool.submit("refuses", problem)
+            return begun, pool.ask("refuses", problem)
         if isinstance(begun, JudgeCall):
-            return begun, pool.submit("judge", problem, begun.text, False)
+            return begun, pool.ask("judge", problem, begun.text, False)
         return begun, -1
 
     def _finish(
-        self, entry: tuple[Problem, Problem | Dropped | VerifierCall, int], pool: ProcessPool,
-        results: dict[int, Result],
+        self, entry: tuple[Problem, Problem | Dropped | VerifierCall, int], pool: VerifierPool,
+        replies: dict[int, JobReply],
     ) -> tuple[Problem, Problem | Dropped]:  # fmt: skip
         problem, begun, number = entry
         if not isinstance(begun, RefusesCall | JudgeCall):
             return problem, begun
-        while number not in results:
-            results.update(pool.receive(None))
-        result = results.pop(number)
-        return problem, self.after_call(problem, result.refusal if isinstance(begun, RefusesCall) else result.verdict)
+        while number not in replies:
+            replies.update(pool.receive(None))
+        reply = replies.pop(number)
+        result = refusal_of(reply) if isinstance(begun, RefusesCall) else verdict_of(reply)
+        return problem, self.after_call(problem, result)
 
 
 NO_ANSWERS = frozenset(

@@ -231,7 +231,7 @@ def using(
     edits += [] if problems is None else [f"data.source={json.dumps(problems)}", "data.held_out=none"]
     edits += [] if path is None else [f"data.path={json.dumps(path)}"]
     config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *as_measured(sets)])
-    if problems is not None:
+    if problems is not None or any(text.strip().startswith("data.source") for text in sets):
         source(config.data.source)
 
 

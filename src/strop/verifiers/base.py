@@ -51,7 +51,7 @@ class Verifier(Piece):
         "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
         "strop.verifiers.reward_function",
-        "strop.verifiers.gym",
+        "strop.verifiers.answer",
     )
 
     require_stop: bool = False

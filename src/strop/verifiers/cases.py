@@ -1,4 +1,4 @@
-"""Files of cases for the math verifier: a reference, a response and how to compare them, one JSON object a line."""
+"""Files of cases for `strop verify`, one JSON object a line: answers with references, programs with tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strop.base.view import View
 from strop.data.rows import JsonLines
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.process_pool import VerifierPool, verdict_of
 from strop_verify.code.outcome import CodeResult, Outcome
 from strop_verify.code.tests import Tests, read_tests
 from strop_verify.code.verifier import FENCE, run_tests
@@ -60,7 +60,7 @@ def read_math_cases(path: Path, base: MathVerifier) -> list[MathCase]:
     cases = []
     for row in JsonLines(path=str(path)).rows():
         try:
-            cases.append(_case(row.columns, row.number, base))
+            cases.append(_math_case(row.columns, row.number, base))
         except ValueError as error:
             raise InputError(f"{row.where}: {error}") from error
     if not cases:
@@ -68,7 +68,7 @@ def read_math_cases(path: Path, base: MathVerifier) -> list[MathCase]:
     return cases
 
 
-def _case(columns: Mapping[str, Any], number: int, base: MathVerifier) -> MathCase:
+def _math_case(columns: Mapping[str, Any], number: int, base: MathVerifier) -> MathCase:
     for name in ("gold", "response"):
         if name not in columns:
             raise ValueError(f"no field {name!r}; a case has gold and response")
@@ -91,16 +91,16 @@ def _case(columns: Mapping[str, Any], number: int, base: MathVerifier) -> MathCa
     return MathCase(verifier, Problem(str(number), "", gold), response, expected, "contested" in columns)
 
 
-def judge_cases(cases: Sequence[MathCase], pool: ProcessPool) -> Iterator[tuple[int, Judged]]:
+def judge_cases(cases: Sequence[MathCase], pool: VerifierPool) -> Iterator[tuple[int, Judged]]:
     """The verdicts as they come, each with the place of its case; the workers have all cases from the start."""
     written: dict[MathVerifier, str] = {}
     numbers: list[int] = []
     for case in cases:
         if case.verifier not in written:
             written[case.verifier] = case.verifier.model_dump_json()
-        numbers.append(pool.submit("judge", case.problem, case.response, False, written[case.verifier]))
-    for place, result in pool.completed(numbers):
-        yield place, Judged(result.verdict, result.milliseconds)
+        numbers.append(pool.ask("judge", case.problem, case.response, False, written[case.verifier]))
+    for place, reply in pool.completed(numbers):
+        yield place, Judged(verdict_of(reply), reply.milliseconds)
 
 
 KINDS = ("stdio", "call", "assert")

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from strop.base import rollout_table
-from strop.base.types import InputError, Problem, Verdict
+from strop.base.types import InputError, Problem
 from strop.data.rows import JsonLines
 from strop.verifiers.base import Verifier
-from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.process_pool import judged
 
 
 class Sampled(NamedTuple):
@@ -54,7 +54,7 @@ def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]
         raise InputError("give two verifiers or more: --verifier Answer --verifier MathVerifier")
     if not rollouts:
         raise InputError("there is no rollout to judge")
-    verdicts = [_judge(verifier, rollouts) for verifier in verifiers]
+    verdicts = [judged(verifier, rollouts) for verifier in verifiers]
     groups: dict[str, list[int]] = defaultdict(list)
     for place, rollout in enumerate(rollouts):
         groups[rollout.problem.id].append(place)
@@ -83,18 +83,6 @@ def _names(verifiers: Sequence[Verifier]) -> tuple[str, ...]:
         name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}"
         for place, name in enumerate(names)
     )
-
-
-def _judge(verifier: Verifier, rollouts: Sequence[Sampled]) -> list[Verdict]:
-    if verifier.isolated() is None:
-        return [verifier(each.problem, each.text, each.truncated) for each in rollouts]
-    pool = ProcessPool(verifier)
-    try:
-        numbers = [pool.submit("judge", each.problem, each.text, each.truncated) for each in rollouts]
-        results = dict(pool.completed(numbers))
-    finally:
-        pool.close()
-    return [results[place].verdict for place in range(len(rollouts))]
 
 
 def named_verifier(text: str) -> Verifier:

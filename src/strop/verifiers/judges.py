@@ -10,7 +10,7 @@ from strop.base.types import Completion, Problem, Verdict
 from strop.verifiers.base import Verifier, response
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import ByDomain
-from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.process_pool import VerifierPool, refusal_of, verdict_of
 from strop.verifiers.protocol import InlineJudge, Judge, Key, Responder
 from strop_verify.verdict import Status
 
@@ -80,8 +80,6 @@ def judge_for(verifier: Verifier) -> Judge:
     if isinstance(verifier, ByDomain):
         return DomainJudge({domain: judge_for(member) for domain, member in verifier.members.items()})
     if isinstance(verifier, CodeVerifier):
-        
-
         return SandboxJudge(verifier)
     return InlineJudge(verifier) if verifier.isolated() is None else ProcessJudge(verifier)
 
@@ -127,8 +125,8 @@ class ProcessJudge(Judge):
     A worker that hangs, crashes or eats memory is killed by the supervisor, also while this process does not poll.
     """
 
-    def __init__(self, verifier: Verifier, pool: ProcessPool | None = None) -> None:
-        self._pool = pool or ProcessPool(verifier)
+    def __init__(self, verifier: Verifier, pool: VerifierPool | None = None) -> None:
+        self._pool = pool or VerifierPool(verifier)
         self._keys: dict[int, Key] = {}
         self._ready: list[tuple[Key, Verdict]] = []
 
@@ -140,7 +138,7 @@ class ProcessJudge(Judge):
     def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Send a completion to the workers; raises `WorkersLost` where they cannot be kept alive."""
         try:
-            number = self._pool.submit("judge", problem, completion.text, completion.truncated)
+            number = self._pool.ask("judge", problem, completion.text, completion.truncated)
         except TypeError as error:
             reason = f"the problem cannot be given to a worker: {error}"
             self._ready.append((key, Verdict(0.0, Status.ERROR, reason)))
@@ -163,8 +161,8 @@ class ProcessJudge(Judge):
         self._pool.close()
 
     def _collect(self, seconds: float) -> None:
-        for number, result in self._pool.receive(seconds):
-            self._ready.append((self._keys.pop(number), result.verdict))
+        for number, reply in self._pool.receive(seconds):
+            self._ready.append((self._keys.pop(number), verdict_of(reply)))
 
 
 class DomainJudge(Judge):
@@ -211,9 +209,9 @@ def refusals(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None
         return [None] * len(problems)
     if verifier.isolated() is None or len(problems) < 2:
         return [verifier.refuses(problem) for problem in problems]
-    pool = ProcessPool(verifier)
+    pool = VerifierPool(verifier)
     try:
-        results = dict(pool.completed([pool.submit("refuses", problem) for problem in problems]))
+        replies = dict(pool.completed([pool.ask("refuses", problem) for problem in problems]))
     finally:
         pool.close()
-    return [results[place].refusal for place in range(len(problems))]
+    return [refusal_of(replies[place]) for place in range(len(problems))]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -14,26 +14,12 @@ from strop.verifiers.base import Isolation, Verifier
 from strop_verify.pool import JobReply, Pool, WorkerLimits, submit
 from strop_verify.verdict import Status
 
-NOT_JUDGED = Verdict(0.0, Status.ERROR, "not judged")
+Operation = Literal["judge", "refuses"]
 SERVE = "strop.verifiers.process_pool:serve"
 
 
-class Result(NamedTuple):
-    """The result of a job.
-
-    Attributes:
-        verdict: on a completion, where the job was to judge one.
-        refusal: why the verifier can never judge the problem; None where it can, or where the job did not ask.
-        milliseconds: the time it took in the worker.
-    """
-
-    verdict: Verdict = NOT_JUDGED
-    refusal: str | None = None
-    milliseconds: float = 0.0
-
-
-class ProcessPool:
-    """Runs verifiers in killable processes. Not thread-safe.
+class VerifierPool(Pool):
+    """A pool whose workers run a verifier; `verdict_of` and `refusal_of` read its replies.
 
     Args:
         verifier: the piece served; a job may name a variant of it.
@@ -42,55 +28,59 @@ class ProcessPool:
 
     def __init__(self, verifier: Verifier, isolation: Isolation | None = None) -> None:
         self.verifier = verifier
-        self.isolation = isolation or verifier.isolated() or Isolation()
         self.written = verifier.model_dump_json()
-        self._pool = Pool(SERVE, _setup(self.written), limits_of(self.isolation))
+        limits = isolation or verifier.isolated() or Isolation()
+        super().__init__(SERVE, _setup(self.written), WorkerLimits(**limits.model_dump()))
 
-    @property
-    def workers(self) -> int:
-        """How many worker processes there are."""
-        return self._pool.workers
-
-    @property
-    def pid(self) -> int:
-        """The supervisor's process id."""
-        return self._pool.pid
-
-    def submit(
-        self, operation: str, problem: Problem, text: str = "", truncated: bool = False, written: str | None = None
-    ) -> int:
+    def ask(
+        self, operation: Operation, problem: Problem, text: str = "", truncated: bool = False,
+        written: str | None = None,
+    ) -> int:  # fmt: skip
         """Start a job and return its number.
 
         Args:
-            operation: `judge` or `refuses`.
+            operation: what is asked of the verifier about the problem.
+            text: the completion to judge.
+            truncated: the budget ended it.
             written: the verifier as JSON where it is not the pool's own.
 
         Raises:
             TypeError: the problem holds something that cannot be written as JSON.
             WorkersLost: the supervisor cannot be kept alive.
         """
-        return self._pool.submit(_job(operation, written or self.written, problem, text, truncated))
+        return self.submit(_job(operation, written or self.written, problem, text, truncated))
 
-    def receive(self, seconds: float | None = 0.0) -> list[tuple[int, Result]]:
-        """The results that are in; waits up to `seconds` (None: as long as it takes) where there are none.
 
-        Raises:
-            WorkersLost: the supervisor cannot be kept alive.
-        """
-        return [(number, _result(reply)) for number, reply in self._pool.receive(seconds)]
+def verdict_of(reply: JobReply) -> Verdict:
+    """The verdict in a reply to `judge`."""
+    if reply.failure is not None:
+        return Verdict(0.0, reply.failure, reply.detail)
+    score, status, detail, reward = reply.value
+    return Verdict(score, Status(status), detail, reward)
 
-    def completed(self, numbers: Sequence[int]) -> Iterator[tuple[int, Result]]:
-        """The results of these jobs as they come, each with the place of its number; those of other jobs are dropped.
 
-        Raises:
-            WorkersLost: the supervisor cannot be kept alive.
-        """
-        for place, reply in self._pool.completed(numbers):
-            yield place, _result(reply)
+def refusal_of(reply: JobReply) -> str | None:
+    """The answer in a reply to `refuses`: why the verifier can never judge the problem, or None."""
+    if reply.failure is not None:
+        return reply.detail
+    refusal: str | None = reply.value
+    return refusal
 
-    def close(self) -> None:
-        """End the supervisor and its workers; may be called twice."""
-        self._pool.close()
+
+def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]]) -> list[Verdict]:
+    """The verdicts on (problem, text, truncated), in order; in worker processes where the verifier needs them.
+
+    Raises:
+        WorkersLost: worker processes cannot be kept alive.
+    """
+    if verifier.isolated() is None:
+        return [verifier(*each) for each in completions]
+    pool = VerifierPool(verifier)
+    try:
+        replies = dict(pool.completed([pool.ask("judge", *each) for each in completions]))
+    finally:
+        pool.close()
+    return [verdict_of(replies[place]) for place in range(len(replies))]
 
 
 def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: bool) -> Verdict:
@@ -100,16 +90,11 @@ def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: 
     """
     written = verifier.model_dump_json()
     job = _job("judge", written, Problem(problem.id, "", problem.reference), text, truncated)
-    limits = limits_of(verifier.isolated() or Isolation())
+    limits = WorkerLimits(**(verifier.isolated() or Isolation()).model_dump())
     try:
-        return _result(submit(SERVE, _setup(written), limits, job).result()).verdict
+        return verdict_of(submit(SERVE, _setup(written), limits, job).result())
     except TypeError as error:
         return Verdict(0.0, Status.ERROR, f"the problem cannot be given to a worker: {error}")
-
-
-def limits_of(isolation: Isolation) -> WorkerLimits:
-    """The limits of the workers that a verifier asks for."""
-    return WorkerLimits(**isolation.model_dump())
 
 
 def problem_fields(problem: Problem) -> dict[str, Any]:
@@ -134,37 +119,28 @@ def _setup(written: str) -> dict[str, Any]:
     return {"verifier": written, "code": carried(written)}
 
 
-def _job(operation: str, verifier: str, problem: Problem, text: str, truncated: bool) -> dict[str, Any]:
+def _job(operation: Operation, verifier: str, problem: Problem, text: str, truncated: bool) -> dict[str, Any]:
     fields = problem_fields(problem)
     return {"do": operation, "verifier": verifier, "problem": fields, "text": text, "truncated": truncated}
-
-
-def _result(reply: JobReply) -> Result:
-    if reply.failure is not None:
-        return Result(Verdict(0.0, reply.failure, reply.detail), reply.detail, reply.milliseconds)
-    score, status, detail, reward, refusal = reply.value
-    return Result(Verdict(score, Status(status), detail, reward), refusal, reply.milliseconds)
 
 
 # ---------------------------------------------------------------------- in the supervisor and its workers
 
 
 def serve(setup: dict[str, Any]) -> Any:
-    """The function of the workers; what the verifier needs is imported and built before they are forked."""
+    """Return the function of the workers. What the verifier needs is imported and built before they are forked."""
     accept(setup["code"])
     read_verifier(setup["verifier"]).warm()
     return _handle
 
 
-def _handle(job: dict[str, Any]) -> tuple[float, str, str, float | None, str | None]:
+def _handle(job: dict[str, Any]) -> tuple[float, str, str, float | None] | str | None:
     verifier = read_verifier(job["verifier"])
     problem = read_problem(job["problem"])
-    verdict, refusal = NOT_JUDGED, None
     if job["do"] == "refuses":
-        refusal = verifier.refuses(problem)
-    else:
-        verdict = verifier(problem, job["text"], job["truncated"])
-    return verdict.score, str(verdict.status), verdict.detail, verdict.reward, refusal
+        return verifier.refuses(problem)
+    verdict = verifier(problem, job["text"], job["truncated"])
+    return verdict.score, str(verdict.status), verdict.detail, verdict.reward
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strop_verify.math.compare import Rules, judge
+from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read
 from strop_verify.math.units import counts, read_unit, table
@@ -14,7 +14,7 @@ RULES = Rules()
 
 def outcome(gold: str, answer: str, rules: Rules = RULES) -> str:
     try:
-        return str(judge(read(gold), read(answer), rules).outcome)
+        return str(compare_readings(read(gold), read(answer), rules).outcome)
     except (Unreadable, TooMuch):
         return "unreadable"
 

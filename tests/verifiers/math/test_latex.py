@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strop_verify.math.compare import Rules, judge
+from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
@@ -70,7 +70,7 @@ DIFFERENT = {
 
 def equal(gold: str, answer: str) -> bool:
     try:
-        return judge(read(gold), read(answer), Rules()).equal
+        return compare_readings(read(gold), read(answer), Rules()).equal
     except (Unreadable, TooMuch):
         return False
 

@@ -12,7 +12,7 @@ from strop.base.types import InputError, Problem, Verdict
 from strop.verifiers.base import Isolation
 from strop.verifiers.cases import MathCase, judge_cases, read_math_cases
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.process_pool import VerifierPool
 from strop_verify.verdict import Status
 
 CASES = Path(__file__).with_name("cases.jsonl")
@@ -29,7 +29,7 @@ def boxed(gold: object, answer: str, **fields: object) -> Verdict:
 
 def test_every_case_of_the_file() -> None:
     cases = read_math_cases(CASES, MathVerifier(extract="any"))
-    pool = ProcessPool(MathVerifier(), Isolation(workers=2, seconds=20))  # slow machines may judge slowly here
+    pool = VerifierPool(MathVerifier(), Isolation(workers=2, seconds=20))  # slow machines may judge slowly here
     try:
         verdicts = {place: judged.verdict for place, judged in judge_cases(cases, pool)}
     finally:
@@ -307,7 +307,7 @@ def test_the_cases_do_not_depend_on_how_they_are_written_down(written: str) -> N
         form = "raw" if written in ("raw", "raw box", "both") else "bare"
         verifier = case.verifier.model_copy(update={"gold_form": form})
         judge.append(case._replace(verifier=verifier, problem=Problem(case.problem.id, "", gold), response=response))
-    pool = ProcessPool(MathVerifier(), Isolation(workers=2, seconds=20))
+    pool = VerifierPool(MathVerifier(), Isolation(workers=2, seconds=20))
     try:
         verdicts = {place: judged.verdict for place, judged in judge_cases(judge, pool)}
     finally:

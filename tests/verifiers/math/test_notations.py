@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop_verify.math.bounds import Bounds
-from strop_verify.math.compare import Rules, judge
+from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
@@ -19,7 +19,7 @@ TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))
 
 def outcome(gold: str, answer: str) -> str:
     try:
-        return str(judge(read(gold), read(answer), Rules()).outcome)
+        return str(compare_readings(read(gold), read(answer), Rules()).outcome)
     except (Unreadable, TooMuch):
         return "unreadable"
 
@@ -144,7 +144,7 @@ def test_sentences(text: str, answer: str | None) -> None:
     if answer is None:
         assert not isinstance(found, Reading) or found.letters != "C"
     else:
-        assert isinstance(found, Reading) and judge(read(answer), found, Rules()).equal
+        assert isinstance(found, Reading) and compare_readings(read(answer), found, Rules()).equal
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_sentences(text: str, answer: str | None) -> None:
 )  # fmt: skip
 def test_sentences_about_another_number(text: str) -> None:
     found = Finder(Bounds()).in_prose(text.format(12))
-    assert not isinstance(found, Reading) or not judge(read("12"), found, Rules()).equal
+    assert not isinstance(found, Reading) or not compare_readings(read("12"), found, Rules()).equal
 
 
 integers = st.integers(-9, 9)

@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from strop_verify.math import evaluate
-from strop_verify.math.compare import Rules, judge
+from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.expressions import Effort, TooMuch
 from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
@@ -111,7 +111,7 @@ RULES = Rules()
 
 
 def outcome(gold: str, answer: str) -> str:
-    return str(judge(read(gold), read(answer), RULES).outcome)
+    return str(compare_readings(read(gold), read(answer), RULES).outcome)
 
 
 def both(first: str, second: str, equal: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strop_verify.math.bounds import Bounds
-from strop_verify.math.compare import Rules, judge
+from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
 
@@ -14,7 +14,7 @@ FINDER = Finder(Bounds())
 
 def states(text: str, gold: str) -> bool:
     found = FINDER.in_prose(text)
-    return isinstance(found, Reading) and judge(read(gold), found, Rules()).equal
+    return isinstance(found, Reading) and compare_readings(read(gold), found, Rules()).equal
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_box_that_is_part_of_a_formula_or_denied_states_nothing(around: str) -
 )  # fmt: skip
 def test_what_is_not_stated(text: str, lucky: str) -> None:
     found = FINDER.find(text, "any")
-    assert isinstance(found, str) or not judge(read(lucky), found, Rules()).equal
+    assert isinstance(found, str) or not compare_readings(read(lucky), found, Rules()).equal
 
 
 def test_formulas_and_sentences_are_looked_for_as_asked() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strop_verify.math.bounds import Bounds
-from strop_verify.math.compare import Rules, judge
+from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
 
@@ -13,7 +13,7 @@ FINDER = Finder(Bounds())
 
 
 def rewarded(gold: str, answer: str) -> bool:
-    return judge(read(gold), read(answer), Rules()).equal
+    return compare_readings(read(gold), read(answer), Rules()).equal
 
 
 @pytest.mark.parametrize(

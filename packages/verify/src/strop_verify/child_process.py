@@ -46,7 +46,7 @@ _TAIL_BYTES = 4096
 
 
 class ChildProcess:
-    """A running program, in a process group of its own: a Ctrl-C at the terminal reaches this process alone.
+    """A running program, in its own process group: a Ctrl-C at the terminal does not reach it.
 
     Args:
         command: the program and its arguments.
@@ -66,7 +66,7 @@ class ChildProcess:
         stream = subprocess.DEVNULL if output is None else output
         self._output = output
         self._pidfd: int | None = None
-        # Linux shares the processor among sessions: in one of its own, a busy worker would keep this process waiting.
+        # Linux shares the processor among sessions: in a separate one a busy worker would keep this process waiting.
         try:
             self._process: subprocess.Popen[bytes] = _starter.start(
                 lambda: subprocess.Popen(

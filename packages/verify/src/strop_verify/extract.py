@@ -92,7 +92,7 @@ def boxed_answer(solution: object) -> str:
 
 
 def boxes(text: str) -> list[Box]:
-    """Every balanced box in the order in which they close; of nested ones the outermost alone."""
+    """Every balanced box in the order in which they close; of nested ones only the outermost."""
     found: list[Box] = []
     open_braces: list[tuple[int, int] | None] = []  # of a box, where it and its content begin; None for other braces
     for match in _BRACES.finditer(text):

@@ -19,12 +19,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from strop_verify.child_process import start_module, thread_environment
+from strop_verify.child_process import connect_to_parent, start_module, thread_environment
 from strop_verify.framing import Channel
 from strop_verify.verdict import Status, VerifyError
 
@@ -37,6 +37,7 @@ SHARED_SECONDS = 0.002  # the longest that a job waits for the thread of a share
 
 HEARTBEAT = 0  # the number of the messages that check whether the supervisor runs; jobs count from 1
 _NUMBER = struct.Struct(">Q")
+Served = TypeVar("Served")
 
 
 class WorkersLost(VerifyError):
@@ -97,6 +98,46 @@ def read_reply(body: bytes) -> JobReply:
     return JobReply(value, None if failure is None else Status(failure), detail, milliseconds)
 
 
+class ServedProcess:
+    """A program that serves this process over a socket, and its setup: `module` calls `connect` first of all.
+
+    Args:
+        module: the program; what it prints is kept for `end`.
+        setup: JSON-able.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, module: str, setup: dict[str, Any]) -> None:
+        output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
+        self.child, end = start_module(module, thread_environment(1), output)  # a process that forks has one thread
+        self.channel = Channel(end)
+        self.channel.send(json.dumps({**setup, "path": sys.path}).encode())
+
+    def end(self, grace: float) -> str:
+        """Close the socket, wait at most `grace` seconds for the program to end, and kill it; returns how it ended."""
+        self.channel.close()
+        self.child.end(grace)
+        reason = self.child.exit_reason()
+        self.child.close()
+        return reason
+
+
+def connect(build: Callable[[dict[str, Any]], Served]) -> tuple[Channel, Served]:
+    """In the program of a `ServedProcess`: the channel to its owner, and what `build` makes of the setup.
+
+    An exception of `build`, which may import a user's module, ends the program with one line that its owner shows.
+    """
+    channel = Channel(connect_to_parent())
+    setup = json.loads(channel.next())
+    try:
+        sys.path[:] = setup["path"]
+        return channel, build(setup)
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
 @dataclass
 class _OpenJob:
     """A job without a result; `silences` counts the supervisors that stopped answering while they had it."""
@@ -139,7 +180,7 @@ class Pool:
     @property
     def pid(self) -> int:
         """The supervisor's process id."""
-        return self._supervisor.pid
+        return self._supervisor.child.pid
 
     def submit(self, job: Any) -> int:
         """Start a job and return its number.
@@ -190,8 +231,7 @@ class Pool:
         if self._closed or not self.owned:
             return
         self._closed = True
-        self._end(CLOSING_SECONDS)
-        self._supervisor.close()
+        self._supervisor.end(CLOSING_SECONDS)
 
     def _collect(self) -> list[tuple[int, JobReply]]:
         """The replies that are in; does not wait."""
@@ -232,29 +272,22 @@ class Pool:
             del self._open[number]
         for job in self._open.values():
             job.silences += 1
-        self._end(0.0)
-        self._restart("it did not answer and was killed")
+        self._supervisor.child.kill()
+        self._restart("did not answer and was killed")
         return [(number, JobReply(None, Status.TIMEOUT, detail)) for number in given_up]
 
     def _start(self) -> None:
-        output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the supervisor lives)
+        setup = {
+            "serve": self._serve, "setup": self._setup, "limits": asdict(self.limits), "workers": self.workers
+        }  # fmt: skip
         try:
-            one_thread = thread_environment(1)  # a process that forks has no other
-            self._supervisor, end = start_module("strop_verify.supervisor", one_thread, output)
+            self._supervisor = ServedProcess("strop_verify.supervisor", setup)
         except OSError as error:
             self._closed = True
             raise WorkersLost(f"the worker processes cannot be started: {error}") from error
-        self._channel = Channel(end)
+        self._channel = self._supervisor.channel
         self._heard = time.monotonic()
         self._answer_due = self._heard + START_SECONDS
-        setup = {
-            "serve": self._serve,
-            "setup": self._setup,
-            "limits": asdict(self.limits),
-            "workers": self.workers,
-            "path": sys.path,
-        }
-        self._channel.send(json.dumps(setup).encode())
 
     def _restart(self, reason: str = "") -> None:
         """Start another supervisor and give it every open job.
@@ -264,23 +297,18 @@ class Pool:
         """
         if self._closed:
             raise WorkersLost("the worker processes were closed while replies were awaited")
-        self._end(CLOSING_SECONDS)
+        ended = self._supervisor.end(CLOSING_SECONDS)
         self._restarts += 1
-        reason = reason or f"it {self._supervisor.exit_reason()}"
-        self._supervisor.close()
         if self._restarts > RESTARTS:
             self._closed = True
-            raise WorkersLost(f"the supervisor of the workers ended {self._restarts} times in a row: {reason}")
+            how = reason or ended
+            raise WorkersLost(f"the supervisor of the workers ended {self._restarts} times in a row: it {how}")
         try:
             self._start()
             for job in self._open.values():
                 self._channel.send(job.message)
         except OSError:
             self._restart()
-
-    def _end(self, grace: float) -> None:
-        self._channel.close()
-        self._supervisor.end(grace)
 
 
 def default_workers() -> int:

@@ -18,7 +18,6 @@ import resource
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,9 +25,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from strop_verify.child_process import connect_to_parent, die_with_parent, exit_reason
+from strop_verify.child_process import die_with_parent, exit_reason
 from strop_verify.framing import Channel
-from strop_verify.pool import HEARTBEAT, JobReply, WorkerLimits, enter_worker, numbered, split_number, write_reply
+from strop_verify.pool import (
+    HEARTBEAT,
+    JobReply,
+    WorkerLimits,
+    connect,
+    enter_worker,
+    numbered,
+    split_number,
+    write_reply,
+)
 from strop_verify.verdict import Status
 
 OUT_OF_MEMORY = 77  # exit status
@@ -249,17 +257,16 @@ def _reply(handle: Handler, job: Any) -> JobReply:
 
 def main() -> None:
     """Serve the process that started this one."""
-    control = Channel(connect_to_parent())
-    setup = json.loads(control.next())
-    try:
-        sys.path[:] = setup["path"]
-        module, _, function = setup["serve"].partition(":")
-        handle = getattr(importlib.import_module(module), function)(setup["setup"])
-    except Exception as error:  # importing a user's module may raise anything; the caller shows the last line
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    control, (handle, limits, workers) = connect(_built)
     gc.collect()
     gc.freeze()
-    Supervisor(control, handle, WorkerLimits(**setup["limits"]), setup["workers"]).serve()
+    Supervisor(control, handle, limits, workers).serve()
+
+
+def _built(setup: dict[str, Any]) -> tuple[Handler, WorkerLimits, int]:
+    module, _, function = setup["serve"].partition(":")
+    handle = getattr(importlib.import_module(module), function)(setup["setup"])
+    return handle, WorkerLimits(**setup["limits"]), setup["workers"]
 
 
 if __name__ == "__main__":

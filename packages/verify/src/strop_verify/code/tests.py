@@ -17,11 +17,11 @@ def standard_tests(value: Any, function: str | None = None) -> StandardTests:
     Understood are: JSON text of any of these; inputs and outputs as two lists (TACO, LiveCodeBench, Skywork-OR1), a
     list of pairs input and output (DeepCoder, Codeforces), CodeContests' struct of lists, assertions as a list or under
     `assert_case` (Skywork-OR1), a function `check(candidate)` with the name of what it checks (LeetCode, HumanEval) or
-    with the call that checks it (`functional`, Archer), and any of these under `tests` beside `fn_name`.
+    with the call that checks it (`functional`, Archer), and any of these under `tests` next to `fn_name`.
 
     Args:
         value: what the set gives.
-        function: the function's name where the set keeps it beside the tests.
+        function: the function's name where the set keeps it next to the tests.
 
     Raises:
         ValueError: it is none of these, or inputs and outputs are of different number.
@@ -129,7 +129,7 @@ def _from_check(code: str, entry_point: str, prelude: str) -> StandardTests:
 def _from_functional(code: str) -> StandardTests:
     """A function of assertions and the call that runs it on the solution, `check(Solution().f)` (Archer).
 
-    Where the function holds assertions alone each is a test of its own, else the code is one test.
+    Where the function holds only assertions each is a separate test, else the code is one test.
     """
     try:
         body = ast.parse(code).body
@@ -212,7 +212,7 @@ def read_tests(given: Any) -> Tests:
 
 
 def _is_foreign(given: Any) -> bool:
-    """Whether tests are in a form of a set of its own: pairs, or an object without the keys above."""
+    """Whether tests are in the form of a particular set: pairs, or an object without the keys above."""
     if isinstance(given, Mapping):
         return not given.keys() & {"asserts", "inputs"} or given.get("inputs", 0) is None
     return isinstance(given, list | tuple) and bool(given) and all(isinstance(test, Mapping) for test in given)

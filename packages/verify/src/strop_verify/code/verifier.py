@@ -28,7 +28,7 @@ LANGUAGES = ("python", "py", "python3")
 def last_python_block(text: str) -> str | None:
     """The content of the last closed block that is marked as Python; None without one, or in an open think block.
 
-    A block ends at a line of backticks alone, so that a program may hold fences in its texts.
+    A block ends at a line that holds only backticks, so that a program may hold fences in its texts.
     """
     final = after_thinking(text)
     if final is None:

@@ -183,7 +183,7 @@ class Rules(NamedTuple):
     ordered_lists: bool = True
 
 
-def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
+def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
     """Whether an answer is the reference's."""
     letters = given.letters
     if letters is None and gold.letters is not None and len(gold.letters) == 1:
@@ -194,7 +194,7 @@ def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
     if gold.letters is not None and letters is not None:
         return _choices(gold.letters, letters, option_of(gold), option_of(given))
     reference, answer = gold.answer, given.answer
-    if gold.letters is not None:  # (B) 12: its text alone
+    if gold.letters is not None:  # (B) 12: only its text
         reference = option_of(gold) or reference
     if gold.text == given.text:
         return equal("the same text")
@@ -452,11 +452,11 @@ class _Comparison:
 
     def _sets(self, gold: Sequence[Node], given: Sequence[Node]) -> Proof:
         proofs = [[self.answers(part, answer) for answer in given] for part in gold]
-        alone = [row for row in proofs if not any(proof.equal for proof in row)]
-        alone += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
-        if not alone:
+        unmatched = [row for row in proofs if not any(proof.equal for proof in row)]
+        unmatched += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
+        if not unmatched:
             return equal(f"each of {len(gold)} is among the other's")
-        if any(all(proof.outcome is ProofOutcome.DIFFERENT for proof in row) for row in alone):
+        if any(all(proof.outcome is ProofOutcome.DIFFERENT for proof in row) for row in unmatched):
             return different("a member is missing")
         return unknown("a member is not proved to be among the other's")
 

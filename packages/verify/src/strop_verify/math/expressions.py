@@ -191,7 +191,7 @@ def variants(node: Node) -> list[Node]:
     Raises:
         TooMuch: more than four signs.
     """
-    if not holds(node, "±"):  # `1 ∓ √2` alone is `1 ± √2`
+    if not holds(node, "±"):  # `1 ∓ √2` by itself is `1 ± √2`
         node = _turned(node)
     count = sum(each.op == "±" for each in parts(node))
     if count > 4:

@@ -269,8 +269,8 @@ class Ring:
             else:
                 unknown.append(atom)
                 out = _merged(out, {atom: each * exponent})
-        alone = len(unknown) == 1 and factor > 0 and self.atoms[unknown[0]].kind not in ("i", "turn")
-        if unknown and not alone:
+        single = len(unknown) == 1 and factor > 0 and self.atoms[unknown[0]].kind not in ("i", "turn")
+        if unknown and not single:
             return self._single(self._base({mono: factor}), exponent)
         if factor < 0:
             out = _merged(out, {self.turn: exponent} if degree % 2 == 0 else {})

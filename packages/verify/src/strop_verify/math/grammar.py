@@ -1,6 +1,6 @@
 r"""Answers by kind: what a text is (a quantity, a word, a time, an interval …) is decided before it is compared.
 
-One recursive reader over the tokens: `;`, then "or", "and" and `,`, then relations, then what stands alone. The kinds
+One recursive reader over the tokens: `;`, then "or", "and" and `,`, then relations, then single answers. The kinds
 are those of `expressions`.
 """
 
@@ -44,8 +44,8 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
     r"""k, and which integers it is, where a piece says `k \in \mathbb{Z}` or "where k is an integer"."""
     said = [token.text.lower() for token in piece]
     no_name = "ℤℕℝ" if "∈" in said else "aℤℕℝ"  # the article
-    alone = (each.text for each in piece if len(each.text) == 1 and each.text.isalpha() and each.text not in no_name)
-    names = [*alone, *(each.text for each in piece if each.kind == "letter" and len(each.text) > 1)]
+    letters = (each.text for each in piece if len(each.text) == 1 and each.text.isalpha() and each.text not in no_name)
+    names = [*letters, *(each.text for each in piece if each.kind == "letter" and len(each.text) > 1)]
     which = "ℤ" if {"integer", "integers"}.intersection(said) else "constant" if "constant" in said else ""
     if "∈" in said:
         place = said.index("∈") + 1
@@ -325,7 +325,7 @@ def _residue(found: Sequence[Token]) -> Node | None:
     return Node("residue", (_listed(residue), Parser(modulus).whole(), *left))
 
 
-# ---------------------------------------------------------------------- what stands alone
+# ---------------------------------------------------------------------- single answers
 
 
 def _alone(found: Sequence[Token]) -> Node:

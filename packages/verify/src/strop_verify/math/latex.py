@@ -290,7 +290,7 @@ def _prefixed(found: list[Token]) -> list[Token]:
 
 
 def _joined(found: list[Token]) -> list[Token]:
-    r"""`^\circ`, `^{\prime}` and `\not=` as signs of their own, `{:}` without braces, no `th` after numbers."""
+    r"""`^\circ`, `^{\prime}` and `\not=` as separate signs, `{:}` without braces, no `th` after numbers."""
     out: list[Token] = []
     place = 0
     while place < len(found):

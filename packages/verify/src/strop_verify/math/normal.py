@@ -1,7 +1,7 @@
 r"""Normal forms: sums of products of atoms with rational exponents, over the rationals.
 
 Atoms are names, primes (`\sqrt{12}` is 2·3^(1/2)), i, π, exponentials, logarithms, absolute values, sums that stand in
-a denominator or under a root, and whatever has no rules of its own. Trigonometric functions become exponentials,
+a denominator or under a root, and whatever has no rules here. Trigonometric functions become exponentials,
 logarithms split over products. Every rule is an identity wherever both sides of it are real: two expressions with the
 same form are equal there. With different forms they may still be equal.
 """

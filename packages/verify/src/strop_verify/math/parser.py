@@ -181,7 +181,7 @@ class Parser(Cursor):
                 self.place += 1
         return ex.call("degree", node)
 
-    # ------------------------------------------------------------------ what stands alone
+    # ------------------------------------------------------------------ single tokens
 
     def _primary(self) -> Node:
         token = self.next
@@ -256,8 +256,8 @@ class Parser(Cursor):
         begin = self.place
         inner = self.inside("(")
         self.place = begin
-        alone = len(inner) == 1 and inner[0].kind in ("number", "letter") and inner[0].text != text
-        return text in _APPLIED or alone or any(token.text == "," for token in inner)
+        single = len(inner) == 1 and inner[0].kind in ("number", "letter") and inner[0].text != text
+        return text in _APPLIED or single or any(token.text == "," for token in inner)
 
     def _argument(self) -> Node:
         """The argument of a command: a group, a number or a letter."""

@@ -247,7 +247,7 @@ def _in_domain(node: Node, point: Point, precision: int) -> bool:
 
 
 def _under_roots(node: Node) -> frozenset[str]:
-    """Names that stand alone, or times a positive number, under an even root or in a logarithm."""
+    """Names by themselves, or times a positive number, under an even root or in a logarithm."""
     found = set()
     for inner in filter(None, map(_domain, ex.parts(node))):
         factors = inner.args if inner.op == "product" else (inner,)

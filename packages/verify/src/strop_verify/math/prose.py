@@ -330,7 +330,7 @@ def _candidates(sentence: str) -> Iterator[tuple[int, str]]:
 
 
 def _states(found: Reading, marked: bool) -> bool:
-    """Whether what was read is mathematics alone, or, where the answer is announced, a choice."""
+    """Whether what was read is only mathematics, or, where the answer is announced, a choice."""
     if marked and found.letters is not None:
         return True
     return _is_clean(found.answer) and (marked or found.letters is None or len(found.letters) > 1)

@@ -227,6 +227,6 @@ def _is_point(text: str) -> bool:
 
 
 def is_value(node: Node) -> bool:
-    """Whether an answer has a value of its own: there are no names in it, and nothing is left to be computed."""
+    """Whether an answer has a value: there are no names in it, and nothing is left to be computed."""
     undone = (part.op in UNDONE or part.op.startswith("apply ") for part in ex.parts(node))
     return not ex.names_in(node) and not any(undone)

@@ -177,10 +177,10 @@ def _found(text: str, settings: MathSettings) -> Reading | str:
 
 
 def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
-    from strop_verify.math.compare import Rules, judge
+    from strop_verify.math.compare import Rules, compare_readings
 
     rules = Rules(settings.precision, settings.strict, settings.allow_set_relation_comp, settings.ordered_lists)
-    return judge(reference, found, rules)
+    return compare_readings(reference, found, rules)
 
 
 @lru_cache(maxsize=2 * KEPT)

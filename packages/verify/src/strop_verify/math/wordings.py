@@ -310,7 +310,7 @@ def option_text(found: Sequence[Token]) -> list[Token]:
 def lower_choice(found: Sequence[Token]) -> str | None:
     """The options that an answer in lower-case letters names, in capitals: `b`, `(b)`, `b) 12`; None for anything else.
 
-    A letter is only an option where it stands alone or as a label.
+    A letter is only an option where it stands by itself or as a label.
     """
     raised = [
         token._replace(text=token.text.upper()) if len(token.text) == 1 and token.text in _OPTIONS.lower() else token

@@ -1,6 +1,6 @@
 """Control groups, where they are writable: the kernel then counts memory and processes of a sandbox exactly.
 
-A fork server is put into groups of its own once, and what it forks is born in them; moving each program would cost more
+A fork server is put into new groups once, and what it forks is born in them; moving each program would cost more
 than running it. Groups are named after the process that made them; the next process removes those of dead ones.
 """
 
@@ -64,7 +64,7 @@ class ControlGroup:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def limit(self, memory: int, processes: int) -> None:
-        """Limits of the next sandbox process, beside what the fork server itself uses."""
+        """Limits of the next sandbox process, on top of what the fork server itself uses."""
         if (memory, processes) == self._limits:
             return
         if self._has_memory:

@@ -69,7 +69,7 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 def command(entry: Literal["main", "single"], stack: int, argument: str) -> list[str]:
-    """How the guest's interpreter is started: the base one, for a virtual environment runs code of its own.
+    """How the guest's interpreter is started: the base one, since a virtual environment runs code at start.
 
     `argument` is the number of the control socket for `main`, the whole request for `single`.
     """

@@ -41,8 +41,8 @@ print(json.dumps({{
 }}))
 """
 LAYERS = {
-    "user": "a user namespace of its own (counts processes apart)",
-    "proc": "a /proc of its own (/dev/stdin)",
+    "user": "a separate user namespace (counts its own processes)",
+    "proc": "a separate /proc (/dev/stdin)",
     "ipc": "namespaces for IPC and host name",
     "seccomp": "a system-call filter",
 }

@@ -106,7 +106,7 @@ WATCH_SECONDS = 0.02
 
 
 class SandboxProcess:
-    """One program in a sandbox of its own, with everything that it starts there.
+    """One program in a new sandbox, with everything that it starts there.
 
     Args:
         launcher: starts it; it starts no other one meanwhile.
@@ -115,7 +115,7 @@ class SandboxProcess:
         stdin: all of its standard input.
         limits: see `Limits`.
         seconds: about how long it may run, for the limit on processor time.
-        channels: descriptors that the program shall have beside the standard three; the caller's, closed by the caller.
+        channels: descriptors that the program gets on top of the standard three; the caller closes them.
         report: a descriptor to read frames from, which this object closes; None for none.
     """
 
@@ -371,7 +371,7 @@ class SandboxProcess:
             kind = Kind.MEMORY if last.startswith("MemoryError") else Kind.RUNTIME_ERROR
             return kind, last or f"exit code {code}"
         if -code == signal.SIGKILL:
-            return Kind.KILLED, "killed by a signal of its own"
+            return Kind.KILLED, "killed by its own signal"
         if -code == signal.SIGXCPU:
             return Kind.TIMEOUT, "processor time"
         return Kind.RUNTIME_ERROR, f"killed by {signal_name(-code)}"

@@ -6,7 +6,7 @@ On the wire a value is null, a boolean, a text, an integer below 2^63, a finite 
     10 ** 30           ["int", "0xc9f2c9cd0..."]     float("inf")    ["float", "inf"]
     Fraction(1, 2)     ["Fraction", 1, 2]            an object       ["handle", 17, "object"]
 
-The type is asked with `type(value) is …`, so that a subclass with an `__eq__` of its own never counts as the value
+The type is asked with `type(value) is …`, so that a subclass that defines `__eq__` never counts as the value
 that it pretends to be. Beside the built-in types the value types of the standard library go by value, since a
 dictionary and a Counter of the same content are equal to everyone.
 """
@@ -106,7 +106,7 @@ def encode(value: Any, export: Export) -> Any:
 def decode(wire: Any, resolve: Import) -> Any:
     """The value of a wire form; `resolve` is asked for every handle.
 
-    Only for a process with limits of its own: a set or dictionary of chosen keys can take very long to build.
+    Only for a process with limits: a set or dictionary of chosen keys can take very long to build.
 
     Raises:
         CodecError: the wire form is none.

@@ -35,7 +35,7 @@ Work = Callable[[], NoReturn]
 def main() -> Work:
     """Serve the control socket until it closes.
 
-    Returns in the children alone: with what is left to do there, so that no frame of ours lies below the program's.
+    Returns only in the children, with what is left to do there, so that no frame of ours lies below the program's.
     """
     _raise_stack_limit()
     control = socket.socket(fileno=int(sys.argv[3]))

@@ -75,7 +75,7 @@ def step(name: str) -> Iterator[None]:
 def prepare(config: Config) -> None:
     """Isolate the fork server itself as far as all its sandboxes share it.
 
-    That is a root of read-only binds in a mount namespace of its own, of which each sandbox gets a copy. Where this
+    That is a root of read-only binds in a separate mount namespace, of which each sandbox gets a copy. Where this
     takes a user namespace, the fork server has one, and each sandbox another one.
     """
     if config.mode == "none":
@@ -94,7 +94,7 @@ def prepare(config: Config) -> None:
 
 
 def enter(config: Config, limits: Mapping[str, int]) -> None:
-    """Make a freshly cloned process the first one of a sandbox: files and processes of its own, the user nobody."""
+    """Make a freshly cloned process the first one of a sandbox: its own files and processes, the user nobody."""
     os.setsid()
     if config.mode == "user":
         with step("user"):
@@ -189,7 +189,7 @@ def _build_root(config: Config) -> None:
         os.symlink(target, path)
     _write("/etc/passwd", f"nobody:x:{NOBODY}:{NOBODY}:nobody:/tmp:/bin/false\n")
     _write("/etc/group", f"nogroup:x:{NOBODY}:\n")
-    # The kernel mounts a new /proc only beside a whole old one; each sandbox's covers it.
+    # The kernel mounts a new /proc only where a whole old one is; each sandbox's covers it.
     kernel.mount("/.old/proc", "/proc", None, kernel.MS_BIND | kernel.MS_REC)
     kernel.detach("/.old")
     os.rmdir("/.old")

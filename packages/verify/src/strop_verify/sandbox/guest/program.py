@@ -45,7 +45,7 @@ SYNTAX_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowE
 
 
 def prepare_interpreter(packages: list[str]) -> None:
-    """Make the interpreter look as if it had been started for a program alone; once, in the fork server.
+    """Make the interpreter look as if it had been started for one program; once, in the fork server.
 
     The names of the prelude become builtins: a fork then need not touch them, and a module holds its own names only.
     """

@@ -2,7 +2,7 @@
 
 Refused calls fail with EPERM (unknown newer ones with ENOSYS), so that a program can go on; a call through a foreign
 calling convention kills the process. The filter is the last of several layers: without capabilities and in
-namespaces of its own a process can do little with these calls, but each is code of the kernel that it need not reach.
+separate namespaces a process can do little with these calls, but each is code of the kernel that it need not reach.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The tester: assertions run in this sandbox, where the objects of the solution are handles.
 
 A handle can be asked for attributes and items, called, iterated, and combined with another handle; the solution
-answers. It is never equal to a value, has no order beside one, and an operator never hands it one, so that
+answers. It is never equal to a value, has no order relative to one, and an operator never hands it one, so that
 `abs(f(2) - 4) < 1e-6` cannot be won by an object that answers 0. Two handles are compared by the solution, for both are
 its own. Between two calls an object gives one answer to one question: it is the same number wherever it is used.
 
-Which names are the solution's is decided by the text of the tests alone (`names`), whatever the solution says it has.
+Which names are the solution's is decided only by the text of the tests (`names`), whatever the solution says it has.
 
 Results go to the trusted process over a pipe of which the solution knows nothing:
 
@@ -285,7 +285,7 @@ def _replace(target: Any, value: Any) -> None:
 
 
 class AssertionTests:
-    """Snippets of assertions, run one after another in one namespace beside the names of a solution."""
+    """Snippets of assertions, run one after another in one namespace together with the names of a solution."""
 
     def __init__(self, snippets: list[str], remote: RemoteObject) -> None:
         self._snippets, self._remote = snippets, remote
