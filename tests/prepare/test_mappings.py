@@ -10,7 +10,7 @@ import pytest
 from tests.prepare.working import write_lines
 
 from strop.base.types import Problem
-from strop.data.rows import BrokenRow
+from strop.data.columns import BrokenRow
 from strop.evaluation.benchmarks import CATALOGUE
 from strop.prepare import Source
 from strop.prepare.mappings import DAPO_AFTER, DAPO_BEFORE, MAPPINGS, SKYWORK_AFTER
@@ -156,8 +156,8 @@ def test_a_table_of_no_set_keeps_whole_chats_and_refuses_parts_of_questions(tmp_
         {"role": "system", "content": "S"}, {"role": "user", "content": "P"},
     )  # fmt: skip
     assert isinstance(alone, Problem) and alone.prompt == "P"
-    assert isinstance(part, BrokenRow) and "without what stands in 'choices'" in part.reason
-    assert "leave 'choices' out: columns = { prompt = \"prompt\", answer = \"answer\" }" in part.reason
+    assert isinstance(part, BrokenRow) and "'choices'" in part.reason
+    assert "columns = { prompt = \"prompt\", answer = \"answer\" }" in part.reason
 
 
 def test_aime_before_2024_leaves_2024_out(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_subset_filter_columns_and_a_limit(tmp_path: Path) -> None:
     rows = [{"q": f"P{n}", "a": {"value": n}, "source": "olympiads" if n % 2 else "orca_math"} for n in range(6)]
     path = write_lines(tmp_path / "n.jsonl", rows)
     given = {"path": str(path), "columns": {"prompt": "q", "answer": "a.value", "extra": ["source"]},
-             "where": {"source": ["olympiads"]}, "name": "mine"}  # fmt: skip
+             "where": "source IN ('olympiads')", "name": "mine"}  # fmt: skip
     found = read(Source.model_validate(given))
     assert [(p.id, p.prompt, p.reference) for p in found if isinstance(p, Problem)] == [
         ("mine/2", "P1", "1"), ("mine/4", "P3", "3"), ("mine/6", "P5", "5"),

@@ -146,7 +146,7 @@ BROKEN = (
 
 def test_a_broken_row_stops_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text(BROKEN)
-    with pytest.raises(InputError, match=r'b\.jsonl:2: no column for the answer.*broken_rows = "skip"'):
+    with pytest.raises(InputError, match=r'b\.jsonl:2: .*answer.*broken_rows = "skip"'):
         run(tmp_path, [{"path": str(tmp_path / "b.jsonl")}], [])
 
 
@@ -163,12 +163,12 @@ def test_every_source_is_in_the_table_of_sources_with_what_became_of_its_rows(tm
     """Those of which no row can be read or none is wanted too, in the order of priority rather than by their sizes."""
     one, other = {"prompt": "What is 2 + 4?", "answer": "6"}, {"prompt": "What is 8 + 4?", "answer": "12"}
     bad = [{"prompt": "no answer 1"}, {"prompt": "no answer 2"}]
-    unwanted = {"path": str(write_lines(tmp_path / "none.jsonl", [one])), "where": "answer == '7'"}
+    unwanted = {"path": str(write_lines(tmp_path / "none.jsonl", [one])), "where": "answer = '7'"}
     steps = ["Deduplicate", {"piece": "Split", "count": 1}]
     outcome = run(tmp_path, [bad, [one], [*MIXED, other], unwanted], steps, broken_rows="skip")
     table = outcome.report["by_source"]
     assert list(table) == ["set0", "set1", "set2", "none"]
-    first = f"{tmp_path / 'set0.jsonl'}:1: no column for the answer"
+    first = f"{tmp_path / 'set0.jsonl'}:1: no column 'answer'"
     assert table["set0"].pop("first_broken").startswith(first)
     assert table["set0"] == {"in": 2, "out": 0, "held_out": 0, "dropped": {"broken row": 2}}
     assert table["none"] == {"in": 0, "out": 0, "held_out": 0, "dropped": {}}
@@ -191,7 +191,7 @@ def test_the_screen_says_of_which_source_rows_could_not_be_read(tmp_path: Path) 
     config = tmp_path / "c.toml"
     config.write_text(
         f'out = "{tmp_path / "out"}"\nbroken_rows = "skip"\nsources = ["{good}", "{part}", {{ path = "{typed}", '
-        f'columns = {{ prompt = "promt" }} }}, {{ path = "{good}", name = "unwanted", where = "answer == \'no\'" }}]\n'
+        f'columns = {{ prompt = "promt" }} }}, {{ path = "{good}", name = "unwanted", where = "answer = \'no\'" }}]\n'
     )
     for more in ([], ["--json"]):  # the second time the step is done already
         done = CliRunner().invoke(app, ["data", "prepare", str(config), "--plain", *more])

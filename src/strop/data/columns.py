@@ -1,71 +1,66 @@
-"""Reaching into the columns of a row, and conditions over them: which rows of a table are wanted.
+"""How a row becomes a problem's fields: known column names, nested columns, prompts and answers.
 
-    keeps = condition("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-7B in 1..15 and ability == 'math'")
-    keeps({"ability": "math", "extra_info": {"model_difficulty": {"DeepSeek-R1-Distill-Qwen-7B": 3}}})    # True
-
-    expression   comparisons joined by `and`, `or`, `not` and parentheses
-    comparison   COLUMN == VALUE, also != < <= > >=;  COLUMN in LOW..HIGH, both ends included;  COLUMN in [VALUE, …]
-    COLUMN       a name, dots reaching into nested columns; in backticks where it holds other characters
-    VALUE        a number, a text in quotes, true, false, or null
-
-An empty cell (null) equals null alone, and no other comparison holds of it; in a table of texts (CSV) one without
-characters is empty, and equals '' too. A text that is written as a number is that number where it is compared with one,
-and where it is put in order with such a text: `level >= 2` and `level >= '2'` keep '10', `id == '007'` '007' alone.
-Nothing of the expression is run as Python.
+This is the only list of column names. Training, `strop.train` with Python rows, `strop data prepare` and benchmarks
+read rows with `Columns`. Published sets that need more have a ready mapping (`strop.prepare.mappings`).
 """
 
 from __future__ import annotations
 
 import json
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import AfterValidator, BeforeValidator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from strop.base.near import nearest
+from strop.base.pieces import Settings
+from strop.base.types import InputError, Message, Prompt
 from strop_verify.extract import boxed_answer
 
-Row = Mapping[str, Any]
-Predicate = Callable[[Row], bool]
-Scalar = str | float | int | bool | None
+# In the sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
+PROMPTS = (
+    "prompt", "question", "problem", "Problem", "Question", "question_content", "problem_description", "messages",
+    "input", "query", "instruction",
+)  # fmt: skip
+ANSWERS = (
+    "answer", "reference", "final_answer", "reward_model.ground_truth", "ground_truth", "Answer", "expected_answer",
+    "gold", "target", "label",
+)  # fmt: skip
+SOLUTIONS = ("solution", "Solution")  # a worked solution in some sets, only the answer in others
+PARTS = ("system", "context", "passage", "choices", "options")  # parts of a question in a second column
+HALVES = {"instruction": "input", "input": "instruction"}  # of a question, where a row has both
+CODE = "code"  # the domain whose references are tests
+SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
+USERS = ("user", "human")
 
-LONGEST = 2_000  # characters of an expression
-DEEPEST = 50  # parentheses in parentheses
-SHORT = 40  # characters of a cell that an error repeats
-_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge,
-}  # fmt: skip
-_TOKEN = re.compile(
-    r"""\s*(?:
-      `(?P<quoted>[^`]+)`
-    | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-    | (?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w]|[.-][A-Za-z_])
-    | (?P<sign>==|!=|<=|>=|<|>|=|\.\.|[()\[\],])
-    | (?P<name>\w(?:[\w/-]|\.(?!\.))*)
-    | (?P<end>$)
-    )""",
-    re.VERBOSE,
-)
-_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
-_CONSTANTS: dict[str, Scalar] = {"true": True, "false": False, "null": None, "none": None}
-_WORDS = ("and", "or", "not", "in")
+# The end of GSM8K's solutions, `#### 1,250`: one word with a digit, which no heading at the end of a text is.
+RESULT = re.compile(r"(?<!\S)####[ \t]*(?=[^\s\d]*\d)[^\s#]+\s*\Z")
+_CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
 
 
-class _Token(NamedTuple):
-    kind: str  # column, value, word, sign or end
-    value: Any
-    place: int
+class Row(NamedTuple):
+    """One record: its number from 1, where it stands (`train.jsonl:12`), and its columns."""
+
+    number: int
+    where: str
+    columns: Mapping[str, Any]
+
+
+class BrokenRow(NamedTuple):
+    """A record that cannot be read: where it stands, and why."""
+
+    where: str
+    reason: str
+
+    def error(self) -> InputError:
+        """The same as an error."""
+        return InputError(f"{self.where}: {self.reason}")
 
 
 class NoColumn(ValueError):
     """A row has no such column; the message names the nearest that it has."""
 
 
-def pick(columns: Row, name: str) -> Any:
+def pick(columns: Mapping[str, Any], name: str) -> Any:
     """The column `name`, or what a dotted name reaches in nested columns.
 
     Raises:
@@ -79,270 +74,6 @@ def pick(columns: Row, name: str) -> Any:
             raise NoColumn(f"no column {name!r}; {nearest(rest, inner)}")
         inner, rest = inner[first], rest_of
     return inner[rest]
-
-
-@lru_cache(maxsize=64)
-def condition(text: str, texts: bool = False) -> Predicate:
-    """The condition that an expression states: from a row's columns to whether the row is wanted.
-
-    Called with a row it raises `ValueError`, which names the column, where the row has no such column or where its
-    value cannot be compared with the one of the expression (a text that is no number with a number).
-
-    Args:
-        text: the expression.
-        texts: whether every cell is a text, so that one without characters is empty.
-
-    Raises:
-        ValueError: the text is no expression; says where it breaks off.
-    """
-    if len(text) > LONGEST:
-        raise ValueError(f"an expression of {len(text)} characters; at most {LONGEST}")
-    return _Parser(text, texts).whole()
-
-
-class _Parser:
-    """Recursive descent over the tokens of an expression."""
-
-    def __init__(self, text: str, texts: bool) -> None:
-        self.text = text
-        self.texts = texts
-        self.tokens = _tokens(text)
-        self.place = 0
-        self.depth = 0
-
-    def whole(self) -> Predicate:
-        found = self._either()
-        if self._next.kind != "end":
-            raise self._expected("and, or, or the end")
-        return found
-
-    @property
-    def _next(self) -> _Token:
-        return self.tokens[self.place]
-
-    def _take(self, kind: str, *values: Any) -> _Token | None:
-        """The next token if it is of that kind (and one of the values, where any are given), which is then consumed."""
-        token = self._next
-        if token.kind != kind or (values and token.value not in values):
-            return None
-        self.place += 1
-        return token
-
-    def _expected(self, what: str) -> ValueError:
-        rest = self.text[self._next.place :].strip()
-        return ValueError(f"{self.text!r}: expected {what} {f'before {rest[:40]!r}' if rest else 'at its end'}")
-
-    def _either(self) -> Predicate:
-        parts = [self._both()]
-        while self._take("word", "or"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else lambda row: any(part(row) for part in parts)
-
-    def _both(self) -> Predicate:
-        parts = [self._one()]
-        while self._take("word", "and"):
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else lambda row: all(part(row) for part in parts)
-
-    def _one(self) -> Predicate:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise ValueError(f"{self.text[:40]!r}…: more than {DEEPEST} parentheses or nots in one another")
-        try:
-            if self._take("word", "not"):
-                inner = self._one()
-                return lambda row: not inner(row)
-            if self._take("sign", "("):
-                grouped = self._either()
-                if not self._take("sign", ")"):
-                    raise self._expected("a closing parenthesis")
-                return grouped
-            return self._comparison()
-        finally:
-            self.depth -= 1
-
-    def _comparison(self) -> Predicate:
-        column = self._take("column")
-        if column is None:
-            raise self._expected("a column")
-        if self._take("word", "in"):
-            return self._membership(column.value)
-        sign = self._take("sign", *_ORDERS)
-        if sign is None:
-            raise self._expected("in or one of == != < <= > >=")
-        value = self._value()
-        if value is None and sign.value not in ("==", "=", "!="):
-            raise ValueError(f"{self.text!r}: null has no order; compare it with == or !=")
-        return _compared(column.value, sign.value, value, self.texts)
-
-    def _membership(self, column: str) -> Predicate:
-        if self._take("sign", "["):
-            values = [self._value()]
-            while self._take("sign", ","):
-                values.append(self._value())
-            if not self._take("sign", "]"):
-                raise self._expected("a comma or a closing bracket")
-            return _listed(column, values, self.texts)
-        low = self._value()
-        if not self._take("sign", ".."):
-            raise self._expected("LOW..HIGH or [VALUE, …]")
-        high = self._value()
-        if not (_is_number(low) and _is_number(high)) or low > high:  # type: ignore[operator]
-            raise ValueError(f"{self.text!r}: a range is of two numbers, the lower one first")
-        above, below = (_compared(column, *bound, self.texts) for bound in ((">=", low), ("<=", high)))
-        return lambda row: above(row) and below(row)
-
-    def _value(self) -> Scalar:
-        token = self._take("value")
-        if token is None:
-            raise self._expected("a number, a text in quotes, true, false or null")
-        found: Scalar = token.value
-        return found
-
-
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
-    place = 0
-    while not found or found[-1].kind != "end":
-        match = _TOKEN.match(text, place)
-        if match is None:
-            raise ValueError(f"{text!r}: cannot be read from {text[place:].strip()[:40]!r} on")
-        found.append(_token(match, place))
-        place = match.end()
-    return found
-
-
-def _token(match: re.Match[str], place: int) -> _Token:
-    kind, text = str(match.lastgroup), match[str(match.lastgroup)]
-    if kind == "quoted":
-        return _Token("column", text, place)
-    if kind == "text":
-        return _Token("value", re.sub(r"\\(.)", r"\1", text[1:-1]), place)
-    if kind == "number":
-        return _Token("value", float(text) if set(text) & set(".eE") else int(text), place)
-    if kind == "name" and text.lower() in _WORDS:
-        return _Token("word", text.lower(), place)
-    if kind == "name":
-        constant = text.lower() in _CONSTANTS
-        return _Token("value" if constant else "column", _CONSTANTS.get(text.lower(), text), place)
-    return _Token(kind, text, place)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _kind(value: Any) -> str:
-    """The kind of a value; only values of one kind are compared."""
-    if _is_number(value):
-        return "a number"
-    return {bool: "true or false", str: "a text"}.get(type(value), "nested")
-
-
-def _number_in(text: str) -> float | int | None:
-    """The number that a text is written as, blanks around it aside; None of any other text."""
-    if len(text) > LONGEST or not _NUMBER.fullmatch(text):
-        return None
-    return float(text) if set(text) & set(".eE") else int(text)
-
-
-def _is_empty(cell: Any, texts: bool) -> bool:
-    return cell is None or (texts and isinstance(cell, str) and not cell.strip())
-
-
-def _refused(column: str, cell: Any, value: Scalar, ordered: bool = False) -> ValueError:
-    hint = ""
-    if isinstance(cell, str) and ordered and len(cell) <= SHORT:
-        hint = f" as a number; leave such rows out before it, `{column}` != {_written(cell)} and …"
-    elif isinstance(cell, str) and _is_number(value) and not ordered:
-        hint = f"; write {_written(str(value))}"
-    held = f"{_kind(cell)} ({cell!r:.40})"
-    return ValueError(f"column {column!r} holds {held}, which cannot be compared with {value!r}{hint}")
-
-
-def _compared(column: str, sign: str, value: Scalar, texts: bool) -> Predicate:
-    order = _ORDERS[sign]
-    ordered = sign not in ("==", "=", "!=")
-    wanted: Scalar = value
-    if isinstance(value, str) and ordered:
-        written = _number_in(value)  # by their letters 10 would come before 2
-        wanted = value if written is None else written
-
-    def holds(row: Row) -> bool:
-        cell = pick(row, column)
-        if _is_empty(cell, texts):
-            return sign in ("==", "=") and (value is None or cell == value)
-        if value is None:
-            return sign == "!="
-        if isinstance(cell, str) and _is_number(wanted):
-            number = _number_in(cell)
-            if number is None:
-                raise _refused(column, cell, value, ordered)
-            return bool(order(number, wanted))
-        if _kind(cell) != _kind(value):
-            raise _refused(column, cell, value)
-        return bool(order(cell, value))
-
-    return holds
-
-
-def _listed(column: str, values: Sequence[Scalar], texts: bool) -> Predicate:
-    kinds = {_kind(value) for value in values if value is not None}
-
-    def holds(row: Row) -> bool:
-        cell = pick(row, column)
-        if _is_empty(cell, texts):
-            return None in values or cell in values
-        number = _number_in(cell) if isinstance(cell, str) else None
-        forms = [cell] if number is None else [cell, number]
-        if kinds and kinds.isdisjoint(map(_kind, forms)):
-            raise _refused(column, cell, next(value for value in values if value is not None))
-        return any(_kind(form) == _kind(value) and form == value for form in forms for value in values)
-
-    return holds
-
-
-def _as_text(given: Any) -> Any:
-    """A table of columns and their values, `{source = ["olympiads", "aime"]}`, as an expression."""
-    if not isinstance(given, Mapping):
-        return given
-    wanted = {name: values if isinstance(values, list | tuple) else [values] for name, values in given.items()}
-    return " and ".join(f"`{name}` in [{', '.join(map(_written, values))}]" for name, values in wanted.items()) or None
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return json.dumps(value)
-
-
-def _checked(text: str | None) -> str | None:
-    if text is not None:
-        condition(text)
-    return text
-
-
-# An expression of a configuration, checked as it is read; None keeps every row.
-Where = Annotated[str | None, AfterValidator(_checked), BeforeValidator(_as_text)]
-
-
-# In the sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
-PROMPTS = (
-    "prompt", "question", "problem", "Problem", "Question", "question_content", "problem_description", "messages",
-    "input", "query", "instruction",
-)  # fmt: skip
-ANSWERS = (
-    "answer", "reference", "final_answer", "reward_model.ground_truth", "ground_truth", "Answer", "expected_answer",
-    "gold", "target", "label",
-)  # fmt: skip
-# What belongs to a question and stands in a column of its own.
-PARTS = ("system", "context", "passage", "choices", "options")
-HALVES = {"instruction": "input", "input": "instruction"}  # of a question, where a row has both
-SOLUTIONS = ("solution", "Solution")  # a worked solution in some sets, the answer alone in others
-CODE = "code"  # the domain whose references are tests
-
-# The end of GSM8K's solutions, `#### 1,250`: one word with a digit, which no heading at the end of a text is.
-RESULT = re.compile(r"(?<!\S)####[ \t]*(?=[^\s\d]*\d)[^\s#]+\s*\Z")
 
 
 def has(row: Mapping[str, Any], name: str) -> bool:
@@ -360,28 +91,196 @@ def first_present(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in present if pick(row, name) is not None), present[0] if present else None)
 
 
-def unseen(row: Mapping[str, Any], prompt: str) -> str | None:
-    """A column that belongs to the question and is not in `prompt`, the column that was taken for it; else None."""
-    parts = (*PARTS, *([HALVES[prompt]] if prompt in HALVES else []))
-    return next((name for name in parts if row.get(name) not in (None, "", "None", [])), None)
+class Fields(NamedTuple):
+    """What a row says of a problem; `id` is None where the row has none."""
+
+    prompt: Prompt
+    reference: Any
+    extra: dict[str, Any]
+    id: str | None = None
 
 
-def refuse_unseen(row: Mapping[str, Any], prompt: str, enough: str) -> None:
-    """Refuse a row of whose question `prompt`, the column that was taken for it, holds a part only.
+class Columns(Settings):
+    """Which column holds what: `Columns(prompt="question")`. A dotted name reaches into nested columns.
+
+    Fields:
+        prompt: text, or a list of chat messages. None: the first of the usual names that the first row has: prompt,
+            question, problem, messages, ….
+        answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …, or a
+            solution that boxes its answer. Of a worked solution that ends as GSM8K's do (`#### 72`) it is the result,
+            of a solution what it boxes.
+        answer_json: the answer is JSON, written as text or not, and a list of one entry means that entry
+            (Skywork-OR1-RL-Data: `["42"]`).
+        id: None numbers the rows under the source's name.
+        extra: columns that are kept in `Problem.extra`.
+        without: an instruction at the end of the set's prompts, which is removed where a prompt ends with it.
+        instruction: a line that is added after the prompt, for sets that need another instruction than the other
+            sources; `data.template` sets one for all.
+        starter: code that the program must begin with; a row's starter code is shown after the prompt.
+        function: the name of the function that the tests call, where it has a column.
+    """
+
+    prompt: str | None = None
+    answer: str | None = None
+    answer_json: bool = False
+    id: str | None = None
+    extra: tuple[str, ...] = ()
+    without: str | None = None
+    instruction: str | None = None
+    starter: str | None = None
+    function: str | None = None
+
+    def named(self, row: Mapping[str, Any]) -> Columns:
+        """These columns with the usual names that the row has in place of None."""
+        prompt = self.prompt or first_present(row, PROMPTS) or "prompt"
+        boxed = [name for name in SOLUTIONS if has(row, name) and r"\boxed" in str(pick(row, name))]
+        answer = self.answer or first_present(row, ANSWERS)
+        if answer is None or (self.answer is None and pick(row, answer) is None):
+            answer = next(iter(boxed), answer or "answer")
+        return self.model_copy(update={"prompt": prompt, "answer": answer})
+
+    def fields(self, row: Mapping[str, Any], domain: str, first: Columns | None = None, key: str = "") -> Fields:
+        """The fields of a problem in a row.
+
+        Args:
+            domain: of the problem; what programs are judged by is kept whole.
+            first: `named` of the first row, which decides the names for all rows; by default of this row.
+            key: how a message says to name the prompt's column, such as `data.source.columns.prompt=question`.
+
+        Raises:
+            NoColumn: the row lacks a column.
+            ValueError: a column holds something else, or only a part of the question.
+        """
+        named = first or self.named(row)
+        if self.prompt is None and named.prompt is not None:
+            refuse_unseen(row, named.prompt, key.format(prompt=named.prompt, answer=named.answer))
+        worked = self.answer is None and named.answer in SOLUTIONS
+        reference, solution = stated(named.reference(row), domain, worked)
+        extra = {name: pick(row, name) for name in named.extra}
+        identity = None if named.id is None else str(pick(row, named.id))
+        return Fields(named.question(row), reference, {**solution, **extra}, identity)
+
+    def advice(self, row: Mapping[str, Any], first: bool) -> str:
+        """How to fix a row that lacks a column: by a setting, or in the row where the rows before it have the column.
+
+        Args:
+            first: whether it is the first row.
+        """
+        settings = []
+        for field, present, names in (("prompt", self.prompt, PROMPTS), ("answer", self.answer, ANSWERS + SOLUTIONS)):
+            if present is None or not has(row, present):
+                settings.append(f"data.source.columns.{field}={first_present(row, names) or 'COLUMN'}")
+        if settings and not first:
+            skipping = 'strop data prepare does, with broken_rows = "skip"'
+            return f"the rows before it have one: fill it in, or leave such rows out ({skipping})"
+        return f"set {' and '.join(settings or ['data.source.columns'])}"
+
+    def question(self, row: Mapping[str, Any]) -> Prompt:
+        """The prompt of a row.
+
+        Raises:
+            ValueError: there is none, or it is neither text nor chat messages.
+        """
+        prompt = as_prompt(pick(row, self.prompt or "prompt"))
+        starter = pick(row, self.starter) if self.starter is not None else None
+        added = [f"\n\n```python\n{starter.strip()}\n```"] if isinstance(starter, str) and starter.strip() else []
+        added += [f"\n{self.instruction}"] if self.instruction is not None else []
+        if self.without is None and not added:
+            return prompt
+        last = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        last = "".join([last.removesuffix(self.without or ""), *added])
+        return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
+
+    def reference(self, row: Mapping[str, Any]) -> Any:
+        """The reference of a row, which answers are compared with.
+
+        Raises:
+            ValueError: there is none, or it should be JSON and is not.
+        """
+        found = _answer(pick(row, self.answer or "answer"), self.answer_json)
+        name = pick(row, self.function) if self.function is not None else None
+        return {"fn_name": name, "tests": found} if name is not None else found
+
+
+def as_prompt(value: Any) -> Prompt:
+    """Text as it is, a list of chat messages (or ShareGPT's `from` and `value`) as a tuple of their roles and contents.
+
+    Such a list may be written as JSON, as tables of texts have it.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, str):
+        value = _written_chat(value) or value
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
+        raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
+    return tuple(map(_message, value))
+
+
+def question_asked(value: Any) -> Prompt:
+    """`as_prompt` up to the user's last turn, after which published sets hold an answer; a single turn as its text.
+
+    Raises:
+        ValueError: as `as_prompt`.
+    """
+    if isinstance(value, list | tuple) and all(isinstance(turn, Mapping) for turn in value):
+        users = [number for number, turn in enumerate(value, 1) if turn.get("role", turn.get("from")) in USERS]
+        value = value[: users[-1]] if users else value
+    prompt = as_prompt(value)
+    if not isinstance(prompt, str) and [turn["role"] for turn in prompt] == ["user"]:
+        return prompt[0]["content"]
+    return prompt
+
+
+def _written_chat(text: str) -> list[Any] | None:
+    """The chat that a text holds as JSON; None for every other text."""
+    if not _CHAT.match(text):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
+
+
+def _message(turn: Mapping[str, Any]) -> Message:
+    if "role" not in turn and "from" in turn:
+        speaker = pick(turn, "from")
+        return Message(role=SPEAKERS.get(speaker, speaker), content=pick(turn, "value"))
+    return Message(role=pick(turn, "role"), content=pick(turn, "content"))
+
+
+def _answer(value: Any, is_json: bool) -> Any:
+    """A column's answer; raises `ValueError` where it should be JSON and is not."""
+    if not is_json or not isinstance(value, str | list):
+        return value
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the answer {value!r:.60} is not JSON: {error.msg}") from error
+    return found[0] if isinstance(found, list) and len(found) == 1 else found
+
+
+def refuse_unseen(row: Mapping[str, Any], prompt: str, setting: str) -> None:
+    """Refuse a row in which a second column belongs to the question.
 
     Args:
         row: by columns.
-        prompt: the column.
-        enough: how to say that the column is enough, behind "leave … out: "; empty where there is no way.
+        prompt: the column that is taken for the question.
+        setting: how to say that this column is enough; empty where that cannot be said.
 
     Raises:
-        ValueError: it does.
+        ValueError: there is such a column.
     """
-    name = unseen(row, prompt)
+    parts = (*PARTS, *([HALVES[prompt]] if prompt in HALVES else []))
+    name = next((name for name in parts if row.get(name) not in (None, "", "None", [])), None)
     if name is not None:
-        way_out = f", or leave {name!r} out: {enough}" if enough else ""
+        way_out = f", or ignore {name!r}: {setting}" if setting else ""
         raise ValueError(
-            f"the prompt would be {prompt!r} alone, without what stands in {name!r}; put both into one column{way_out}"
+            f"the prompt would be only {prompt!r}, but {name!r} seems to be part of the question; put both into one "
+            f"column{way_out}"
         )
 
 
@@ -401,9 +300,8 @@ def final_answer(solution: object) -> str:
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:
     """A reference, and what `Problem.extra` keeps with it.
 
-    Of a worked solution that ends as GSM8K's do, or is known as one (`worked`) and boxes its answer, that is the
-    result, and the solution. Everything else stays as it is: a text with headings (`#### Notes`), and what programs
-    are judged by.
+    For a worked solution, return the final answer and keep the solution: one that ends as GSM8K's do, or one that boxes
+    its answer (`worked`). Everything else stays as it is: a text with headings (`#### Notes`), the tests of a program.
 
     Raises:
         ValueError: `worked`, and no answer is marked.

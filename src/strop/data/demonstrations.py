@@ -16,8 +16,8 @@ from typing import Any
 
 from strop.base.near import nearest
 from strop.base.types import InputError, Problem
-from strop.data.columns import HALVES, PROMPTS, first_present, has, pick, refuse_unseen
-from strop.data.rows import Columns, JsonLines, Row
+from strop.data.columns import HALVES, PROMPTS, Columns, Row, first_present, has, pick, refuse_unseen
+from strop.data.rows import JsonLines
 from strop.data.source import check_problem
 
 COMPLETION, CHAT = "completion", "messages"
@@ -85,7 +85,7 @@ def _problem(row: Row, columns: Columns) -> Problem:
         refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
     identity = row.where if columns.id is None else str(pick(cells, columns.id))
     try:
-        problem = Problem(identity, columns.model_copy(update={"prompt": prompt}).asked(cells), completion)
+        problem = Problem(identity, columns.model_copy(update={"prompt": prompt}).question(cells), completion)
         check_problem(problem)
     except ValueError as error:
         raise ValueError(f"column {prompt!r}: {error}; mend the row or leave it out") from error

@@ -1,140 +1,35 @@
-"""Problems from tables: what every table has in common, and the rows of a Hugging Face data set.
+"""Sources with one problem a row: data sets of the Hugging Face hub, JSON lines, JSON, Parquet, CSV, and GSM8K.
 
-`Columns` says which column is what, `where` which rows are wanted.
+`Columns` says which column holds what, `where` which rows are wanted. A path may be a pattern for several files of one
+set, such as `shards/train-*.parquet`: they are read one after the other, sorted by name. A text file is decompressed by
+its suffix. JSON and CSV are read row by row with Python's own readers, so that a row keeps its types and an error names
+its line; DuckDB, polars and Arrow make one type of a column (see docs/data.md).
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from glob import glob
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 from strop.base import hub
 from strop.base.imports import require
-from strop.base.pieces import Settings
-from strop.base.types import InputError, Message, Problem, Prompt, first_line
-from strop.data.columns import (
-    ANSWERS,
-    PROMPTS,
-    SOLUTIONS,
-    NoColumn,
-    Where,
-    condition,
-    final_answer,
-    first_present,
-    has,
-    pick,
-    refuse_unseen,
-    stated,
-)
+from strop.base.types import InputError, Problem, first_line
+from strop.data.columns import BrokenRow, Columns, NoColumn, Row, final_answer, pick
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import SUFFIXES, ProblemSource, check_problem
+from strop.data.where import Where, wanted
 
-_CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
-SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
-USERS = ("user", "human")
-
-
-class Row(NamedTuple):
-    """One record: its number from 1, where it stands (`train.jsonl:12`), and its columns."""
-
-    number: int
-    where: str
-    columns: Mapping[str, Any]
-
-
-class BrokenRow(NamedTuple):
-    """A record that cannot be read: where it stands, and why."""
-
-    where: str
-    reason: str
-
-    def error(self) -> InputError:
-        """The same as an error."""
-        return InputError(f"{self.where}: {self.reason}")
-
-
-class Columns(Settings):
-    """Which column holds what: `Columns(prompt="question")`. A dotted name reaches into nested columns.
-
-    Fields:
-        prompt: text, or a list of chat messages. None: the first of the usual names that the first row has: prompt,
-            question, problem, messages, ….
-        answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …, or a
-            solution that boxes its answer. Of a worked solution that ends as GSM8K's do (`#### 72`) it is the result,
-            of a solution what it boxes.
-        answer_json: the answer is JSON, written as text or not, and a list of one is what is in it
-            (Skywork-OR1-RL-Data: `["42"]`).
-        id: None numbers the rows under the source's name.
-        extra: columns that are kept in `Problem.extra`.
-        without: an instruction that the set's own prompts end with, taken off where they do.
-        instruction: put on a line of its own after the prompt, for sets that are asked otherwise than those beside
-            them; one template for all stands in `data.template`.
-        starter: code that the program must begin with; where a row has any it is shown after the prompt.
-        function: the name of the function that the tests call, where the set keeps it beside them.
-    """
-
-    prompt: str | None = None
-    answer: str | None = None
-    answer_json: bool = False
-    id: str | None = None
-    extra: tuple[str, ...] = ()
-    without: str | None = None
-    instruction: str | None = None
-    starter: str | None = None
-    function: str | None = None
-
-    def named(self, row: Mapping[str, Any]) -> Columns:
-        """These columns with the usual names that the row has in place of None."""
-        prompt = self.prompt or first_present(row, PROMPTS) or "prompt"
-        boxed = [name for name in SOLUTIONS if has(row, name) and r"\boxed" in str(pick(row, name))]
-        answer = self.answer or first_present(row, ANSWERS) or next(iter(boxed), "answer")
-        return self.model_copy(update={"prompt": prompt, "answer": answer})
-
-    def advice(self, row: Mapping[str, Any], first: bool) -> str:
-        """How to mend what this row lacks: by a setting, unless it is not the `first` and others have it."""
-        settings = []
-        for field, present, names in (("prompt", self.prompt, PROMPTS), ("answer", self.answer, ANSWERS + SOLUTIONS)):
-            if present is None or not has(row, present):
-                settings.append(f"data.source.columns.{field}={first_present(row, names) or 'COLUMN'}")
-        if settings and not first:
-            skipping = 'strop data prepare does, with broken_rows = "skip"'
-            return f"the rows before it have one: fill it in, or leave such rows out ({skipping})"
-        return f"set {' and '.join(settings or ['data.source.columns'])}"
-
-    def asked(self, row: Mapping[str, Any]) -> Prompt:
-        """The prompt of a row.
-
-        Raises:
-            ValueError: there is none, or it is neither text nor chat messages.
-        """
-        prompt = as_prompt(pick(row, self.prompt or "prompt"))
-        starter = pick(row, self.starter) if self.starter is not None else None
-        added = [f"\n\n```python\n{starter.strip()}\n```"] if isinstance(starter, str) and starter.strip() else []
-        added += [f"\n{self.instruction}"] if self.instruction is not None else []
-        if self.without is None and not added:
-            return prompt
-        last = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-        last = "".join([last.removesuffix(self.without or ""), *added])
-        return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
-
-    def reference(self, row: Mapping[str, Any]) -> Any:
-        """The reference of a row, which answers are compared with.
-
-        Raises:
-            ValueError: there is none, or it should be JSON and is not.
-        """
-        found = _answer(pick(row, self.answer or "answer"), self.answer_json)
-        name = pick(row, self.function) if self.function is not None else None
-        return {"fn_name": name, "tests": found} if name is not None else found
+LONGEST_CELL = 2**31 - 1
+_WILD = "*?"
 
 
 class RowSource(ProblemSource):
@@ -143,11 +38,11 @@ class RowSource(ProblemSource):
     Fields:
         columns: which column holds what.
         domain: of the problems.
-        where: only rows of which this expression over their columns holds (see docs/data.md), such as
-            `difficulty in 1..15`; None keeps all. A text written as a number is compared with numbers as that number.
+        where: a condition in SQL on the columns of a row (see docs/data.md), such as `difficulty BETWEEN 1 AND 15`:
+            only rows that fulfil it are read. None reads all.
     """
 
-    texts: ClassVar[bool] = False  # whether every cell is a text, so that `where` takes one without characters as null
+    texts: ClassVar[bool] = False  # whether every cell is a text
 
     columns: Columns = Columns()
     domain: str = "math"
@@ -167,59 +62,52 @@ class RowSource(ProblemSource):
         """
 
     def rows(self) -> Iterator[Row]:
-        """The records one by one; a broken one raises `InputError` with the place where it stands."""
-        for record in self.records():
-            if isinstance(record, BrokenRow):
-                raise record.error()
-            yield record
+        """The records one by one; a broken one raises `InputError` with its place."""
+        return _unbroken(self.records())
+
+    def wanted(self) -> Iterator[Row | BrokenRow]:
+        """The records that fulfil `where`, and the broken ones."""
+        return wanted(self.records(), self.where, self.columns_for_where, self.texts)
 
     def problems(self) -> Iterator[Problem]:
-        """One problem a row that `where` wants; a row that makes none raises `InputError` with its place."""
-        left_out = kept = 0
-        columns: Columns | None = None
-        for row in self.rows():
-            if not self._wanted(row):
-                left_out += 1
-                continue
-            kept += 1
-            columns = columns or self.columns.named(row.columns)
+        """One problem for each row that `where` keeps; a row that makes none raises `InputError` with its place."""
+        named: Columns | None = None
+        for row in _unbroken(self.wanted()):
+            first = named is None
+            named = named or self.columns.named(row.columns)
             try:
-                if self.columns.prompt is None and columns.prompt is not None:
-                    refuse_unseen(row.columns, columns.prompt, f"data.source.columns.prompt={columns.prompt}")
-                problem = self._problem(row, columns)
+                problem = self._problem(row, named)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
-                raise InputError(f"{row.where}: {error}; {columns.advice(row.columns, kept == 1)}") from error
+                raise InputError(f"{row.where}: {error}; {named.advice(row.columns, first)}") from error
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
             yield problem
-        if left_out and not kept:
-            raise InputError(f"{self.label}: where={self.where!r} holds of none of its {left_out} rows")
+        if named is None and self.where is not None and any(True for _ in self.records()):
+            raise InputError(f"{self.label}: where={self.where!r} keeps none of its rows")
 
-    def _wanted(self, row: Row) -> bool:
-        try:
-            return self.where is None or condition(self.where, self.texts)(self._fields(row))
-        except ValueError as error:
-            raise InputError(f"{row.where}: where={self.where!r}: {error}") from error
-
-    def _fields(self, row: Row) -> Mapping[str, Any]:
+    def columns_for_where(self, row: Row) -> Mapping[str, Any]:
         """The columns that `where` sees."""
         return row.columns
 
-    def _problem(self, row: Row, columns: Columns) -> Problem:
-        """The problem of a row; `columns` are those of the source with every name known."""
-        identity = pick(row.columns, columns.id) if columns.id is not None else f"{self.name}-{row.number}"
-        worked = self.columns.answer is None and columns.answer in SOLUTIONS
-        reference, solution = stated(columns.reference(row.columns), self.domain, worked)
-        extra = {name: pick(row.columns, name) for name in columns.extra}
+    def _problem(self, row: Row, named: Columns) -> Problem:
+        """The problem of a row; `named` are the columns with the names of the first row."""
+        fields = self.columns.fields(row.columns, self.domain, named, "data.source.columns.prompt={prompt}")
         return Problem(
-            id=str(identity),
-            prompt=columns.asked(row.columns),
-            reference=reference,
+            id=f"{self.name}-{row.number}" if fields.id is None else fields.id,
+            prompt=fields.prompt,
+            reference=fields.reference,
             domain=self.domain,
             source=self.name,
-            extra={**solution, **extra},
+            extra=fields.extra,
         )
+
+
+def _unbroken(records: Iterator[Row | BrokenRow]) -> Iterator[Row]:
+    for record in records:
+        if isinstance(record, BrokenRow):
+            raise record.error()
+        yield record
 
 
 class HubDataset(RowSource):
@@ -235,7 +123,7 @@ class HubDataset(RowSource):
 
     @property
     def name(self) -> str:
-        """The last part of the set's name; with the subset, so that two subsets in a mixture have ids of their own."""
+        """The last part of the set's name, with the subset, so that ids of two subsets in a mixture differ."""
         name = self.dataset.rstrip("/").rsplit("/", 1)[-1]
         return name if self.subset is None else f"{name}/{self.subset}"
 
@@ -257,70 +145,12 @@ class HubDataset(RowSource):
                 table = datasets.load_dataset(self.dataset, self.subset, split=self.split, revision=self.revision)
         except Exception as error:  # the library's errors have no common class, and each of them ends here for the user
             reason = f"{type(error).__name__}: {first_line(error)}"
-            where = "is the name right, is there a network?" if silent is None else f"asked the cache alone: {silent}"
+            where = (
+                "is the name right, is there a network?" if silent is None else f"only the cache was searched: {silent}"
+            )
             raise InputError(f"{self.label} cannot be loaded ({reason}); {where}") from error
         for number, columns in enumerate(table, start=1):
             yield Row(number, f"{self.label}: row {number}", columns)
-
-
-def _answer(value: Any, is_json: bool) -> Any:
-    """A column's answer; raises `ValueError` where it should be JSON and is not."""
-    if not is_json or not isinstance(value, str | list):
-        return value
-    try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the answer {value!r:.60} is not JSON: {error.msg}") from error
-    return found[0] if isinstance(found, list) and len(found) == 1 else found
-
-
-def as_prompt(value: Any) -> Prompt:
-    """Text as it is, a list of chat messages (or ShareGPT's `from` and `value`) as a tuple of their roles and contents.
-
-    Such a list may be written as JSON, as tables of texts have it.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if isinstance(value, str):
-        value = _written_chat(value) or value
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
-        raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
-    return tuple(map(_message, value))
-
-
-def question_asked(value: Any) -> Prompt:
-    """`as_prompt` up to the user's last turn, after which published sets hold an answer; one turn alone as its text.
-
-    Raises:
-        ValueError: as `as_prompt`.
-    """
-    if isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value):
-        users = [number for number, turn in enumerate(value, 1) if turn.get("role", turn.get("from")) in USERS]
-        value = value[: users[-1]] if users else value
-    prompt = as_prompt(value)
-    alone = not isinstance(prompt, str) and [turn["role"] for turn in prompt] == ["user"]
-    return prompt[0]["content"] if alone and not isinstance(prompt, str) else prompt
-
-
-def _written_chat(text: str) -> list[Any] | None:
-    """The chat that a text is the JSON of; None for every other text."""
-    if not _CHAT.match(text):
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, list) else None
-
-
-def _message(turn: Mapping[str, Any]) -> Message:
-    if "role" not in turn and "from" in turn:
-        speaker = pick(turn, "from")
-        return Message(role=SPEAKERS.get(speaker, speaker), content=pick(turn, "value"))
-    return Message(role=pick(turn, "role"), content=pick(turn, "content"))
 
 
 _WILD = "*?"
@@ -376,7 +206,7 @@ class FileSource(RowSource):
 
 
 class JsonLines(FileSource):
-    """A file with one JSON object a line, gzipped when its name ends in `.gz`; blank lines are skipped."""
+    """A file with one JSON object a line; blank lines are skipped."""
 
     @property
     def name(self) -> str:
@@ -384,36 +214,32 @@ class JsonLines(FileSource):
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
         """One record a line."""
-        file = existing_file(path)
-        try:
-            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        where = f"{path}:{number}"
-                        try:
-                            yield Row(number, where, _parse_line(line))
-                        except ValueError as error:
-                            yield BrokenRow(where, str(error))
-        except (OSError, EOFError) as error:
-            raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
+        with _opened(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    where = f"{path}:{number}"
+                    try:
+                        yield Row(number, where, _parse_line(line))
+                    except ValueError as error:
+                        yield BrokenRow(where, str(error))
 
 
 class ParquetFile(FileSource):
     """A Parquet file, read by batches.
 
-    One that `strop data prepare` wrote gives its problems back whole: `columns` and `domain` have no part in it, and
-    `where` sees the fields of the problems (`extra.level`).
+    A file that `strop data prepare` wrote holds whole problems: `columns` and `domain` are not used, and `where` sees
+    the fields of the problems (`extra.level`).
     """
 
-    def _fields(self, row: Row) -> Mapping[str, Any]:
+    def columns_for_where(self, row: Row) -> Mapping[str, Any]:
         return vars(from_columns(row.columns)) if self.prepared else row.columns
 
-    def _problem(self, row: Row, columns: Columns) -> Problem:
-        return from_columns(row.columns) if self.prepared else super()._problem(row, columns)
+    def _problem(self, row: Row, named: Columns) -> Problem:
+        return from_columns(row.columns) if self.prepared else super()._problem(row, named)
 
     @property
     def needs_answers(self) -> bool:
-        """A file of whole problems says itself which of them have none."""
+        """Whole problems may have no answer."""
         return not self.prepared
 
     @cached_property
@@ -441,6 +267,19 @@ class ParquetFile(FileSource):
                         yield Row(number, f"{path}: row {number}", columns)
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: not a Parquet file that can be read ({first_line(error)})") from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed by its suffix (`.gz`, `.bz2`, `.zst` …); raises `InputError`."""
+    import pyarrow
+
+    file = existing_file(path)
+    try:
+        with pyarrow.input_stream(str(file), compression="detect") as stream, io.BufferedReader(stream) as opened:
+            yield cast(BinaryIO, opened)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
 
 
 def matching(path: str) -> list[str]:
@@ -500,10 +339,10 @@ LONGEST_CELL = 2**31 - 1
 
 
 class CsvFile(FileSource):
-    """A CSV file with a header; every cell is text. To `where` one that is written as a number can be that number.
+    """A CSV file with a header; every cell is text. `where` sees a cell that is written as a number as that number.
 
     Fields:
-        delimiter: what parts the cells; by default a tab where the name ends in `.tsv`, else a comma.
+        delimiter: between the cells; by default a tab where the name ends in `.tsv`, else a comma.
     """
 
     texts: ClassVar[bool] = True
@@ -511,33 +350,39 @@ class CsvFile(FileSource):
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
         """One record a row; a row with more or fewer cells than the header is broken."""
-        file = existing_file(path)
         delimiter = self.delimiter or ("\t" if path.endswith(".tsv") else ",")
         csv.field_size_limit(LONGEST_CELL)
         try:
-            with file.open(newline="", encoding="utf-8-sig") as lines:
+            with _opened(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as lines:
                 reader = csv.reader(lines, delimiter=delimiter, strict=True)
                 header = next(reader, None)
                 if header is None:
                     return
-                sign = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), None)
-                if sign is not None:
-                    raise InputError(
-                        f"{path}: its header is a single column, {header[0]!r:.60}; are its cells parted by "
-                        f"{sign!r}? then set the source's delimiter, data.source.delimiter={json.dumps(sign)}"
-                    )
+                _check_header(header, path)
                 for number, cells in enumerate(filter(None, reader), start=1):
                     where = f"{path}:{reader.line_num}"
                     if len(cells) == len(header):
                         yield Row(number, where, dict(zip(header, cells, strict=True)))
                     else:
                         yield BrokenRow(where, f"{len(cells)} cells under a header of {len(header)}")
-        except (OSError, UnicodeDecodeError, csv.Error) as error:  # a parser that has lost its place cannot go on
+        except (UnicodeDecodeError, csv.Error) as error:  # a parser that has lost its place cannot go on
             raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({first_line(error)})") from error
 
 
+def _check_header(header: list[str], path: str) -> None:
+    sign = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), None)
+    if sign is not None:
+        raise InputError(
+            f"{path}: its header is a single column, {header[0]!r:.60}; if {sign!r} stands between its cells, set the "
+            f"source's delimiter, data.source.delimiter={json.dumps(sign)}"
+        )
+    twice = next((name for place, name in enumerate(header) if name in header[:place]), None)
+    if twice is not None:
+        raise InputError(f"{path}: two columns are called {twice!r}; rename one of them")
+
+
 class JsonFile(FileSource):
-    """A JSON file that is one list, or an object with one list of objects in it; it is read into memory whole.
+    """A JSON file that is one list, or an object that holds one list of objects; it is read into memory whole.
 
     An entry is an object, or a list, whose columns are then called `0`, `1` … as the hub names them.
     """
@@ -545,17 +390,18 @@ class JsonFile(FileSource):
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
         """One record an entry."""
         try:
-            found = json.loads(existing_file(path).read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            with _opened(path) as opened:
+                found = json.load(opened)
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a JSON file that can be read ({first_line(error)})") from error
-        entries = _entries(found, path)
-        for number, entry in enumerate(entries, start=1):
+        for number, entry in enumerate(_entries(found, path), start=1):
             where = f"{path}: entry {number}"
-            columns = _columns(entry)
-            if columns is None:
-                yield BrokenRow(where, f"an entry must be an object or a list, not {type(entry).__name__}")
+            if isinstance(entry, list):
+                yield Row(number, where, {str(place): value for place, value in enumerate(entry)})
+            elif isinstance(entry, dict):
+                yield Row(number, where, entry)
             else:
-                yield Row(number, where, columns)
+                yield BrokenRow(where, f"an entry must be an object or a list, not {type(entry).__name__}")
 
 
 def _entries(found: Any, path: str) -> list[Any]:
@@ -576,13 +422,7 @@ def _entries(found: Any, path: str) -> list[Any]:
     return list(found[lists[0]])
 
 
-def _columns(entry: Any) -> Mapping[str, Any] | None:
-    if isinstance(entry, list):
-        return {str(place): value for place, value in enumerate(entry)}
-    return entry if isinstance(entry, dict) else None
-
-
-COLUMNS = Columns(prompt="question", answer="answer")
+GSM8K = Columns(prompt="question", answer="answer")
 
 
 class Gsm8k(ProblemSource):
@@ -598,10 +438,10 @@ class Gsm8k(ProblemSource):
     def table(self) -> RowSource:
         """The table behind it."""
         if self.path is None:
-            return HubDataset(dataset="openai/gsm8k", subset="main", split=self.split, columns=COLUMNS)
+            return HubDataset(dataset="openai/gsm8k", subset="main", split=self.split, columns=GSM8K)
         if self.path.endswith(".parquet"):
-            return ParquetFile(path=self.path, columns=COLUMNS)
-        return JsonLines(path=self.path, columns=COLUMNS)
+            return ParquetFile(path=self.path, columns=GSM8K)
+        return JsonLines(path=self.path, columns=GSM8K)
 
     @property
     def label(self) -> str:

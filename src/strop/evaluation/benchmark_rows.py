@@ -7,26 +7,14 @@ from __future__ import annotations
 import ast
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from strop.base.seeds import derive
 from strop.base.types import Message, Prompt
-from strop.data.columns import (
-    ANSWERS,
-    PROMPTS,
-    SOLUTIONS,
-    NoColumn,
-    final_answer,
-    first_present,
-    pick,
-    refuse_unseen,
-    stated,
-)
-from strop.data.rows import question_asked
-from strop_verify.extract import boxed_answer
+from strop.data.columns import SOLUTIONS, Columns, final_answer, pick, question_asked, refuse_unseen, stated
 
-Columns = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -37,7 +25,7 @@ INSTRUCTIONS = (
 )
 
 
-def math_question(row: Columns, whole: bool) -> Prompt:
+def math_question(row: Row, whole: bool) -> Prompt:
     """The question, or the chat that ends with it; the context that OlympiadBench gives goes before it.
 
     Args:
@@ -47,9 +35,10 @@ def math_question(row: Columns, whole: bool) -> Prompt:
     Raises:
         ValueError: there is no column with it, or `whole` and one holds a part of it only.
     """
-    asked = question_asked(_first(row, PROMPTS, "question"))
+    named = Columns().named(row)
+    asked = question_asked(pick(row, str(named.prompt)))
     if whole:
-        refuse_unseen({**row, "context": None}, str(first_present(row, PROMPTS)), "")
+        refuse_unseen({**row, "context": None}, str(named.prompt), "")
     if isinstance(asked, str):
         return _bare(asked, row.get("context"))
     return (*asked[:-1], Message(role=asked[-1]["role"], content=_bare(asked[-1]["content"], row.get("context"))))
@@ -61,7 +50,7 @@ def _bare(question: str, context: object) -> str:
     return f"{context}\n{question}" if isinstance(context, str) and context.strip() else question
 
 
-def math_answer(row: Columns) -> str:
+def math_answer(row: Row) -> str:
     """The reference answer: a column with it, or with a solution that ends as GSM8K's do; else the last box of the
     solution (Minerva).
 
@@ -70,17 +59,18 @@ def math_answer(row: Columns) -> str:
     Raises:
         ValueError: there is none.
     """
-    if any(_has(row, name) for name in ANSWERS):
-        return str(stated(_answer_text(_first(row, ANSWERS, "answer")), "math")[0])
-    return boxed_answer(_text(_first(row, (*SOLUTIONS, *ANSWERS), "answer")))
+    named = Columns().named(row)
+    answer = pick(row, str(named.answer))
+    text = _text(answer) if named.answer in SOLUTIONS else _answer_text(answer)
+    return str(stated(text, "math", worked=named.answer in SOLUTIONS)[0])
 
 
-def gsm8k_answer(row: Columns) -> str:
+def gsm8k_answer(row: Row) -> str:
     """The answer after `####` of the worked solution."""
-    return final_answer(_first(row, ("answer",), "answer"))
+    return final_answer(column(row, "answer"))
 
 
-def choice_question(row: Columns, seed_of: str) -> tuple[str, str]:
+def choice_question(row: Row, seed_of: str) -> tuple[str, str]:
     """A multiple-choice question with its lettered options, and the letter of the right one.
 
     GPQA lists the right answer first; its options are put into an order that follows from `seed_of`, the same for
@@ -89,14 +79,14 @@ def choice_question(row: Columns, seed_of: str) -> tuple[str, str]:
     Raises:
         ValueError: the columns are none of those of GPQA, MMLU or MMLU-Pro, or the answer is no option.
     """
-    question = _text(_first(row, PROMPTS, "question")).strip()
-    if _has(row, "Correct Answer"):
+    question = _text(pick(row, str(Columns().named(row).prompt))).strip()
+    if row.get("Correct Answer") is not None:
         right = _text(row["Correct Answer"]).strip()
         options = [right, *(_text(column(row, f"Incorrect Answer {place}")).strip() for place in (1, 2, 3))]
         random.Random(derive(0, "gpqa", seed_of)).shuffle(options)
         answer = options.index(right)
     else:
-        options = [_text(option).strip() for option in _first(row, ("options", "choices"), "options")]
+        options = [_text(option).strip() for option in column(row, "options" if "options" in row else "choices")]
         answer = _index(row, len(options))
     if not 2 <= len(options) <= len(LETTERS):
         raise ValueError(f"{len(options)} options; a question has 2 to {len(LETTERS)}")
@@ -104,7 +94,7 @@ def choice_question(row: Columns, seed_of: str) -> tuple[str, str]:
     return f"{question}\n\n{listed}", LETTERS[answer]
 
 
-def human_eval_problem(row: Columns) -> tuple[str, dict[str, Any]]:
+def human_eval_problem(row: Row) -> tuple[str, dict[str, Any]]:
     """The function to complete, and `{"asserts": [program]}`, as the code verifier takes tests.
 
     The program is the test as published; what the prompt defines beside the function to write (imports, helpers) goes
@@ -124,7 +114,7 @@ def human_eval_problem(row: Columns) -> tuple[str, dict[str, Any]]:
     return prompt, {"asserts": [program]}
 
 
-def column(row: Columns, name: str) -> Any:
+def column(row: Row, name: str) -> Any:
     """The column of that very name.
 
     Raises:
@@ -135,33 +125,14 @@ def column(row: Columns, name: str) -> Any:
     return row[name]
 
 
-def _index(row: Columns, count: int) -> int:
+def _index(row: Row, count: int) -> int:
     """The place of the right option: `answer_index` (MMLU-Pro), a number (MMLU) or a letter in `answer`."""
-    value = row["answer_index"] if _has(row, "answer_index") else column(row, "answer")
+    value = row["answer_index"] if row.get("answer_index") is not None else column(row, "answer")
     if isinstance(value, str) and len(value.strip()) == 1 and value.strip().upper() in LETTERS:
         value = LETTERS.index(value.strip().upper())
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
         raise ValueError(f"the answer {value!r} is none of the {count} options")
     return value
-
-
-def _has(row: Columns, name: str) -> bool:
-    try:
-        return pick(row, name) is not None
-    except ValueError:
-        return False
-
-
-def _first(row: Columns, names: Sequence[str], what: str) -> Any:
-    """The first column of `names` that is there and not null.
-
-    Raises:
-        ValueError: none is.
-    """
-    found = first_present(row, names)
-    if found is not None and _has(row, found):
-        return pick(row, found)
-    raise NoColumn(f"no column with the {what}; looked for {', '.join(names)}, there are {', '.join(row)}")
 
 
 def _text(value: Any) -> str:

@@ -18,12 +18,12 @@ from strop.prepare.filters import (
 from strop.prepare.judges import Judges
 from strop.prepare.pipeline import prepare
 from strop.prepare.reference_solutions import ReferenceSolutions
-from strop.prepare.sources import Source, Take
+from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, FilterStep, Stage, Step
 
 __all__ = [
     "AnswersAgree", "Decontaminate", "Deduplicate", "DeduplicateByEmbedding", "Difficulty", "Dropped", "EnglishOnly",
     "FilterStep", "IllustrativeTests", "Judges", "LinksAndFigures", "NoTrivialPrompts", "PrepareConfig",
-    "ReferenceSolutions", "Source", "Split", "Stage", "StandardTests", "Step", "Take", "TraceLength", "Verifiable",
+    "ReferenceSolutions", "Source", "Split", "Stage", "StandardTests", "Step", "TraceLength", "Verifiable",
     "load_config", "parse_config", "prepare",
 ]  # fmt: skip

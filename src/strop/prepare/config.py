@@ -125,7 +125,7 @@ broken_rows = "stop"      # at a row that cannot be read; "skip" leaves such row
 [[sources]]               # a file of your own: .jsonl, .jsonl.gz, .json (one list), .parquet or .csv
 path = "train.jsonl"
 columns = { prompt = "question", answer = "answer" }    # optional: usual names are recognised
-# columns = { prompt = "question", answer = "answer", id = "uid", solution = "worked", extra = ["level"] }
+# columns = { prompt = "question", answer = "answer", id = "uid", extra = ["level", "solution"] }
 # name = "mine"           # what the problems say they come from; by default the file's name
 # domain = "math"
 # limit = 1000            # the first so many rows

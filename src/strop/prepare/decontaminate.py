@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from strop.base.types import InputError
-from strop.data.rows import BrokenRow
+from strop.data.columns import BrokenRow
 from strop.prepare.deduplicate import Share, ngrams, shingles
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Pair, Stage, Step

@@ -6,27 +6,17 @@ the name that a configuration gives. The same function reads a local copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from strop.base.types import Prompt
-from strop.data.columns import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, pick, refuse_unseen
-from strop.data.rows import as_prompt, question_asked
+from strop.data.columns import Columns, Fields, as_prompt, final_answer, pick, question_asked
 from strop.evaluation.benchmarks import CATALOGUE
 from strop_verify.code.tests import standard_tests
 from strop_verify.extract import boxed_answer
 
 Row = Mapping[str, Any]
-
-
-class Fields(NamedTuple):
-    """The fields of a problem in a row; `id` is None where the set has none."""
-
-    prompt: Prompt
-    reference: Any
-    extra: dict[str, Any]
-    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,30 +62,6 @@ def answer_text(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def any_table(row: Row) -> Fields:
-    """Rows of no particular set: the first of the usual columns for prompts, and for answers, that is there.
-
-    Also chat turns written with from and value, and a solution whose answer is boxed. Columns id and solution are kept
-    in `extra`.
-
-    Raises:
-        ValueError: there is no such column, or the one for prompts holds a part of the question only.
-    """
-    prompt = _first(row, PROMPTS, "prompt")
-    name = _first(row, ANSWERS + SOLUTIONS, "answer")
-    refuse_unseen(row, prompt, f'columns = {{ prompt = "{prompt}", answer = "{name}" }}')
-    answer = boxed_answer(pick(row, name)) if name in SOLUTIONS else pick(row, name)
-    extra = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
-    return Fields(_bare_prompt(pick(row, prompt)), answer_text(answer), extra)
-
-
-def _first(row: Row, names: Sequence[str], what: str) -> str:
-    found = first_present(row, names)
-    if found is not None and pick(row, found) is not None:
-        return found
-    raise ValueError(f"no column for the {what} among {', '.join(row)}; say which with columns = {{{what} = …}}")
 
 
 def _bare_prompt(value: Any) -> Prompt:
@@ -245,11 +211,22 @@ def _fenced(code: str) -> str:
     return rest.partition("```")[0] if fence else code
 
 
+def plain_table(row: Row, domain: str = "math") -> Fields:
+    """A row with columns of the usual names; its columns id and solution are kept in `extra`.
+
+    Raises:
+        ValueError: there is no such column, or the one for prompts holds only a part of the question.
+    """
+    found = Columns().fields(row, domain, key='columns = {{ prompt = "{prompt}", answer = "{answer}" }}')
+    kept = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
+    return found._replace(prompt=question_asked(found.prompt), extra={**found.extra, **kept})
+
+
 def _benchmark(name: str) -> ReadyMapping:
     """A benchmark from where `strop eval` takes it."""
     hub = CATALOGUE[name].hub
     assert hub is not None
-    return ReadyMapping(hub.dataset, any_table, hub.subset, hub.split)
+    return ReadyMapping(hub.dataset, plain_table, hub.subset, hub.split)
 
 
 MAPPINGS: dict[str, ReadyMapping] = {

@@ -28,8 +28,8 @@ import strop
 from strop.base.files import read_json, replacing, write_json, write_text, writing
 from strop.base.types import InputError, Problem
 from strop.base.view import View, counted, markdown_table
+from strop.data.columns import BrokenRow
 from strop.data.problem_table import FIELDS, ProblemWriter, count_rows, read_rows, to_columns
-from strop.data.rows import BrokenRow
 from strop.prepare.config import PrepareConfig
 from strop.prepare.sources import Source
 from strop.prepare.stage import DROPPED_COLUMNS, Stage, Step

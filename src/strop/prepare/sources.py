@@ -2,14 +2,15 @@
 
 Source(mapping="deepscaler")                                  # a set of the papers, from the hub
 Source(mapping="deepscaler", path="deepscaler.json")          # or a copy of it
-Source(path="mine.jsonl", columns=Take(prompt="question"))    # a file of one's own
+Source(path="mine.jsonl", columns=Columns(prompt="question"))    # a file of one's own
 Source(source="reasoning-gym:chain_sum")                      # a generator
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -18,34 +19,13 @@ from pydantic import Field, SerializeAsAny, model_validator
 from strop.base.near import nearest
 from strop.base.pieces import Settings, choices
 from strop.base.types import InputError, Problem
-from strop.data.columns import Where, condition, pick, stated
+from strop.data.columns import BrokenRow, Columns, Row, stated
 from strop.data.problem_table import from_columns, read_rows
-from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource, files_in, matching
+from strop.data.rows import HubDataset, ParquetFile, RowSource, files_in, matching
 from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
-from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
+from strop.data.where import Where, wanted
+from strop.prepare.mappings import MAPPINGS, ReadyMapping, answer_text, plain_table
 from strop.prepare.stage import DROPPED_COLUMNS
-
-
-class Take(Settings):
-    """Which column is what; a dotted name reaches into nested columns, `extra` columns are kept as they are."""
-
-    prompt: str = "prompt"
-    answer: str = "answer"
-    id: str | None = None
-    solution: str | None = None
-    extra: tuple[str, ...] = ()
-
-    def convert(self, row: Mapping[str, Any]) -> Fields:
-        """The fields of a row.
-
-        Raises:
-            ValueError: a column is not there.
-        """
-        found = table(self.prompt, self.answer, identity=self.id)(row)
-        extra = {name: pick(row, name) for name in self.extra}
-        if self.solution is not None:
-            extra["solution"] = pick(row, self.solution)
-        return found._replace(extra=extra)
 
 
 class Source(Settings):
@@ -57,10 +37,9 @@ class Source(Settings):
         hub: a data set of the hub, or a folder that the package `datasets` reads; `subset`, `split`, `revision` of it.
         source: any other source of problems, such as `reasoning-gym:chain_sum`.
         name: what the problems' `source` says, and their ids begin with; by default the mapping's or the file's name.
-        columns: which column is what. Without it and without a mapping, usual names are recognised (`any_table`).
-        where: only rows of which an expression over their columns holds (see `data.columns`), such as
-            `level >= 3 and source != 'synthetic'`; also as columns with the values wanted:
-            `{source = ["olympiads", "amc_aime"]}`. A text written as a number is compared with numbers as that number.
+        columns: which column holds what. Without it and without a mapping, usual names are recognised.
+        where: a condition in SQL on the columns of a row (see docs/data.md), such as
+            `level >= 3 AND source <> 'synthetic'`: only rows that fulfil it are read.
         domain: of the problems; by default the mapping's, or math.
         limit: the first so many rows.
     """
@@ -73,7 +52,7 @@ class Source(Settings):
     revision: str | None = None
     source: SerializeAsAny[ProblemSource] | None = None
     name: str | None = None
-    columns: Take | None = None
+    columns: Columns | None = None
     where: Where = None
     domain: str | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
@@ -120,15 +99,8 @@ class Source(Settings):
             return
         table, label = self._table(), self.label
         whole = isinstance(table, ParquetFile) and table.prepared
-        seen = 0
-        for record in table.records():
-            if self.limit is not None and seen >= self.limit:
-                return
-            seen += 1
-            if isinstance(record, BrokenRow):
-                yield record
-                continue
-            made = self._problem(record, label, whole, table.texts)
+        for record in wanted(islice(table.records(), self.limit), self.where, table.columns_for_where, table.texts):
+            made = record if isinstance(record, BrokenRow) else self._problem(record, label, whole)
             if made is not None:
                 yield made
 
@@ -145,15 +117,11 @@ class Source(Settings):
             domain = problem.domain if self.domain is None else self.domain
             yield replace(problem, source=label, domain=domain)
 
-    def _problem(self, row: Row, label: str, whole: bool, texts: bool) -> Problem | BrokenRow | None:
+    def _problem(self, row: Row, label: str, whole: bool) -> Problem | BrokenRow | None:
         ready = self._ready
         try:
-            prepared = from_columns(row.columns) if whole and self.columns is None and self.mapping is None else None
-            fields_of = row.columns if prepared is None else vars(prepared)
-            if self.where is not None and not condition(self.where, texts)(fields_of):
-                return None
-            if prepared is not None:
-                return prepared
+            if whole and self.columns is None and self.mapping is None:
+                return from_columns(row.columns)
             if not ready.keep(row.columns):
                 return None
             fields = ready.convert(row.columns)
@@ -178,7 +146,10 @@ class Source(Settings):
     def _ready(self) -> ReadyMapping:
         if self.mapping is not None:
             return MAPPINGS[self.mapping]
-        return ReadyMapping("", any_table if self.columns is None else self.columns.convert)
+        columns, domain = self.columns, self.domain or "math"
+        if columns is None:
+            return ReadyMapping("", lambda row: plain_table(row, domain))
+        return ReadyMapping("", lambda row: columns.fields(row, domain))
 
     def _table(self) -> RowSource:
         if self.path is not None:

@@ -16,11 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from strop.base.files import cache_folder, replacing
-from strop.base.near import nearest
 from strop.base.types import InputError, Problem
-from strop.data.columns import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, refuse_unseen, stated
+from strop.data.columns import PROMPTS, SOLUTIONS, Columns, first_present, has
 from strop.data.problem_table import ProblemWriter, to_columns
-from strop.data.rows import Columns, ParquetFile, RowSource
+from strop.data.rows import ParquetFile, RowSource
 from strop.data.source import ProblemSource, check_problem, parse_source
 
 WHOLE = ("prompt", "messages")  # what TRL and others call the whole of what is asked, whatever stands beside it
@@ -155,32 +154,24 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
     if not isinstance(row, Mapping):
         raise ValueError(f"a row is a dictionary, a Problem or a text, not {type(row).__name__}")
     fields = {str(name): _plain(value) for name, value in row.items()}
-    chosen = _columns(fields) if columns is None else columns
-    if columns is None and chosen.prompt not in (None, *WHOLE):
-        refuse_unseen(fields, chosen.prompt, f'columns={{"prompt": "{chosen.prompt}", "answer": "{chosen.answer}"}}')
-    answered = columns is not None or (chosen.answer is not None and has(fields, chosen.answer))
-    reference = chosen.reference(fields) if answered else None
-    given = fields.get("domain")
-    domain = given if isinstance(given, str) else "math"
-    worked = columns is None and chosen.answer in SOLUTIONS and r"\boxed" in str(reference)
+    domain = str(fields["domain"]) if isinstance(fields.get("domain"), str) else "math"
+    asked = first_present(fields, PROMPTS)
+    given = columns or Columns(prompt=asked if asked in WHOLE else None)
+    named = given.named(fields)
+    cells = fields
+    if columns is None and not has(fields, str(named.answer)):  # a reward function may do without an answer
+        solution = first_present(fields, SOLUTIONS)
+        cells = {**fields, str(named.answer): None if solution is None else fields[solution]}
+    key = 'columns={{"prompt": "{prompt}", "answer": "{answer}"}}'
+    prompt, reference, *_ = given.fields(cells, domain, named, key)
     return Problem(
-        id=str(fields.get(chosen.id or "id", f"row-{number}")),
-        prompt=chosen.asked(fields),
-        reference=stated(reference, domain, worked)[0],
+        id=str(fields.get(named.id or "id", f"row-{number}")),
+        prompt=prompt,
+        reference=reference,
         domain=domain,
         source="python",
-        extra={name: value for name, value in fields.items() if name not in (chosen.prompt, "id")},
+        extra={name: value for name, value in fields.items() if name not in (named.prompt, "id")},
     )
-
-
-def _columns(row: Mapping[str, Any]) -> Columns:
-    prompt = first_present(row, PROMPTS)
-    if prompt is None:
-        raise ValueError(
-            f"no column is the prompt (has {', '.join(row)}); {nearest('prompt', PROMPTS)}, or name it with "
-            'columns={"prompt": …, "answer": …}'
-        )
-    return Columns(prompt=prompt, answer=first_present(row, ANSWERS + SOLUTIONS) or "answer")
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import strop
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView, counted, percent
-from strop.data.rows import Columns
+from strop.data.columns import Columns
 from strop.python.problems import Problems, source_of
 from strop.run.folder import RunFolder
 

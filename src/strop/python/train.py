@@ -24,7 +24,7 @@ from strop.base.view import SilentView, View
 from strop.config.edits import apply_edits, explain, flatten, nested
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.data.rows import Columns
+from strop.data.columns import Columns
 from strop.environments.base import Environment
 from strop.environments.outside import OutsideClass
 from strop.python.problems import Problems, count_of, source_of

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from strop.data.columns import Columns
 from strop.data.mixture import Mixture
-from strop.data.rows import Columns, HubDataset
+from strop.data.rows import HubDataset
 from strop.data.templates import ChatTemplate
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
@@ -65,7 +66,7 @@ def skywork_math_and_code(size: str) -> Mixture:
 
 def _skywork(split: str, size: str) -> HubDataset:
     columns = Columns(prompt="prompt", answer="reward_model.ground_truth", answer_json=split == "math")
-    where = f"extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-{size} in 1..15"
+    where = f'extra_info.model_difficulty."DeepSeek-R1-Distill-Qwen-{size}" BETWEEN 1 AND 15'
     return HubDataset(dataset="Skywork/Skywork-OR1-RL-Data", split=split, columns=columns, domain=split, where=where)
 
 

@@ -13,8 +13,9 @@ from strop.base.imports import command, refuse_code
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
+from strop.data.columns import Columns
 from strop.data.demonstrations import COMPLETION, Demonstrations
-from strop.data.rows import Columns, JsonLines
+from strop.data.rows import JsonLines
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import FreshModel, ModelSettings
 from strop.run.folder import RunFolder

@@ -1,0 +1,175 @@
+"""`where`: which rows of a table are wanted, as a condition in SQL that DuckDB evaluates.
+
+    extra_info.model_difficulty."DeepSeek-R1-Distill-Qwen-7B" BETWEEN 1 AND 15 AND ability = 'math'
+
+A name is a column; dots reach into nested columns. A name with characters other than letters, digits and `_` is written
+in double quotes, a text in single quotes. As in SQL, no comparison holds of an empty cell, which `IS NULL` finds.
+
+DuckDB gets the columns that the condition names, and nothing else: no file, no other row. Rows are evaluated in groups
+of equal types, so that one with another type has no effect on the others. A row that lacks a column, or whose value
+cannot be compared, becomes a `BrokenRow`, which names its file and line. In a file of texts (CSV) a cell that is
+written as a number is a number here, and a blank one is NULL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from strop.base.types import first_line
+from strop.data.columns import BrokenRow, NoColumn, Row, pick
+
+ROWS_A_BATCH = 1024
+NOT_OF_ONE_ROW = ("SUBQUERY", "WINDOW", "STAR")  # classes of DuckDB's syntax tree that look at other rows
+_NUMBER = re.compile(r"\s*-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?\s*")
+
+
+def wanted(
+    records: Iterable[Row | BrokenRow], where: str | None, fields: Callable[[Row], Mapping[str, Any]], texts: bool
+) -> Iterator[Row | BrokenRow]:
+    """The records of which the condition holds, and the broken ones, in their order.
+
+    Args:
+        records: read in batches of `ROWS_A_BATCH`.
+        where: the condition; None keeps all.
+        fields: the columns of a row that the condition sees.
+        texts: whether every cell is a text.
+    """
+    if where is None:
+        yield from records
+        return
+    condition = Condition(where, texts)
+    rest = iter(records)
+    while batch := list(islice(rest, ROWS_A_BATCH)):
+        rows = [record for record in batch if isinstance(record, Row)]
+        kept = iter(condition([fields(row) for row in rows]))
+        for record in batch:
+            verdict = next(kept) if isinstance(record, Row) else True
+            if isinstance(verdict, str):
+                yield BrokenRow(record.where, f"where={where!r}: {verdict}")
+            elif verdict:
+                yield record
+
+
+class Condition:
+    """A condition in SQL over the columns of one row."""
+
+    def __init__(self, text: str, texts: bool = False) -> None:
+        """Raises `ValueError` where `text` is no condition."""
+        self._text, self._texts = text, texts
+        self._names = named_columns(text)
+        self._connection = _connect()
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[bool | str]:
+        """Whether each row is wanted; where that cannot be decided, the reason as a text."""
+        found: list[bool | str] = [False] * len(rows)
+        groups: dict[Any, dict[int, dict[str, Any]]] = {}
+        for place, row in enumerate(rows):
+            try:
+                values = self._values(row)
+            except NoColumn as error:
+                found[place] = str(error)
+            else:
+                groups.setdefault(_shape(values), {})[place] = values
+        for group in groups.values():
+            for place, verdict in zip(group, self._evaluate(list(group.values())), strict=True):
+                found[place] = verdict
+        return found
+
+    def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns that the condition names, nested as it names them."""
+        values: dict[str, Any] = {}
+        for name in self._names:
+            inner = values
+            for part in name[:-1]:
+                inner = inner.setdefault(part, {})
+            cell = pick(row, ".".join(name))
+            inner[name[-1]] = _typed(cell) if self._texts and isinstance(cell, str) else cell
+        return values
+
+    def _evaluate(self, rows: list[dict[str, Any]]) -> list[bool | str]:
+        """As `__call__`, of rows of equal types."""
+        import duckdb
+        import pyarrow
+
+        try:
+            self._connection.register("strop_rows", pyarrow.Table.from_pylist(rows))
+            cells = self._connection.execute(f"SELECT ({self._text}\n) FROM strop_rows").fetchall()
+        except (duckdb.Error, pyarrow.ArrowException, OverflowError) as error:
+            if len(rows) == 1:
+                return [first_line(error)]
+            return [verdict for row in rows for verdict in self._evaluate([row])]
+        other = next((cell for (cell,) in cells if not isinstance(cell, bool | None)), None)
+        if other is not None or len(cells) != len(rows):
+            return ["it is not true or false of each row"] * len(rows)
+        return [bool(cell) for (cell,) in cells]
+
+
+@lru_cache(maxsize=64)
+def named_columns(condition: str) -> tuple[tuple[str, ...], ...]:
+    """The columns that a condition names, as the parts of their dotted names; none lies inside another one.
+
+    Raises:
+        ValueError: the text is no condition on the columns of one row.
+    """
+    select = f"SELECT ({condition}\n)"
+    (tree,) = _connect().execute("SELECT json_serialize_sql(?)", [select]).fetchall()[0]
+    parsed = json.loads(tree)
+    if parsed["error"]:
+        raise ValueError(f"{condition!r} is no condition in SQL: {parsed['error_message']}")
+    node = parsed["statements"][0]["node"]
+    refused = next((part["class"] for part in _parts(node) if part.get("class") in NOT_OF_ONE_ROW), None)
+    single = len(parsed["statements"]) == 1 and len(node.get("select_list", ())) == 1
+    if refused or not single or node["from_table"]["type"] != "EMPTY":
+        raise ValueError(f"{condition!r} is no condition on the columns of one row")
+    names = {tuple(part["column_names"]) for part in _parts(node) if part.get("class") == "COLUMN_REF"}
+    if not names:
+        raise ValueError(f"{condition!r} names no column")
+    return tuple(sorted(name for name in names if not any(name[:size] in names for size in range(1, len(name)))))
+
+
+def _parts(node: Any) -> Iterator[dict[str, Any]]:
+    """The dictionaries of a syntax tree."""
+    if isinstance(node, dict):
+        yield node
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _parts(inner)
+
+
+def _connect() -> Any:
+    """A database in memory that cannot reach files or the network."""
+    import duckdb
+
+    return duckdb.connect(config={"threads": "1", "enable_external_access": "false", "lock_configuration": "true"})
+
+
+def _typed(cell: str) -> str | int | float | None:
+    """A cell of a table of texts: a number where it is written as one, None where it is blank."""
+    if not _NUMBER.fullmatch(cell):
+        return cell if cell.strip() else None
+    return float(cell) if set(cell) & set(".eE") else int(cell)
+
+
+def _shape(value: Any) -> Any:
+    """What tells values apart that one column of a table cannot hold."""
+    if isinstance(value, Mapping):
+        return tuple((name, _shape(inner)) for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return list, frozenset(map(_shape, value))
+    return type(value)
+
+
+def _checked(text: str | None) -> str | None:
+    if text is not None:
+        named_columns(text)
+    return text
+
+
+# A condition of a configuration, checked as it is read; None keeps every row.
+Where = Annotated[str | None, AfterValidator(_checked)]
