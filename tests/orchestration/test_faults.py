@@ -19,7 +19,7 @@ from strop.base.seeds import derive
 from strop.base.types import IntArray, StropError
 from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
-from strop.orchestration.fleet import Supervision
+from strop.orchestration.workers import Supervision
 from strop.run.loop import WeightMismatch
 from strop.verifiers.base import Isolation
 from strop.verifiers.judges import ProcessJudge
@@ -236,7 +236,7 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
         progress.made("the start")
         assert run.fleet.poll(1.5) == []
         assert progress.CURRENT.what == "tokens of generator-0" and progress.CURRENT.age < 1.5
-        monkeypatch.setattr("strop.orchestration.connection._LIVELY_SECONDS", 0.2)
+        monkeypatch.setattr("strop.orchestration.workers._LIVELY_SECONDS", 0.2)
         pid = run.fleet.generators[0].worker.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
