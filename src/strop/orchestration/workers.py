@@ -396,7 +396,7 @@ class Team:
         self._launcher.wait(self.handles if handles is None else handles, seconds)
 
     def check(self, number: int, busy: bool) -> Death | None:
-        """The death of a worker, if it is dead. One that hangs is killed; a `busy` one that is lively makes progress."""
+        """The death of a worker, if it is dead. One that hangs is killed; a `busy` and lively one progresses."""
         handle = self.handles[number]
         if handle.death is not None:
             return handle.death
