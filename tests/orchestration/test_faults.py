@@ -235,7 +235,7 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
         run.fleet.submit(Request("long", np.arange(3, dtype=np.int32), sampling, seed=1), 0)
         progress.made("the start")
         assert run.fleet.poll(1.5) == []
-        assert progress.CURRENT.what == "tokens of generator-0" and progress.CURRENT.age < 1.5
+        assert progress.CURRENT.what == "work of generator-0" and progress.CURRENT.age < 1.5
         monkeypatch.setattr("strop.orchestration.workers._LIVELY_SECONDS", 0.2)
         pid = run.fleet.generators[0].worker.pid
         assert pid is not None
