@@ -250,7 +250,7 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
     places = undisturbed.fleet.transport.places
-    assert places and all(not place.path.exists() for place in places)
+    assert places and all(not place.root.exists() for place in places)
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{generator.worker.pid}").exists() for generator in undisturbed.fleet.generators):
         assert time.monotonic() < deadline
