@@ -48,7 +48,8 @@ def test_what_is_dropped_beside_a_held_out_question_names_it(tmp_path: Path) -> 
     ],
 )
 def test_other_questions_than_the_held_out_ones_stay(tmp_path: Path, texts: list[str]) -> None:
-    outcome = run(tmp_path, [questions(*texts)], ["Deduplicate", {"piece": "Split", "count": 4}])
+    rows = [{"prompt": text, "answer": str(place)} for place, text in enumerate(texts)]
+    outcome = run(tmp_path, [rows], ["Deduplicate", {"piece": "Split", "count": 4}])
     assert (len(outcome.held_out), len(outcome.kept)) == (4, len(texts) - 4)
 
 

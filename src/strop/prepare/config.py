@@ -136,7 +136,7 @@ columns = { prompt = "question", answer = "answer" }    # optional: usual names 
 # [[sources]]             # ... or a copy of it
 # mapping = "numinamath-1.5"
 # path = "numina.parquet"
-# where.source = ["amc_aime", "olympiads", "olympiads_ref", "aops_forum", "cn_contest", "inequalities", "number_theory"]
+# where = "source IN ('amc_aime', 'olympiads', 'aops_forum', 'cn_contest', 'inequalities', 'number_theory')"
 
 # [[sources]]             # any set of the hub
 # hub = "OWNER/NAME"
@@ -174,7 +174,7 @@ piece = "EnglishOnly"
 [[steps]]
 piece = "Deduplicate"     # within and across sets
 near = "minhash"          # or "ngram", or "none" for what is typed differently only
-similarity = 0.8          # the share of words that near duplicates have in common; their numbers are always equal
+similarity = 0.8          # the share of words that near duplicates have in common; numbers and answers are equal
 
 # [[steps]]
 # piece = "DeduplicateByEmbedding"

@@ -13,7 +13,7 @@ from strop.data.columns import BrokenRow
 from strop.prepare.deduplicate import Share, ngrams, shingles
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Pair, Stage, Step
-from strop.prepare.text import NormalizedText, contains, normalize, overlap, same_question
+from strop.prepare.text import NormalizedText, alike, normalize, overlap
 
 PHRASE = -1  # in place of a question: a run of words that several of them have
 SHORTEST_EMBEDDED = 10  # words of a question that is looked for inside a longer one
@@ -80,7 +80,7 @@ class Decontaminate(Step):
             question = index.questions[place].normalized
             longest = max(len(question.tokens), len(problem.tokens), 1)
             share = overlap(question.tokens, problem.tokens) / longest
-            if same_question(question, problem, self.similarity):
+            if question.typing == problem.typing or alike(question, problem, self.similarity):
                 return place, share, "asks"
             if self._holds(problem, question):
                 return place, share, "holds"
@@ -95,9 +95,6 @@ class Decontaminate(Step):
         return (
             SHORTEST_EMBEDDED <= size < len(long.tokens)
             and _run_in(short.numbers, long.numbers)
-            and contains(short.spelled, long.spelled)
-            and _run_in(short.formulas, long.formulas)
-            and contains(short.commands, long.commands)
             and overlap(short.tokens, long.tokens) >= self.similarity * size
             and _shared_grams(short, long, self.ngram) >= ENOUGH_TO_COMPARE
         )
@@ -115,8 +112,7 @@ class _QuestionIndex:
         self._sizes: list[int] = []
         for place, question in enumerate(questions):
             text = question.normalized
-            for key in {text.exact, text.bare}:
-                self._by_typing[key].append(place)
+            self._by_typing[text.typing].append(place)
             grams = self._grams(text)
             self._sizes.append(len(grams))
             for gram in grams:
@@ -135,8 +131,8 @@ class _QuestionIndex:
             for place, count in hits.items()
             if count >= ENOUGH_TO_COMPARE * min(self._sizes[place], len(grams))
         ]
-        typed = [place for key in (text.exact, text.bare) for place in self._by_typing.get(key, ())]
-        return list(dict.fromkeys(typed + [place for _, place in sorted(near, reverse=True)]))
+        typed = self._by_typing.get(text.typing, [])
+        return list(dict.fromkeys([*typed, *(place for _, place in sorted(near, reverse=True))]))
 
     def shared_run(self, text: NormalizedText) -> int | None:
         """A question that has a long run of words in common."""

@@ -1,9 +1,13 @@
-"""Deduplication within and across sets: the order of the sources is their priority."""
+"""Deduplication within and across sets: the order of the sources is their priority.
+
+Candidates share a band of a MinHash signature, or n-grams. Of two candidates the later one is dropped if both are
+typed alike, or if they have the same numbers, nearly the same words and the same answer.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +17,9 @@ from pydantic import Field
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
 from strop.prepare.stage import Dropped, Pair, Stage, Step
-from strop.prepare.text import NormalizedText, hash64, normalize, overlap, same_question, same_typing
+from strop.prepare.text import NormalizedText, alike, collapsed, fold, hash64, normalize, overlap
+from strop_verify.math import verify
+from strop_verify.verdict import Status
 
 Keys = NDArray[np.uint64]
 Pairs = NDArray[np.int64]
@@ -64,40 +70,31 @@ class NgramKeys:
 
 
 class CandidateIndex:
-    """Collects the keys of questions, then finds the pairs that share one."""
+    """Collects the keys of questions, then finds the pairs that share one.
 
-    def __init__(self, keys: MinHashKeys | NgramKeys | None) -> None:
-        """`keys` None looks for questions that are typed differently only."""
+    Questions with different numbers never become candidates: their numbers are part of their keys.
+    """
+
+    def __init__(self, keys: MinHashKeys | NgramKeys) -> None:
         self._keys = keys
-        self._key_values = array("Q")
-        self._key_rows = array("I")
-        self._typing: dict[str, array[int]] = {"exact": array("Q"), "bare": array("Q")}
+        self._values = array("Q")
         self._rows = array("I")
 
     def add(self, row: int, text: NormalizedText) -> None:
         """Take in the question of `row`; rows come in rising order."""
-        self._rows.append(row)
-        self._typing["exact"].append(text.exact)
-        self._typing["bare"].append(text.bare)
-        if self._keys is None or not text.tokens:
-            return
-        found = self._keys(text.tokens)
-        for numbers in {text.numbers, text.values}:
-            salt = np.uint64(hash64(" ".join(numbers)))
-            self._key_values.frombytes(mix(found ^ salt).tobytes())
-            self._key_rows.extend([row] * len(found))
+        if text.tokens:
+            found = mix(self._keys(text.tokens) ^ np.uint64(hash64(" ".join(text.numbers))))
+            self._values.frombytes(found.tobytes())
+            self._rows.extend([row] * len(found))
 
     def pairs(self) -> Pairs:
         """Candidate pairs of rows, each once, sorted by the later row, the earlier one first: int64 [pairs, 2]."""
-        rows = np.frombuffer(self._rows, dtype=np.uint32)
         together = np.zeros(0, dtype=np.uint64)
-        for keys in self._typing.values():
-            together = np.union1d(together, _sharing(np.frombuffer(keys, dtype=np.uint64), rows))
-        values = np.frombuffer(self._key_values, dtype=np.uint64)
-        value_rows = np.frombuffer(self._key_rows, dtype=np.uint32)
+        values = np.frombuffer(self._values, dtype=np.uint64)
+        rows = np.frombuffer(self._rows, dtype=np.uint32)
         for part in range(PARTS):
             chosen = np.flatnonzero(values & np.uint64(PARTS - 1) == part)
-            together = np.union1d(together, _sharing(values[chosen], value_rows[chosen]))
+            together = np.union1d(together, _sharing(values[chosen], rows[chosen]))
         return np.stack([(together & np.uint64(0xFFFFFFFF)), together >> np.uint64(32)], axis=1).astype(np.int64)
 
 
@@ -173,10 +170,10 @@ class Found(NamedTuple):
 class Deduplicate(Step):
     """Keeps the first of problems that ask the same.
 
-    The same are questions that differ in case, space and punctuation only, and (unless `near` is "none") those of which
-    at most 1 - `similarity` of the words differ while every number is the same and in the same order. Questions whose
-    numbers, operators, signs or brackets differ are never the same, nor are those in which contrasting words (least,
-    greatest) were exchanged. The set that is named first keeps its problem.
+    Questions that differ only in case, space and punctuation are the same, whatever their answers. Near duplicates have
+    at most 1 - `similarity` of their words changed, the same numbers in the same order, and the same answer, as the
+    math verifier compares them. The tests of programs are not compared: every set writes its own. The set that is
+    named first keeps its problem.
 
     Fields:
         near: how near duplicates are looked for: `minhash` (MinHash-LSH over word pairs), `ngram` (shared n-grams of
@@ -197,52 +194,52 @@ class Deduplicate(Step):
 
     def find(self, stage: Stage) -> Found:
         """Which rows of the stage are duplicates, in two passes over it."""
-        first_of, exact, pairs = self._index(stage)
-        near = self._decide(stage, pairs)
-        # What repeats a question that is dropped itself repeats the one that is kept.
-        duplicates = near | {row: near.get(first, Duplicate(first, 1.0, "exact")) for row, first in exact.items()}
-        return Found({row: key for key, row in first_of.items() if row not in near}, duplicates, len(pairs))
-
-    def _index(self, stage: Stage) -> tuple[dict[int, int], dict[int, int], Pairs]:
-        """The first row of each typing, rows typed as an earlier one (row → that row), candidate pairs of the first."""
-        keys = NgramKeys(self.ngram) if self.near == "ngram" else MinHashKeys()
-        index = CandidateIndex(keys if self.near != "none" else None)
         first_of: dict[int, int] = {}
-        exact: dict[int, int] = {}
+        exact: dict[int, int] = {}  # rows typed as an earlier one, with that row
+        index = CandidateIndex(NgramKeys(self.ngram) if self.near == "ngram" else MinHashKeys())
         for row, problem in enumerate(stage.problems(f"{stage.name}: reading")):
             text = normalize(problem.question)
-            first = first_of.setdefault(text.exact, row)
+            first = first_of.setdefault(text.typing, row)
             if first != row:
                 exact[row] = first
-            else:
+            elif self.near != "none":
                 index.add(row, text)
-        return first_of, exact, index.pairs()
+        pairs = index.pairs()
+        near = self._decide(stage, pairs)
+        # A row typed as a dropped one is a duplicate of the one that is kept.
+        duplicates = near | {row: near.get(first, Duplicate(first, 1.0, "exact")) for row, first in exact.items()}
+        return Found({row: key for key, row in first_of.items() if row not in near}, duplicates, len(pairs))
 
     def _decide(self, stage: Stage, pairs: Pairs) -> dict[int, Duplicate]:
         if not len(pairs):
             return {}
         wanted = np.zeros(stage.total, dtype=np.bool_)
         wanted[pairs.ravel()] = True
-        texts: dict[int, NormalizedText] = {}
+        texts: dict[int, tuple[NormalizedText, Any]] = {}
         for row, problem in enumerate(stage.problems(f"{stage.name}: comparing")):
             if wanted[row]:
-                texts[row] = normalize(problem.question)
+                texts[row] = normalize(problem.question), problem.reference
         duplicates: dict[int, Duplicate] = {}
         for earlier, later in pairs.tolist():  # sorted by the later row, so that the earlier one is decided
             if later in duplicates:
                 continue
             kept = duplicates[earlier].row if earlier in duplicates else earlier
-            found = self._compare(kept, texts[kept], texts[later])
-            if found is not None:
-                duplicates[later] = found
+            (first, answer), (second, other) = texts[kept], texts[later]
+            if alike(first, second, self.similarity) and same_answer(answer, other):
+                share = overlap(first.tokens, second.tokens) / max(len(first.tokens), len(second.tokens))
+                duplicates[later] = Duplicate(kept, share, "near")
         return duplicates
 
-    def _compare(self, row: int, first: NormalizedText, second: NormalizedText) -> Duplicate | None:
-        if same_typing(first, second):
-            return Duplicate(row, 1.0, "exact")
-        if self.near == "none" or not same_question(first, second, self.similarity):
-            return None
-        return Duplicate(row, overlap(first.tokens, second.tokens) / max(len(first.tokens), len(second.tokens)), "near")
+
+def same_answer(first: Any, second: Any) -> bool:
+    """Whether two references are equal: as text, or proved by the math verifier. Tests of programs always count as
+    equal."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return True
+    one, other = str(first), str(second)
+    if collapsed(fold(one)) == collapsed(fold(other)):
+        return True
+    return verify(one, rf"\boxed{{{other}}}").status is Status.CORRECT
 
 
 class Original(NamedTuple):

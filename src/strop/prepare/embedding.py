@@ -19,7 +19,6 @@ from strop.prepare.text import normalize
 
 BLOCK = 2048  # rows of the similarity matrix that exist at once
 LACKS = ("missing_keys", "mismatched_keys")
-COMPARED = 2  # raise it when the same settings would keep other problems
 
 
 class DeduplicateByEmbedding(Step):
@@ -39,10 +38,6 @@ class DeduplicateByEmbedding(Step):
     same_numbers: bool = True
     max_tokens: Annotated[int, Field(ge=8)] = 512
     batch: Annotated[int, Field(ge=1)] = 32
-
-    def identity(self) -> dict[str, Any]:
-        """With how questions are compared, which was otherwise once."""
-        return super().identity() | {"compared": COMPARED}
 
     def run(self, stage: Stage) -> None:
         """Encode, compare, write.

@@ -113,7 +113,7 @@ def _written(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-FORMAT = 3  # raise it when the same configuration would make other files
+FORMAT = 4  # raise it when the same configuration would make other files
 MARKER = "prepare.json"
 PARTIAL = ".partial"
 
