@@ -14,7 +14,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError
 from strop.model.files import export
-from strop.prepare.embedding import TextEncoder
+from strop.prepare.deduplicate import TextEncoder
 from strop.prepare.filters import count_tokens
 
 
@@ -141,6 +141,6 @@ def test_a_model_that_embeds_says_nothing(tmp_path: Path) -> None:
     weights = load_file(tmp_path / "encoder" / "model.safetensors")
     weights["model.of_no_use.weight"] = weights["model.norm.weight"].clone()  # transformers' table would list it
     save_file(weights, tmp_path / "encoder" / "model.safetensors", {"format": "pt"})
-    code = f"from strop.prepare.embedding import TextEncoder; TextEncoder({str(tmp_path / 'encoder')!r}, 64)"
+    code = f"from strop.prepare.deduplicate import TextEncoder; TextEncoder({str(tmp_path / 'encoder')!r}, 64)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
