@@ -104,6 +104,6 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{key}: {complaint(first)}" if key else complaint(first)
 
 
-def example() -> str:
+def example_config() -> str:
     """A commented configuration with every step, to edit."""
     return Path(__file__).with_name("example.toml").read_text(encoding="utf-8")
