@@ -54,9 +54,9 @@ def prepare(
     from strop.base.types import InputError
 
     if example:
-        from strop.prepare.config import EXAMPLE
+        from strop.prepare.config import example_config
 
-        print(EXAMPLE, end="")
+        print(example_config(), end="")
         return
     if config is None:
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")

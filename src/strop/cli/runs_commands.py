@@ -119,9 +119,7 @@ def rename_run(
 
 @runs_app.command("delete", short_help="Delete runs and their folders.")
 def delete_runs(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Run folders.", autocompletion=run_folders)
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.", autocompletion=run_folders)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs with all that is in their folders, after asking. One that is going on is refused."""
