@@ -26,8 +26,7 @@ with atheris.instrument_imports(include=["strop"]):
     from strop_verify.math.expressions import TooMuch
     from strop_verify.math.grammar import Reading
     from strop_verify.math.prose import Finder
-    from strop_verify.sandbox.guest.codec import CodecError, decode, encode
-    from strop_verify.sandbox.guest.frames import FrameError, FrameReader
+    from strop_verify.sandbox.guest.wire import CodecError, FrameError, FrameReader, decode, encode
 
 SECONDS_AN_INPUT = 2.0
 WHERE = ("boxed", "answer_tag", "last_number", "any")

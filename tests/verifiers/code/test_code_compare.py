@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strop_verify.code.calls import matches
 from strop_verify.code.stdio import difference
-from strop_verify.sandbox.guest.codec import encode
+from strop_verify.sandbox.guest.wire import encode
 
 
 @pytest.mark.parametrize(

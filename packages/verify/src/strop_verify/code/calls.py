@@ -12,7 +12,7 @@ from typing import Any
 
 from strop_verify.code.outcome import Outcome, ProgramSettings, Tally, outcome_of
 from strop_verify.code.tests import Tests
-from strop_verify.sandbox.guest.codec import MAX_DEPTH, CodecError, encode
+from strop_verify.sandbox.guest.wire import MAX_DEPTH, CodecError, encode
 from strop_verify.sandbox.limits import Kind
 from strop_verify.sandbox.pool import Slot
 from strop_verify.sandbox.process import WATCH_SECONDS, SandboxProcess, pump, send

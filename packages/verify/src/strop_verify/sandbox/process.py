@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strop_verify.child_process import signal_name
-from strop_verify.sandbox.guest.frames import FrameError, FrameReader, frame
+from strop_verify.sandbox.guest.wire import FrameError, FrameReader, frame
 from strop_verify.sandbox.launchers import Launcher
 from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
 
