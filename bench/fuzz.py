@@ -19,7 +19,7 @@ from collections.abc import Callable
 import atheris
 
 with atheris.instrument_imports(include=["strop"]):
-    from strop_verify.code.stdio import difference
+    from strop_verify.code.runners import difference
     from strop_verify.extract import extract_answer
     from strop_verify.math.bounds import Bounds
     from strop_verify.math.compare import Rules, compare_readings

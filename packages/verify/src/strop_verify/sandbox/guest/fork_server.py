@@ -69,15 +69,6 @@ def main() -> Work:
             _end(groups)
 
 
-def single() -> Work:
-    """Make this very process, which bubblewrap has isolated already, the first one of a sandbox."""
-    _raise_stack_limit()
-    values, request, descriptors = json.loads(sys.argv[3])
-    config = isolate.Config({**values, "mode": "none"})
-    _prepare(config)
-    return _first_process(config, request, descriptors)
-
-
 def _prepare(config: isolate.Config) -> None:
     """What every sandbox process needs, made once."""
     os.environ.clear()
