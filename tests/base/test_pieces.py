@@ -28,10 +28,10 @@ from strop.environments.source import FromEnvironment
 from strop.environments.tools import Search
 from strop.model.settings import ModelSettings
 from strop.prepare.decontaminate import Decontaminate
+from strop.prepare.deduplicate import DeduplicateByEmbedding
 from strop.prepare.difficulty import Difficulty
-from strop.prepare.embedding import DeduplicateByEmbedding
+from strop.prepare.filters import ReferenceSolutions
 from strop.prepare.judges import Judges
-from strop.prepare.reference_solutions import ReferenceSolutions
 from strop.prepare.sources import Source
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain, WeightedSum

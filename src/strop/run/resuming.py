@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from strop.base.text import counted
 from strop.base.types import InputError
-from strop.base.view import View, counted
+from strop.base.view import View
 from strop.config.edits import differing
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
