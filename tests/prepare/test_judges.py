@@ -16,8 +16,7 @@ from tests.prepare.working import Outcome, questions, run, write_lines
 
 from strop.base.types import InputError
 from strop.base.view import SilentView, Values
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
 from strop.prepare.judges import read_vote

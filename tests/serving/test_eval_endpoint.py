@@ -17,9 +17,7 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
-from strop.engines.endpoint import client
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer, read_said
+from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer, client, read_reply
 from strop.engines.protocol import Request, Sampling
 from strop.model.files import export
 from strop.serving import ServeLimits
@@ -215,11 +213,11 @@ def test_the_engine_counts_what_it_asks_for(served: Running) -> None:
 
 def test_answers_of_other_servers_are_read() -> None:
     message = {"content": "4", "reasoning_content": "2 and 2"}
-    said = read_said({"choices": [{"message": message, "finish_reason": "length"}]})
+    said = read_reply({"choices": [{"message": message, "finish_reason": "length"}]})
     assert (said.text, said.finish_reason, said.completion_tokens) == ("<think>2 and 2</think>4", "length", 0)
-    empty = read_said({"choices": [{"message": {"content": None}, "finish_reason": "content_filter"}], "usage": None})
+    empty = read_reply({"choices": [{"message": {"content": None}, "finish_reason": "content_filter"}], "usage": None})
     assert (empty.text, empty.finish_reason) == ("", "stop")
     others: list[Any] = [{}, {"choices": []}, [], {"choices": [{"text": 5}]}]
     for broken in others:
         with pytest.raises((ValueError, LookupError, TypeError)):
-            read_said(broken)
+            read_reply(broken)

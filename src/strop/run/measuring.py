@@ -31,8 +31,7 @@ from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Seen, build_dataset, load_data, never_seen, no_instruction
 from strop.data.source import question_digest
 from strop.data.templates import Auto, PromptTemplate
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
 from strop.environments.base import Environment
 from strop.environments.responder import Play
