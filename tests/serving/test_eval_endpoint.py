@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
-from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer, client, read_reply
+from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer, read_reply
 from strop.engines.protocol import Request, Sampling
 from strop.model.files import export
 from strop.serving import ServeLimits
@@ -108,7 +108,7 @@ def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, m
 def test_while_an_endpoint_does_not_answer_the_terminal_says_so(
     tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "TOLD_AFTER", 0.0)
+    monkeypatch.setattr("strop.engines.endpoint.TOLD_AFTER", 0.0)
     monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.2)
     dead = ("--endpoint", "http://127.0.0.1:9/v1", "--benchmark", str(problems), "--set", "verifier=ExactMatch")
     done = CliRunner().invoke(app, ["eval", "tiny", *dead, "--out", str(tmp_path / "out"), "--plain"])

@@ -18,7 +18,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from pydantic import Field, field_validator
 
 from strop.base.pieces import Settings
 from strop.base.seeds import derive
+from strop.base.text import duration
 from strop.base.types import (
     Completion,
     FinishReason,
@@ -38,7 +39,6 @@ from strop.base.types import (
     VersionSpan,
     first_line,
 )
-from strop.base.view import duration
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
 
 if TYPE_CHECKING:
@@ -271,6 +271,14 @@ def _retry_after(value: str) -> float | None:
     return min(max(seconds, 0.0), LONGEST_PAUSE) if math.isfinite(seconds) else None
 
 
+async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks other than the present one, and wait for their ends, whatever these are."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 # ---------------------------------------------------------------------- as an engine
 
 
@@ -390,13 +398,13 @@ class EndpointEngine:
     def close(self) -> None:
         """Forget what was asked: no request is sent again, those on their way are dropped."""
         if not self._loop.is_closed():
-            tasks = {*self._tasks, *asyncio.all_tasks(self._loop)}
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._client.close())
+            self._loop.run_until_complete(self._end())
             self._loop.close()
         self._tasks = {}
+
+    async def _end(self) -> None:
+        await cancelled({*self._tasks, *asyncio.all_tasks()})
+        await self._client.close()
 
     async def _ask(self, path: str, body: dict[str, Any]) -> EndpointReply:
         async with self._slots:

@@ -20,6 +20,7 @@ from strop.engines.endpoint import (
     EndpointReply,
     NoChatTemplate,
     NoRoom,
+    cancelled,
 )
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 
@@ -213,13 +214,14 @@ class _Polling:
 
     def close(self) -> None:
         """Drop the requests that are left, and close the journal."""
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        clients = (client.close() for client in self._clients)
-        self._loop.run_until_complete(asyncio.gather(*tasks, *clients, return_exceptions=True))
+        self._loop.run_until_complete(self._end())
         self._loop.close()
         self._journal.close()
+
+    async def _end(self) -> None:
+        await cancelled(asyncio.all_tasks())
+        for client in self._clients:
+            await client.close()
 
     def costs(self) -> dict[str, Any]:
         """Votes, tokens and dollars, including those before a kill."""
