@@ -27,10 +27,18 @@ from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.files import byte_tokenizer
-from strop.run import fine_tuning, measuring, preflight, resuming, sft_config
+from strop.run import fine_tuning, measuring, resuming, sft_config
 from strop.run.folder import RunFolder
 from strop.run.measuring import BenchmarkPlan, evaluate_model, measure, problems_of
-from strop.run.models import ModelSetup, NamedModel, configure, export_checkpoint, parse_models
+from strop.run.models import (
+    ModelSetup,
+    NamedModel,
+    configure,
+    export_checkpoint,
+    parse_model,
+    parse_models,
+    refuse_without_problems,
+)
 from strop.run.run import resume, train
 from strop.run.trained_on import questions_of, trained_before
 
@@ -137,7 +145,7 @@ def test_a_run_is_asked_other_problems_whatever_it_measured_while_it_trained(tmp
     config = small_config(*from_file(Path(exam), "data.held_out={count=1}", f'evaluation.benchmarks=["{exam}"]'))
     RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
     (tmp_path / "run" / "model").mkdir()
-    preflight.measuring(place, sets=[f"data.source={exam}"])
+    refuse_without_problems(NamedModel(place, place), None, [f"data.source={exam}"])
     assert len(problems_of(configure(place, source=exam), TOKENIZER, SilentView())[0]) == 3
     notes = Notes()
     problems_of(configure(place, sets=["data.held_out=none"]), TOKENIZER, notes)
@@ -456,12 +464,12 @@ def test_a_model_without_a_training_run_is_asked_only_what_is_named(run: Path, t
     fine_tuning.train(tuned, tmp_path / "sft", SilentView())
     for place in (str(tmp_path / "sft"), f"ours={tmp_path / 'sft'}", f"{tmp_path / 'sft'}@1", str(run / "model")):
         with pytest.raises(InputError, match="held out no problems") as refused:
-            preflight.measuring(place)
+            refuse_without_problems(parse_model(place), None, ())
         assert str(refused.value).endswith(f"strop eval {run}") == (place == str(run / "model"))
-        preflight.measuring(place, recipe="grpo")
-        preflight.measuring(place, sets=["data.source=chain_sum"])
-    preflight.measuring(str(run))
-    preflight.measuring("embedded")  # which learned the recipe's sums
+        refuse_without_problems(parse_model(place), "grpo", ())
+        refuse_without_problems(parse_model(place), None, ["data.source=chain_sum"])
+    refuse_without_problems(parse_model(str(run)), None, ())
+    refuse_without_problems(parse_model("embedded"), None, ())  # which learned the recipe's sums
 
 
 def test_a_run_without_a_record_says_so(run: Path) -> None:

@@ -122,13 +122,12 @@ def evaluate(
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
     chosen = protocols.changed(base, samples, _parts(metric), measured)
-    if endpoint is None:
-        from strop.run import preflight
+    from strop.run.models import parse_models, usable
 
+    if endpoint is None:
         for model in models:
-            preflight.using(model, recipe, sets)
+            usable(model, recipe, sets)
     from strop.run.measuring import BenchmarkPlan, measure
-    from strop.run.models import parse_models
 
     folder = out if out is not None else free_folder("eval")
     named = parse_models(models)
@@ -196,14 +195,12 @@ def _on_own_problems(
 
     if samples is not None and not (samples.isdecimal() and int(samples) > 0):
         raise InputError(f"--samples {samples}: must be a number of at least 1 (NAME=N is for --benchmark)")
-    from strop.run import preflight
+    from strop.run.models import refuse_without_problems, usable
 
-    preflight.measuring(model, recipe, sets)  # before torch takes its seconds to load
+    named, setup = usable(model, recipe, sets, limit=limit, reads_problems=True)
+    refuse_without_problems(named, recipe, sets)
     from strop.run.measuring import evaluate_model
-    from strop.run.models import configure, parse_model
 
-    named = parse_model(model)
-    setup = configure(named, recipe, sets, limit=limit)
     count = DEFAULT_SAMPLES if samples is None else int(samples)
     with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
         found = evaluate_model(setup, count, view, named, seed)

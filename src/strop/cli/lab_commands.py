@@ -437,16 +437,19 @@ def _remember(target: str | None, sets: list[str], gib: float, as_json: bool) ->
     from strop.base.machine import GIB
     from strop.base.types import InputError
     from strop.recipes.resolve import resolve
-    from strop.run.memory import fitting, need_of
-    from strop.run.preflight import named
+    from strop.run.checks import of_names
+    from strop.run.finding import refuse
+    from strop.run.memory import WAYS_OUT, fitting, need_of
 
     if target is None:
         raise InputError(f"--memory {gib:g}: give a recipe or a file whose model is looked at")
     config = resolve(target, sets)
-    named(config)
+    refuse(one for one in of_names(config, reads_problems=False) if one.subject == "model")
     room = int(gib * GIB)
-    line = fitting(config, "cuda", room)
-    show(as_json, {"room_bytes": room, "needed_bytes": need_of(config, "cuda", room)}, lambda: print(line))
+    need = need_of(config, "cuda", room)
+    found = fitting(need, room, WAYS_OUT)
+    refuse([found])
+    show(as_json, {"room_bytes": room, "needed_bytes": need}, lambda: print(f"memory: {found.line}"))
 
 
 def _print_plans(value: dict[str, Any]) -> None:
