@@ -107,8 +107,8 @@ def of_names(config: RunConfig, trains: bool = True, reads_problems: bool = True
             f"{config.recipe} names no model: train one of yours with --set model.path=FOLDER|HUB-NAME, or see the "
             f"recipe at work on a small one that is made on the spot: strop train {config.recipe} --tiny",
         )  # fmt: skip
-    yield from of_model_named(config.model, config.device)
     yield from _engine(config, trains)
+    yield from of_model_named(config.model, config.device)
     if trains:
         yield from _packages(config)
         yield from _files(config)
