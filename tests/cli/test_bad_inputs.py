@@ -56,8 +56,6 @@ FILES = {
     "judge/config.json": '{"architectures": ["Qwen3ForSequenceClassification"]}',
     "judge/tokenizer.json": "{}",
     "judge/model.safetensors": "",
-    "huge/config.json": '{"dtype": "bfloat16"}',
-    "huge/tokenizer.json": "{}",
     "run/run.json": '{"format": 2, "id": "0"}',
     "run/config.json": '{"recipe": "x"}',
     "future/run.json": '{"format": 99}',

@@ -140,8 +140,8 @@ def pass_rates(
     strop data pass-rates runs/grpo --to 0.1
     strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
+    from strop.base.text import counted
     from strop.base.types import InputError
-    from strop.base.view import counted
     from strop.data.history import PassRateBetween, add_up
     from strop.run.folder import near_run
 

@@ -453,7 +453,7 @@ def _remember(target: str | None, sets: list[str], gib: float, as_json: bool) ->
 
 
 def _print_plans(value: dict[str, Any]) -> None:
-    from strop.base.view import number, percent
+    from strop.base.text import number, percent
     from strop.lab.planning.costs import DEFAULTS_ARE
 
     measured = value.get("measured")
@@ -478,7 +478,7 @@ COLUMNS = ("", "split", "s/update", "bound", "idle gen", "idle train", "tokens/s
 
 
 def _row(row: dict[str, Any]) -> list[str]:
-    from strop.base.view import number
+    from strop.base.text import number
 
     setup = row["setup"]
     return [

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from strop.base.seeds import permutation
+from strop.base.text import counted
 from strop.base.types import InputError, IntArray, Problem
-from strop.base.view import counted
 from strop.data.history import EARLIER, Visit, recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import problem_key, question_key

@@ -26,8 +26,9 @@ from typing import Any
 
 import strop
 from strop.base.files import read_json, replacing, write_json, write_text, writing
+from strop.base.text import counted, markdown_table
 from strop.base.types import InputError, Problem
-from strop.base.view import View, counted, markdown_table
+from strop.base.view import View
 from strop.data.columns import BrokenRow
 from strop.data.problem_table import FIELDS, ProblemWriter, count_rows, read_rows, to_columns
 from strop.prepare.config import PrepareConfig

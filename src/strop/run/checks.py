@@ -20,8 +20,8 @@ import numpy as np
 from strop.algorithms.rewards import LengthShaping
 from strop.base import machine, session
 from strop.base.imports import MAIN, not_allowed, refuse_absent
+from strop.base.text import counted, percent
 from strop.base.types import Completion, InputError, Problem, Verdict, VersionSpan
-from strop.base.view import counted, percent
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset

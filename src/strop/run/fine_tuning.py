@@ -24,8 +24,9 @@ from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import Metrics, plain, values
 from strop.base.seeds import derive
+from strop.base.text import counted
 from strop.base.types import InputError, Problem, first_line
-from strop.base.view import View, counted
+from strop.base.view import View
 from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
 from strop.data.record import PROBLEMS, ProblemRecord

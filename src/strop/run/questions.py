@@ -18,8 +18,9 @@ from transformers import PreTrainedTokenizerBase
 
 from strop import recipes
 from strop.base.hub import silence
+from strop.base.text import counted
 from strop.base.types import InputError
-from strop.base.view import View, counted
+from strop.base.view import View
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data.dataset import Data, Dataset, load_data

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from strop.base.imports import command
+from strop.base.text import counted
 from strop.base.types import InputError
-from strop.base.view import View, counted
+from strop.base.view import View
 from strop.config.edits import differing
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig

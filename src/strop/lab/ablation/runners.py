@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from strop.base.files import writing
 from strop.base.imports import require
+from strop.base.plain_view import PlainView
 from strop.base.types import InputError, StropError
-from strop.base.view import PlainView
 from strop.lab.ablation.manifest import FILE
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings

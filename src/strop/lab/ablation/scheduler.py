@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strop.base.interrupt import on_interrupt
+from strop.base.text import counted, duration, percent
 from strop.base.types import StropError
-from strop.base.view import View, counted, duration, percent
+from strop.base.view import View
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
 from strop.lab.ablation.runners import Ended, LocalRunner, RunJob, Runner, Running
 
