@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -435,8 +436,8 @@ def test_a_run_that_begins_with_a_fine_tuned_model_was_trained_on_its_demonstrat
     sets = ["data.source.count=20", "model.fresh=none", f"model.path={tmp_path / 'sft' / 'model'}"]
     sets += ["evaluation.every=none", f"evaluation.benchmarks=[{{name='{exam}', every=1}}]", "steps=1"]
     train(edit(small_config(), [*sets, "data.held_out=none"]), tmp_path / "run", notes)
-    assert [line for line in notes.lines if "no measure" in line] == [
-        "its model was trained on 5 of the 10 problems of exam, so that its pass rate there is no measure"
+    assert [re.findall(r"\d+ of the \d+ problems of \w+", line) for line in notes.lines if "no measure" in line] == [
+        ["5 of the 10 problems of exam"]
     ]
     models = parse_models([str(tmp_path / "run"), f"sft={tmp_path / 'sft'}", f"{tmp_path / 'run'}@1"])
     quick = changed(PLAIN, samples="1")
@@ -453,7 +454,7 @@ def test_a_benchmark_that_is_trained_on_is_told(run: Path, tmp_path: Path) -> No
     notes = Notes()
     sets = from_file(file, f'evaluation.benchmarks=[{{name="{file}"}}]')
     train(small_config(*sets), tmp_path / "run", notes)
-    assert "the run trains on 16 of the 24 problems of sums, so that its pass rate there is no measure" in notes.lines
+    assert any("the run trains on 16 of the 24 problems of sums" in line for line in notes.lines)
 
 
 def test_a_model_without_a_training_run_is_asked_only_what_is_named(run: Path, tmp_path: Path) -> None:

@@ -124,13 +124,13 @@ def evaluate(
     chosen = protocols.changed(base, samples, _parts(metric), measured)
     from strop.run.models import parse_models, usable
 
+    named = parse_models(models)
     if endpoint is None:
-        for model in models:
+        for model in named:
             usable(model, recipe, sets)
     from strop.run.measuring import BenchmarkPlan, measure
 
     folder = out if out is not None else free_folder("eval")
-    named = parse_models(models)
     plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, recipe, tuple(sets), endpoint)
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
     with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
@@ -195,9 +195,10 @@ def _on_own_problems(
 
     if samples is not None and not (samples.isdecimal() and int(samples) > 0):
         raise InputError(f"--samples {samples}: must be a number of at least 1 (NAME=N is for --benchmark)")
-    from strop.run.models import refuse_without_problems, usable
+    from strop.run.models import parse_model, refuse_without_problems, usable
 
-    named, setup = usable(model, recipe, sets, limit=limit, reads_problems=True)
+    named = parse_model(model)
+    setup = usable(named, recipe, sets, limit=limit, reads_problems=True)
     refuse_without_problems(named, recipe, sets)
     from strop.run.measuring import evaluate_model
 

@@ -50,10 +50,11 @@ def sample(
 
     if (prompt is None) == (source is None):
         raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
-    from strop.run.models import usable
+    from strop.run.models import parse_model, usable
 
     allow(imports, sets)
-    named, setup = usable(model, recipe, sets, source, path, limit, reads_problems=source is not None)
+    named = parse_model(model)
+    setup = usable(named, recipe, sets, source, path, limit, reads_problems=source is not None)
     from strop.run.answering import sample_model
 
     prompts = None if prompt is None else [prompt]
@@ -162,10 +163,10 @@ def serve(
 
     limits = ServeLimits(requests=max_requests, new_tokens=max_new_tokens)
     key = None if api_key_env is None else _key(api_key_env)
-    from strop.run.models import usable
+    from strop.run.models import parse_model, usable
 
     allow(imports, sets)
-    usable(model, recipe, sets)  # before torch takes its seconds to load
+    usable(parse_model(model), recipe, sets)  # before torch takes its seconds to load
     from strop.run import serve_model
 
     plan = serve_model.ServePlan(

@@ -184,7 +184,7 @@ def _show(preview: Callable[[View], list[Finding]], config: RunConfig | SftConfi
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
         findings = preview(SilentView() if as_json else view)
         refuse(findings)
-        note(findings, view)
+        note((one for one in findings if one.level != "ok" or not as_json), view)
         if not as_json:
             view.note("every setting: --dry-run --json")
 

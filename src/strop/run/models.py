@@ -188,8 +188,6 @@ def configure(
     own = holds_out(model.place) and recipe is None and not other
     named = base if base is not None else DEFAULT_RECIPE
     config = resolve(named, [*edits, *sets])
-    if run is None:
-        _refuse_unknown(place, config.model)
     if other and _held_out_elsewhere(config, resolve(named, edits)):
         config = resolve(named, [*edits, *sets, "data.held_out=none"])
     _refuse_limit_elsewhere(config, sets)
@@ -204,22 +202,23 @@ def as_measured(sets: Sequence[str]) -> tuple[str, ...]:
 
 
 def usable(
-    text: str, recipe: str | None = None, sets: Sequence[str] = (), source: str | None = None, path: str | None = None,
-    limit: int | None = None, *, reads_problems: bool = False,
-) -> tuple[NamedModel, ModelSetup]:  # fmt: skip
-    """The model that `text` names and its configuration, after the checks that need no torch.
+    model: NamedModel, recipe: str | None = None, sets: Sequence[str] = (), source: str | None = None,
+    path: str | None = None, limit: int | None = None, *, reads_problems: bool = False,
+) -> ModelSetup:  # fmt: skip
+    """The configuration of a model after the checks that need no torch.
 
     Args:
-        text, recipe, sets, source, path, limit: see `parse_model` and `configure`.
+        model, recipe, sets, source, path, limit: see `configure`.
         reads_problems: whether the problems of its configuration are used.
 
     Raises:
         InputError: the first error that the checks found.
     """
-    model = parse_model(text)
     setup = configure(model, recipe, sets, source, path, limit)
+    if setup.run is None:
+        _refuse_unknown(model.place, setup.config.model)
     refuse(findings(setup.config, trains=False, reads_problems=reads_problems))
-    return model, setup
+    return setup
 
 
 def refuse_without_problems(model: NamedModel, recipe: str | None, sets: Sequence[str]) -> None:
