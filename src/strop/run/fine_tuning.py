@@ -29,7 +29,7 @@ from strop.base.types import InputError, Problem, first_line
 from strop.base.view import View
 from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.source import question_digest
 from strop.data.templates import Auto
 from strop.model.device import pick_device

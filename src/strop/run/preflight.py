@@ -26,7 +26,7 @@ from strop.base.types import InputError
 from strop.config.edits import differing, explain
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
-from strop.data.mixture import Mixture
+from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling

@@ -15,7 +15,7 @@ from strop.base.view import View
 from strop.config.edits import differing
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
-from strop.data.record import ProblemRecord
+from strop.data.loading import ProblemRecord
 from strop.run import preflight, questions
 from strop.run.finding import Finding
 from strop.run.folder import RunFolder
