@@ -27,12 +27,11 @@ from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import EvaluationResult
 from strop.lab.scaling.curves import read_curve
 from strop.model.files import byte_tokenizer
-from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf, WorkerEvaluator
-from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
+from strop.orchestration.workers import Supervision, WorkerSpec
 from strop.run.assembly import assemble
 from strop.run.measuring import BenchmarkPlan, measure
 from strop.run.models import parse_models

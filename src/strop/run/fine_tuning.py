@@ -35,9 +35,9 @@ from strop.data.templates import Auto
 from strop.model.device import pick_device
 from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
-from strop.orchestration.connection import ControllerConnection, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup, serve
+from strop.orchestration.workers import ControllerConnection, WorkerSpec
 from strop.run.checks import large_adapters
 from strop.run.finding import Finding
 from strop.run.folder import RunFolder, check_free
