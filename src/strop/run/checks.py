@@ -23,9 +23,8 @@ from strop.base.imports import MAIN, not_allowed, refuse_absent
 from strop.base.text import counted, percent
 from strop.base.types import Completion, InputError, Problem, Verdict, VersionSpan
 from strop.config.schema import RunConfig, stage_configs
-from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset
-from strop.data.mixture import Mixture
+from strop.data.generators import Mixture, part_of
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource, question_key
 from strop.data.templates import Auto

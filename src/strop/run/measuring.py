@@ -28,7 +28,8 @@ from strop.base.view import SilentView, View
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, evaluation_sampling
-from strop.data.dataset import Data, Dataset, Seen, build_dataset, load_data, never_seen, no_instruction
+from strop.data.dataset import Data, Dataset
+from strop.data.loading import Seen, build_dataset, load_data, never_seen, no_instruction
 from strop.data.source import question_digest
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError

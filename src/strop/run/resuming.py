@@ -18,7 +18,7 @@ from strop.config.edits import differing
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
-from strop.data.record import ProblemRecord
+from strop.data.loading import ProblemRecord
 from strop.run.checks import of_names
 from strop.run.finding import Finding, refuse
 from strop.run.folder import RunFolder
