@@ -54,7 +54,6 @@ NEEDS = {
     r"device=cuda": "a GPU",
     r"sft .*trainers=": "processes for every rank: tests/run/test_fine_tuning.py",
     r"strop quickstart": "minutes: tests/run/test_quickstart.py",
-    r"ablate .*--ray": "a Ray cluster: tests/lab/ablation",
     r"loss=Unclipped": "the class that the reader has added to losses.py",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
-    from strop.lab.ablation.runners import Runner
     from strop.lab.scaling.study import Study
 
 
@@ -46,13 +44,6 @@ Folder = Annotated[
     Path | None, typer.Option("--out", metavar="FOLDER", help="Where all runs go; by default runs/ablate-RECIPE.")
 ]
 Jobs = Annotated[int, typer.Option(help="Runs side by side; on this machine the cores are shared out.", min=1)]
-OnRay = Annotated[bool, typer.Option("--ray", help="Make each run on a node of a Ray cluster.")]
-Address = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="With --ray: of a running cluster; else RAY_ADDRESS, else it starts one."),
-]
-Cpus = Annotated[float, typer.Option(help="With --ray: what each run reserves.", min=0.01)]
-Gpus = Annotated[int, typer.Option(help="With --ray: what each run reserves.", min=0)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would run, and end.")]
 Over = Annotated[XAxis, typer.Option("--x", help="What curves and fits are over.")]
 Level = Annotated[float, typer.Option(help="Of the intervals, above 0 and below 1.")]
@@ -75,10 +66,6 @@ def ablate(
     small: Tiny = False,
     out: Folder = None,
     jobs: Jobs = 1,
-    ray: OnRay = False,
-    address: Address = None,
-    cpus: Cpus = 1.0,
-    gpus: Gpus = 0,
     dry_run: DryRun = False,
     x: Over = "compute",
     level: Level = 0.9,
@@ -99,7 +86,6 @@ def ablate(
     strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
     strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
     strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
-    strop ablate scalerl --leave-one-out --seeds 0,1,2 --ray --jobs 12 --gpus 1
     strop ablate scalerl --leave-one-out --dry-run
     strop ablate show runs/ablate-scalerl
     """
@@ -110,7 +96,7 @@ def ablate(
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
     if target == SHOW:
-        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run, ray)):
+        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run)):
             raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
@@ -119,8 +105,6 @@ def ablate(
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
-    if not ray and (address is not None or cpus != 1.0 or gpus):
-        raise InputError("--address, --cpus and --gpus are of a Ray cluster; add --ray")
     allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
     wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, baseline)
@@ -133,8 +117,7 @@ def ablate(
     with viewing(plain, f"strop · ablate · {where}", stopped, to_stderr=True) as view:
         from strop.lab.ablation.scheduler import execute
 
-        with closing(_runner(ray, address, jobs, cpus, gpus)) as runner:
-            execute(where, manifest, view, jobs, imports, runner)
+        execute(where, manifest, view, jobs, imports)
     found = _show(where, x, level, margin, as_json)
     if found.failures:
         count = len(found.failures)
@@ -142,16 +125,6 @@ def ablate(
             f"strop: {count} of {len(found.manifest.runs)} runs failed; the same command tries again", file=sys.stderr
         )
         raise typer.Exit(1)
-
-
-def _runner(ray: bool, address: str | None, jobs: int, cpus: float, gpus: int) -> Runner:
-    if ray:
-        from strop.lab.ablation.runners import Needs, RayRunner
-
-        return RayRunner(address, jobs, Needs(cpus, gpus))
-    from strop.lab.ablation.runners import LocalRunner
-
-    return LocalRunner(jobs)
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
@@ -399,7 +372,7 @@ def plan(
             count = max(1, steps * setup.updates_per_step // each.updates_per_step)
             plans.append(simulate(each, seconds, drawn, count, seed))
             tell(len(plans))
-    value = {
+    value: dict[str, Any] = {
         "costs": seconds.model_dump(),
         "plans": [plan_values(each, seconds) for each in plans],
         "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
