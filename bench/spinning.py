@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strop.base.view import markdown_table
+from strop.base.text import markdown_table
 
 STEP = """
 import statistics, sys, time

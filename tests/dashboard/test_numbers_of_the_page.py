@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import strop.dashboard
-from strop.base.view import percent
+from strop.base.text import percent
 
 NODE = shutil.which("node")
 STATIC = Path(strop.dashboard.__file__).parent / "static"

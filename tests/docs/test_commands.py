@@ -35,7 +35,7 @@ from strop.cli import app, main
 from strop.lab.scaling import Sigmoid
 from strop.model.files import export
 from strop.model.policy import load_policy
-from strop.prepare.config import EXAMPLE, parse_config
+from strop.prepare.config import example_config, parse_config
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import training_charts
 from strop.run.run import train
@@ -217,7 +217,7 @@ def _problems() -> None:
         lines(f"benchmarks/{name}.jsonl", [{"question": f"{n}+2?", "answer": f"{mark}{n + 2}"} for n in range(3)])
     for name in ("curve.csv", "scalerl.csv", "dapo.csv"):
         write_curve(Path(name), drawn(truth().value(COMPUTE), seed=len(name)))
-    Path("prepare.toml").write_text(EXAMPLE.replace("count = 1000", "count = 4"))
+    Path("prepare.toml").write_text(example_config().replace("count = 1000", "count = 4"))
 
 
 def _stories(count: int) -> list[dict[str, object]]:

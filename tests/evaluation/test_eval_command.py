@@ -16,8 +16,8 @@ from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.config.schema import evaluation_sampling
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import load_data
+from strop.data.generators import ChainSum
+from strop.data.loading import load_data
 from strop.data.templates import Auto
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid

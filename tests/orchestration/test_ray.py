@@ -23,10 +23,9 @@ from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.types import StropError
 from strop.base.view import SilentView
-from strop.orchestration.connection import WorkerHandle, WorkerSpec, end
-from strop.orchestration.fleet import Supervision
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
+from strop.orchestration.workers import Supervision, WorkerHandle, WorkerSpec, end
 from strop.run.run import resume, train
 from strop.run.watchdog import descendants
 from strop.training import checkpoint
@@ -200,31 +199,6 @@ class Nodes(SilentView):
                     self.of_actors.update(row["bundles_to_node_id"].values())
 
 
-def test_a_cluster_of_our_own_leaves_no_session_folder(tmp_path: Path) -> None:
-    code = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "from strop.orchestration.ray_workers import RayWorkers\n"
-        "from strop.orchestration.settings import RaySettings\n"
-        "workers = RayWorkers(RaySettings(), 1)\n"
-        "workers.connect()\n"
-        "print(workers._session, flush=True)\n"
-        "assert workers._session.is_dir()\n"
-        "os._exit(0) if sys.argv[1:] else workers.close()\n"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-
-    def session(*arguments: str) -> Path:
-        command = [sys.executable, "-c", code, *arguments]
-        return Path(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip())
-
-    killed = session("without an end")
-    assert killed.is_dir()
-    ended = session()  # which also removes what the killed one left
-    assert not ended.exists() and not killed.exists()
-
-
-@pytest.mark.slow
 def test_a_killed_driver_leaves_no_process_of_its_cluster(tmp_path: Path) -> None:
     driver, left = driver_of_its_own_cluster(tmp_path / "run")
     driver.kill()

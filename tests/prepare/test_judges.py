@@ -120,8 +120,11 @@ def test_problems_need_enough_valid_votes(tmp_path: Path) -> None:
 
 
 def test_where_no_vote_can_be_read_the_error_says_so_and_shows_one(tmp_path: Path) -> None:
-    with serving(judging) as server, pytest.raises(
-        InputError, match=r"no vote could be read: 2\); 4 of 4 votes could not be read, such as 'I cannot say\.'"
+    with (
+        serving(judging) as server,
+        pytest.raises(
+            InputError, match=r"no vote could be read: 2\); 4 of 4 votes could not be read, such as 'I cannot say\.'"
+        ),
     ):
         judged(tmp_path, questions("odd 1", "odd 2"), [server.url], votes=2, threshold=1)
 

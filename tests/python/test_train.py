@@ -21,7 +21,7 @@ from strop.base import session
 from strop.base.types import InputError, Problem, Verdict
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 from strop.environments.base import Environment, Session
 from strop.python.train import train
 from strop.run import preflight

@@ -5,7 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from strop.base.view import Pace, PlainView, SilentView, View, counted, describe_step, duration
+from strop.base.plain_view import Pace, PlainView, describe_step
+from strop.base.text import counted, duration
+from strop.base.view import SilentView, View
 from strop.report.console import LiveView, open_view, sparkline
 
 STEP = {

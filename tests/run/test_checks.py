@@ -18,7 +18,7 @@ from strop import recipes
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.data.dataset import load_data
+from strop.data.loading import load_data
 from strop.engines.protocol import Sampling
 from strop.evaluation.evaluate import ProblemSet
 from strop.evaluation.result import EvaluationResult

@@ -17,10 +17,8 @@ from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
 from strop.config.parse import edit
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import load_data
-from strop.data.mixture import Mixture
-from strop.data.record import ProblemRecord
+from strop.data.generators import ChainSum, Mixture
+from strop.data.loading import ProblemRecord, load_data
 from strop.data.rows import JsonLines
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest

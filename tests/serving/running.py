@@ -14,9 +14,10 @@ from tests.engines.runs import run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import Completion, IntArray
-from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.serving import ServeLimits
+from strop.serving.driver import ServedEngine
 from strop.serving.http import listen
 from strop.serving.server import Log, ModelServer, Served
 
@@ -29,7 +30,7 @@ class Running:
     """An endpoint, and a client of it."""
 
     server: ModelServer
-    engine: Engine
+    engine: ServedEngine
     url: str
     client: httpx.Client
 
@@ -71,7 +72,7 @@ def endpoint(
     limits: ServeLimits | None = None,
     log: Log | None = None,
     template: bool = True,
-    engine: Engine | None = None,
+    engine: ServedEngine | None = None,
     template_arguments: Mapping[str, Any] | None = None,
     name: str = "tiny",
 ) -> Iterator[Running]:
@@ -95,6 +96,6 @@ def ids_of(text: str) -> IntArray:
 
 
 def directly(text: str, seed: int, n: int = 1, **sampling: Any) -> list[Completion]:
-    """What an engine of its own gives without any HTTP."""
+    """The completions of another engine without any HTTP."""
     found = run(tiny_engine(), [Request("r", ids_of(text), Sampling.model_validate(sampling), seed, n)])
     return [found["r", index] for index in range(n)]

@@ -46,8 +46,20 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measure(problems: Path, out: Path, *arguments: str) -> dict[str, Any]:
     done = CliRunner().invoke(
-        app, ["eval", "--benchmark", str(problems), "--out", str(out), "--json",
-         "--set", "verifier=ExactMatch", "--set", "sampling.max_new_tokens=20", *arguments]
+        app,
+        [
+            "eval",
+            "--benchmark",
+            str(problems),
+            "--out",
+            str(out),
+            "--json",
+            "--set",
+            "verifier=ExactMatch",
+            "--set",
+            "sampling.max_new_tokens=20",
+            *arguments,
+        ],
     )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception

@@ -2,7 +2,7 @@
 
 Needs the command of its package in an environment of its own, named by STROP_LM_EVAL (or `lm_eval` on the path):
 
-    python -m venv lm && lm/bin/pip install "lm_eval[api]"
+    python -m venv lm && lm/bin/pip install "lm_eval[api]" transformers
     STROP_LM_EVAL=lm/bin/lm_eval make test-all ARGS="-k lm_eval"
 """
 
@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 from tests.serving.running import Running, directly, endpoint, ids_of
-from tests.tiny import tiny_qwen3
+from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.model.policy import PackedInputs
 
 COMMAND = os.environ.get("STROP_LM_EVAL") or shutil.which("lm_eval")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(COMMAND is None, reason='needs lm-evaluation-harness, pip install "lm_eval[api]"'),
+    pytest.mark.skipif(COMMAND is None, reason='needs lm-evaluation-harness, pip install "lm_eval[api]" transformers'),
 ]
 
 ROWS = [
@@ -60,11 +60,13 @@ def harness(folder: Path, running: Running, model: str, path: str, tasks: str, *
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     for name, text in (("generate", GENERATE), ("choice", CHOICE)):
         (folder / f"{name}.yaml").write_text(text + COMMON.format(data=data))
+    byte_tokenizer(chat=True).save_pretrained(folder / "tokenizer")
     out = folder / f"out-{model}"
     assert COMMAND is not None
     command = [
         COMMAND, "run", "--model", model, "--model_args",
-        f"model=tiny,base_url={running.url}{path},max_length=512,num_concurrent=3", "--tasks", tasks,
+        f"model=tiny,base_url={running.url}{path},max_length=512,num_concurrent=3,tokenizer={folder / 'tokenizer'}",
+        "--tasks", tasks,
         "--include_path", str(folder), "--output_path", str(out), "--log_samples", *more,
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

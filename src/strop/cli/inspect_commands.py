@@ -34,7 +34,7 @@ recipes_app = typer.Typer(
     strop recipes show scalerl
     strop recipes diff grpo dapo
     strop recipes show grpo --set data.source=gsm8k --set data.path=train.jsonl
-    """
+    """,
 )
 
 
@@ -128,9 +128,7 @@ def doctor(
     sets: Sets = [],  # noqa: B006  (typer copies it)
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
-    ask: Annotated[
-        int, typer.Option("--ask", metavar="N", help="Ask the model N problems: how it begins.", min=0)
-    ] = 0,
+    ask: Annotated[int, typer.Option("--ask", metavar="N", help="Ask the model N problems: how it begins.", min=0)] = 0,
     gpu: Annotated[bool, typer.Option("--gpu", help="Look only at torch, driver, GPUs, NCCL and vLLM.")] = False,
     as_json: Json = False,
 ) -> None:

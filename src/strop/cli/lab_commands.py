@@ -413,7 +413,7 @@ def _show_memory(config: RunConfig, gib: float, as_json: bool) -> None:
 
 
 def _print_plans(value: dict[str, Any]) -> None:
-    from strop.base.view import number
+    from strop.base.text import number
     from strop.lab.planning.costs import DEFAULTS_ARE
 
     known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
@@ -430,7 +430,7 @@ COLUMNS = ("", "split", "s/update", "bound", "idle gen", "idle train", "tokens/s
 
 
 def _row(row: dict[str, Any]) -> list[str]:
-    from strop.base.view import number
+    from strop.base.text import number
 
     setup = row["setup"]
     return [

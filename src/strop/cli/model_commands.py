@@ -129,14 +129,10 @@ KeyEnv = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let others reach it without a key.")]
 Requests = Annotated[int, typer.Option(help="Requests open at once; further ones get 429.", min=1)]
-Samples = Annotated[int, typer.Option(help="Completions of one request, prompts times n.", min=1)]
 Tokens = Annotated[
     int | None,
     typer.Option("--max-new-tokens", help="Of a completion; by default what the context has room for.", min=1),
 ]
-Body = Annotated[int, typer.Option("--max-body", metavar="BYTES", help="Of a request's body.", min=1024)]
-Seconds = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Of a whole request.", min=0.1)]
-Grace = Annotated[float, typer.Option(help="Seconds that open requests may still take at the end.", min=0)]
 Log = Annotated[bool, typer.Option("--access-log", help="A line on standard error for every request.")]
 
 
@@ -147,11 +143,7 @@ def serve(
     api_key_env: KeyEnv = None,
     insecure: Insecure = False,
     max_requests: Requests = 256,
-    max_samples: Samples = 128,
     max_new_tokens: Tokens = None,
-    max_body: Body = 8 * 2**20,
-    timeout: Seconds = 600.0,
-    grace: Grace = 30.0,
     access_log: Log = False,
     recipe: Recipe = None,
     sets: Sets = [],  # noqa: B006
@@ -172,14 +164,7 @@ def serve(
     """
     from strop.serving import ServeLimits
 
-    limits = ServeLimits(
-        body_bytes=max_body,
-        requests=max_requests,
-        samples=max_samples,
-        new_tokens=max_new_tokens,
-        seconds=timeout,
-        grace=grace,
-    )
+    limits = ServeLimits(requests=max_requests, new_tokens=max_new_tokens)
     key = None if api_key_env is None else _key(api_key_env)
     from strop.run import preflight
 

@@ -49,7 +49,6 @@ def setting_keys(incomplete: str) -> list[str]:
 INTERRUPTED = 130
 
 
-
 def _from_files(sets: list[str]) -> list[str]:
     """What `--set` was given, the settings of a file (`@changes.toml`) in its place."""
     if not any(text.startswith("@") for text in sets):
@@ -100,9 +99,7 @@ Out = Annotated[
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A run folder, a model folder, or a hub name; RUN@STEP is a checkpoint.")
 ]
-Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)
-]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
 Checkpoint = Annotated[
     str,
     typer.Argument(metavar="RUN", help="A run folder; RUN@STEP is a checkpoint.", autocompletion=run_folders),
@@ -139,9 +136,7 @@ def from_here() -> None:
 
 
 @contextmanager
-def viewing(
-    plain: bool, title: str, on_interrupt: str | Callable[[], str], to_stderr: bool = False
-) -> Iterator[View]:
+def viewing(plain: bool, title: str, on_interrupt: str | Callable[[], str], to_stderr: bool = False) -> Iterator[View]:
     """A view that is closed whatever happens; a Ctrl-C that nobody met ends with `on_interrupt` and exit code 130."""
     from strop.report.console import open_view
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 from strop.base.imports import command
-from strop.base.view import amount, duration, percent
+from strop.base.text import amount, duration, percent
 from strop.cli.options import print_table
 from strop.report.figures.training import plot_run
 from strop.report.runs import interval_suffix, read_runs

@@ -119,9 +119,7 @@ def rename_run(
 
 @runs_app.command("delete", short_help="Delete runs and their folders.")
 def delete_runs(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Run folders.", autocompletion=run_folders)
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.", autocompletion=run_folders)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs with all that is in their folders, after asking. One that is going on is refused."""
@@ -154,7 +152,7 @@ def _day_and_time(began: str) -> str:
 
 
 def _row(run: ListedRun) -> list[str]:
-    from strop.base.view import percent
+    from strop.base.text import percent
 
     began, size = _day_and_time(run.began), f"{run.size / 2**20:,.0f} MiB"
     found = run.status
@@ -167,7 +165,7 @@ def _row(run: ListedRun) -> list[str]:
 
 def _held_out(found: RunStatus) -> str:
     """The held-out pass rate with its sampling, and with its step where that is not the last one."""
-    from strop.base.view import percent
+    from strop.base.text import percent
 
     if found.held_out_pass_rate is None:
         return "-"
@@ -303,7 +301,7 @@ def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
 
 def lines(found: RunStatus) -> list[str]:
     """The state in a few lines; what the folder does not say is left out."""
-    from strop.base.view import duration, number, percent
+    from strop.base.text import duration, number, percent
 
     said = f": {found.explanation}" if found.explanation else ""
     result = [f"{found.run}  {found.state}{said}"]

@@ -11,8 +11,8 @@ import numpy as np
 
 from strop.base.files import read_json
 from strop.base.near import nearest
+from strop.base.text import counted
 from strop.base.types import InputError
-from strop.base.view import counted
 from strop.engines.protocol import Sampling
 from strop.evaluation.intervals import Array, Interval, average_difference_interval, average_interval
 from strop.evaluation.protocols import in_words, parse_metric

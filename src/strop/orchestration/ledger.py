@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from strop.base.text import counted
 from strop.base.types import Completion, Group, Observation, Problem, Rollout, Verdict
-from strop.base.view import counted
 from strop.environments.turns import joined
 
 

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import strop
+from strop.base.text import counted, percent
 from strop.base.types import InputError, StropError
-from strop.base.view import SilentView, counted, percent
+from strop.base.view import SilentView
 from strop.data.columns import Columns
 from strop.python.problems import Problems, source_of
 from strop.run.folder import RunFolder

@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerBase
 
 import strop
 from strop.base.files import write_text
+from strop.base.text import duration, number, percent
 from strop.base.types import InputError
-from strop.base.view import duration, number, percent
 from strop.config.edits import flatten
 from strop.report.figures.tokens import TokenBatch, TokenLists, entropy_chart, spread_chart, token_batch, token_lists
 from strop.report.figures.training import not_drawn, time_shares, training_charts

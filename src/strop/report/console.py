@@ -15,19 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from strop.base.view import (
-    SECONDS,
-    Pace,
-    PlainView,
-    Values,
-    View,
-    benchmark_rates,
-    counted,
-    duration,
-    known,
-    number,
-    percent,
-)
+from strop.base.plain_view import SECONDS, Pace, PlainView, benchmark_rates, known
+from strop.base.text import counted, duration, number, percent
+from strop.base.view import Values, View
 
 LIVE_MINIMUM_WIDTH = 60
 HISTORY = 200

@@ -9,8 +9,8 @@ from typing import Any
 
 from strop.base.files import write_json, write_text
 from strop.base.near import nearest
+from strop.base.text import markdown_table
 from strop.base.types import InputError
-from strop.base.view import markdown_table
 from strop.evaluation.grid import (
     AVERAGE,
     Grid,

@@ -20,18 +20,16 @@ from strop.environments.responder import Play
 from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
-from strop.orchestration.connection import WorkerLauncher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
-from strop.orchestration.executor import Executor
-from strop.orchestration.fleet import Fleet, Supervision
-from strop.orchestration.generator import GeneratorSettings
-from strop.orchestration.in_process import InProcess
+from strop.orchestration.executor import Executor, InProcess
+from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.learning import Learning
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import MEMORY, WeightTransport
+from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.checks import of_model, refuse
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.learners import RankGroupLearner, make_learner, modules_of
@@ -220,7 +218,7 @@ def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement
     role = f"{GENERATOR}-{number}"
     given = seat(config, placement, role)
     settings = GeneratorSettings(model, _engine_of(config, number), derive(config.seed, "model"), given.device)
-    entry = "strop.orchestration.generator:main"
+    entry = "strop.orchestration.fleet:main"
     return WorkerSpec(role, entry, settings, _threads(config), given.environment, given.gpus)
 
 

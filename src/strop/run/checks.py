@@ -19,11 +19,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.rewards import LengthShaping
+from strop.base.text import counted, percent
 from strop.base.types import Completion, InputError, Problem, Verdict, VersionSpan
-from strop.base.view import counted, percent
 from strop.config.schema import RunConfig, stage_configs
-from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset
+from strop.data.generators import part_of
 from strop.data.source import question_key
 from strop.data.templates import Auto
 from strop.model.location import RESERVED

@@ -24,19 +24,20 @@ from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import Metrics, plain, values
 from strop.base.seeds import derive
+from strop.base.text import counted
 from strop.base.types import InputError, Problem, first_line
-from strop.base.view import View, counted
+from strop.base.view import View
 from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.source import question_digest
 from strop.data.templates import Auto
 from strop.model.device import pick_device
 from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
-from strop.orchestration.connection import ControllerConnection, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup, serve
+from strop.orchestration.workers import ControllerConnection, WorkerSpec
 from strop.run.checks import large_adapters
 from strop.run.finding import Finding
 from strop.run.folder import RunFolder, check_free

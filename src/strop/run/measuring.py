@@ -22,12 +22,14 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.files import read_json, write_json
+from strop.base.text import counted, percent
 from strop.base.types import InputError, Problem, Rollout
-from strop.base.view import SilentView, View, counted, percent
+from strop.base.view import SilentView, View
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, evaluation_sampling
-from strop.data.dataset import Dataset, Seen, build_dataset, load_data, never_seen, no_instruction
+from strop.data.dataset import Dataset
+from strop.data.loading import Seen, build_dataset, load_data, never_seen, no_instruction
 from strop.data.source import question_digest
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError

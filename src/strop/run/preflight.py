@@ -21,12 +21,12 @@ from strop import recipes
 from strop.base import machine, session
 from strop.base.imports import MAIN, command, not_allowed, refuse_absent, refuse_code
 from strop.base.machine import GIB
+from strop.base.text import amount
 from strop.base.types import InputError
-from strop.base.view import amount
 from strop.config.edits import differing, explain
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
-from strop.data.mixture import Mixture
+from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling

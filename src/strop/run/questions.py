@@ -18,8 +18,8 @@ from strop.base.hub import silence
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
-from strop.data.dataset import Data, Dataset, load_data
-from strop.data.record import ProblemRecord
+from strop.data.dataset import Data, Dataset
+from strop.data.loading import ProblemRecord, load_data
 from strop.data.templates import Auto, PromptTemplate
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from strop.base.text import counted
 from strop.base.types import InputError
-from strop.base.view import View, counted
+from strop.base.view import View
 from strop.config.edits import differing
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
-from strop.data.record import ProblemRecord
+from strop.data.loading import ProblemRecord
 from strop.run import preflight, questions
 from strop.run.finding import Finding
 from strop.run.folder import RunFolder

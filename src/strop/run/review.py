@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from strop.base.text import counted
 from strop.base.types import InputError
-from strop.base.view import View, counted
+from strop.base.view import View
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.dataset import Dataset

@@ -24,7 +24,7 @@ from strop.base.types import StropError
 from strop.base.view import View
 from strop.config.parse import validated
 from strop.config.schema import RunConfig
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf

@@ -15,10 +15,10 @@ from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.templates import Auto, ChatTemplate
-from strop.engines.protocol import Engine
 from strop.run.folder import RunFolder, is_run
 from strop.run.models import NamedModel, open_engine, open_named, parse_models
 from strop.serving import ServeLimits
+from strop.serving.driver import ServedEngine
 from strop.serving.http import is_loopback, listen
 from strop.serving.server import Log, ModelServer, Served
 
@@ -60,8 +60,7 @@ class Facts:
         tokens += "" if limits.new_tokens is None else f", {limits.new_tokens} of a completion"
         return (
             f"{self.model} at {self.url}{' (key wanted)' if self.key else ''}\n"
-            f"{tokens}; {self.slots} sequences at once, {limits.requests} requests, {limits.samples} completions "
-            f"and {limits.body_bytes:,} bytes a request, {limits.seconds:g} s; Ctrl-C ends it"
+            f"{tokens}; {self.slots} sequences at once, {limits.requests} requests; Ctrl-C ends it"
         )
 
 
@@ -111,8 +110,10 @@ def client_name(given: str, model: NamedModel) -> str:
     return own.name if model.step is None else f"{own.name}@{model.step}"
 
 
-def _open(plan: ServePlan, named: NamedModel, view: View) -> tuple[Engine, PreTrainedTokenizerBase, RunConfig]:
+def _open(plan: ServePlan, named: NamedModel, view: View) -> tuple[ServedEngine, PreTrainedTokenizerBase, RunConfig]:
     """The engine, its tokenizer and configuration."""
     view.note(f"loading {named.label}")
     config, policy, tokenizer = open_named(named, plan.recipe, plan.sets, view)
-    return open_engine(config, policy, tokenizer, named), tokenizer, config
+    engine = open_engine(config, policy, tokenizer, named)
+    assert isinstance(engine, ServedEngine)
+    return engine, tokenizer, config

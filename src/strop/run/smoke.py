@@ -21,8 +21,8 @@ import torch
 from strop.base.machine import GIB, memory
 from strop.base.metrics import values
 from strop.base.sample import Sample
+from strop.base.text import markdown_table
 from strop.base.types import Completion, InputError, IntArray, StropError, first_line
-from strop.base.view import markdown_table
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling, Streaming

@@ -31,8 +31,9 @@ from typing import Any, NamedTuple, Self
 from strop.base.files import write_json
 from strop.base.imports import command
 from strop.base.progress import CURRENT, Progress
+from strop.base.text import duration
 from strop.base.types import StropError
-from strop.base.view import Values, View, duration
+from strop.base.view import Values, View
 from strop.orchestration.process_registry import STACKS, RegisteredWorker, dump_stacks, read_processes
 
 STATUS = "status.json"

@@ -12,20 +12,18 @@ __all__ = ["ServeLimits"]
 
 
 class ServeLimits(Settings):
-    """Bounds of an endpoint; a request that exceeds one gets an error that names it.
+    """Limits of an endpoint; a request that exceeds one gets an error that names it.
 
     Attributes:
-        body_bytes: of a request.
-        requests: open at once, running or waiting; further ones get 429.
-        samples: completions of one request, its prompts times `n`.
-        new_tokens: of a completion; None: as many as fit into the model's context.
-        seconds: of a whole request, from its headers to the last byte of the answer.
+        requests: most open requests, running or waiting; further ones get 429.
+        new_tokens: most tokens of a completion; None: as many as fit into the model's context.
+        samples: most completions of one request, its prompts times `n`.
+        body_bytes: most bytes of a request's body.
         grace: seconds that open requests may take once the server is stopping.
     """
 
-    body_bytes: Annotated[int, Field(ge=1024)] = 8 * 2**20
     requests: Annotated[int, Field(ge=1)] = 256
-    samples: Annotated[int, Field(ge=1)] = 128
     new_tokens: Annotated[int, Field(ge=1)] | None = None
-    seconds: Annotated[float, Field(gt=0)] = 600.0
+    samples: Annotated[int, Field(ge=1)] = 128
+    body_bytes: Annotated[int, Field(ge=1024)] = 8 * 2**20
     grace: Annotated[float, Field(ge=0)] = 30.0

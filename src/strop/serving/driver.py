@@ -11,29 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import queue
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
-import numpy as np
-
-from strop.base.types import Completion, InputError, IntArray, StropError
-from strop.engines.protocol import Capabilities, Drawn, Engine, Health, Request, Scores, Scoring, Streaming
-from strop.serving import ServeLimits
-from strop.serving.http import Refusal
-from strop.serving.requests import ServedRequest
-from strop.serving.responses import Answers, ServedAnswer, Writer, usage
+from strop.base.types import Completion, StropError
+from strop.engines.protocol import Drawn, Engine, Request, Scoring, Streaming
 
 T = TypeVar("T")
 Event = Drawn | Completion | StropError
 
 
+@runtime_checkable
+class ServedEngine(Engine, Streaming, Scoring, Protocol):
+    """An engine with everything that the endpoint needs: both of strop's have it."""
+
+
 class EngineFailure(StropError):
-    """The engine broke, and with it everything that was asked of it."""
+    """The engine broke, and all open requests with it."""
 
 
 class Ticket:
@@ -72,10 +69,6 @@ class Ticket:
             self._unfinished[event.request_id] -= 1
         return event
 
-    def waiting(self) -> bool:
-        """Whether `next` would answer at once."""
-        return not self._events.empty()
-
     def put(self, event: Event) -> None:
         """On the event loop: hand over what the engine brought."""
         self._events.put_nowait(event)
@@ -103,7 +96,7 @@ class Driver:
     `failed` is called on the event loop when the engine breaks.
     """
 
-    def __init__(self, engine: Engine, failed: Callable[[EngineFailure], None]) -> None:
+    def __init__(self, engine: ServedEngine, failed: Callable[[EngineFailure], None]) -> None:
         self._engine = engine
         self._failed = failed
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -113,16 +106,6 @@ class Driver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="strop-engine", daemon=True)
         self.failure: EngineFailure | None = None
-
-    @property
-    def streams(self) -> bool:
-        """Whether the engine lets running samples be looked at."""
-        return isinstance(self._engine, Streaming)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The engine's."""
-        return self._engine.capabilities
 
     def start(self) -> None:
         """Begin, from the event loop that will request."""
@@ -138,7 +121,7 @@ class Driver:
         """A new request's id."""
         return f"request-{next(self._numbers)}"
 
-    async def call(self, work: Callable[[Engine], T]) -> T:
+    async def call(self, work: Callable[[ServedEngine], T]) -> T:
         """`work(engine)`, done by the engine's thread between two steps; its errors are raised here.
 
         Raises:
@@ -171,9 +154,9 @@ class Driver:
 
         self._commands.put(obey)
 
-    def admit(self, engine: Engine, ticket: Ticket, requests: Sequence[Request]) -> None:
+    def admit(self, engine: ServedEngine, ticket: Ticket, requests: Sequence[Request]) -> None:
         """On the engine's thread: submit all of a ticket's requests, or none."""
-        watched = ticket.streamed and self.streams
+        watched = ticket.streamed
         for place, request in enumerate(requests):
             try:
                 engine.submit(replace(request, watched=watched))
@@ -222,7 +205,7 @@ class Driver:
             found.samples -= 1
             if not found.samples:
                 del self._open[completion.request_id]
-        if self._since and isinstance(self._engine, Streaming):
+        if self._since:
             for drawn in self._engine.drawn(self._since):
                 self._since[drawn.request_id, drawn.index] += len(drawn.token_ids)
                 events.append((self._open[drawn.request_id].ticket, drawn))
@@ -255,176 +238,3 @@ def _settle(answer: asyncio.Future[T], value: T, error: Exception | None) -> Non
 def _hand_over(events: list[tuple[Ticket, Event]]) -> None:
     for ticket, event in events:
         ticket.put(event)
-
-
-SCORED_AT_ONCE = 8192  # tokens; between two portions the others' sequences get a step
-
-
-class Endpoint:
-    """Answers requests to one engine; at most `limits.requests` of them at once."""
-
-    def __init__(self, driver: Driver, answers: Answers, limits: ServeLimits) -> None:
-        self._driver = driver
-        self._answers = answers
-        self._limits = limits
-        self.open = 0
-        self.answered = 0
-
-    @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[None]:
-        """A place among the open requests.
-
-        Raises:
-            Refusal: 429 where all are taken.
-        """
-        if self.open >= self._limits.requests:
-            message = f"all {self._limits.requests} places of this endpoint are taken; try again"
-            raise Refusal(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"})
-        self.open += 1
-        try:
-            yield
-            self.answered += 1
-        finally:
-            self.open -= 1
-
-    async def health(self) -> Health:
-        """The engine's, asked between two of its steps."""
-        return await self._driver.call(lambda engine: engine.health())
-
-    async def version(self) -> int:
-        """The engine's weight version."""
-        return await self._driver.call(lambda engine: engine.weight_version)
-
-    async def whole(self, name: str, request: ServedRequest) -> dict[str, Any]:
-        """The answer to a request that is not streamed.
-
-        Raises:
-            Refusal: the engine cannot honour it.
-        """
-        self._refuse_unknown_logprobs(request)
-        found: dict[tuple[int, int], Completion] = {}
-        names = [self._driver.name() for _ in request.prompts]
-        if request.sampling is not None:
-            async with Ticket(self._driver, streamed=False) as ticket:
-                await _submit(ticket, request, names)
-                while ticket.unfinished:
-                    completion = await ticket.next()
-                    assert isinstance(completion, Completion)
-                    _refuse_aborted(completion)
-                    found[names.index(completion.request_id), completion.index] = completion
-        answers = [
-            ServedAnswer(prompt, index, found.get((prompt, index)))
-            for prompt in range(len(request.prompts))
-            for index in range(request.n)
-        ]
-        if request.top is not None and (request.top or request.echo):
-            answers = await self._scored(request, answers)
-        return self._answers.whole(name, request, answers, await self.version())
-
-    async def stream(self, name: str, request: ServedRequest) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events. The first item is empty and comes once the engine accepted the request.
-
-        Raises:
-            Refusal: the engine cannot honour it.
-        """
-        self._refuse_unknown_logprobs(request)
-        names = [self._driver.name() for _ in request.prompts]
-        writers = {
-            (names[prompt], index): self._answers.writer(request, prompt, index)
-            for prompt in range(len(names))
-            for index in range(request.n)
-        }
-        done: list[Completion] = []
-        version = await self.version()
-        async with Ticket(self._driver, streamed=True) as ticket:
-            await _submit(ticket, request, names)
-            yield b""
-            while ticket.unfinished:
-                choices: list[dict[str, Any]] = []
-                while ticket.unfinished:
-                    choices += await _next(ticket, writers, done)
-                    if not ticket.waiting():
-                        break
-                if done:
-                    version = max(version, *(span.version for found in done for span in found.versions), 0)
-                yield b"".join(_event(self._answers.chunk(name, request, version, [choice])) for choice in choices)
-        last = b"data: [DONE]\n\n"
-        if request.include_usage:
-            chunk = self._answers.chunk(name, request, version, [])
-            last = _event({**chunk, "usage": usage(request, done)}) + last
-        yield last
-
-    def _refuse_unknown_logprobs(self, request: ServedRequest) -> None:
-        cut = request.sampling is not None and request.sampling.temperature > 0 and request.sampling.truncates
-        if request.top is not None and cut and not self._driver.capabilities.whole_logprobs:
-            message = "logprobs: this engine does not know them under top_p and top_k; leave one or the other out"
-            raise Refusal(400, message, "logprobs")
-
-    async def _scored(self, request: ServedRequest, answers: Sequence[ServedAnswer]) -> list[ServedAnswer]:
-        """The answers with log-probs of their prompts (`echo`), and the most probable tokens where `request.top`."""
-        assert request.top is not None
-        sequences = []
-        for answer in answers:
-            ids = request.prompts[answer.prompt]
-            if answer.completion is not None and request.top:
-                ids = np.concatenate((ids, answer.completion.token_ids))
-            sequences.append(ids)
-        scores: list[Scores] = []
-        while len(scores) < len(sequences):
-            portion, tokens = [sequences[len(scores)]], len(sequences[len(scores)])
-            for ids in sequences[len(scores) + 1 :]:
-                tokens += len(ids)
-                if tokens > SCORED_AT_ONCE:
-                    break
-                portion.append(ids)
-            scores += await self._score(portion, request.temperature, request.top)
-        return [
-            ServedAnswer(answer.prompt, answer.index, answer.completion, score)
-            for answer, score in zip(answers, scores, strict=True)
-        ]
-
-    async def _score(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
-        try:
-            return await self._driver.call(lambda engine: _score(engine, sequences, temperature, top))
-        except InputError as error:
-            raise Refusal(400, str(error), "prompt") from None
-
-
-def _score(engine: Engine, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
-    if isinstance(engine, Scoring):
-        return engine.score(sequences, temperature, top)
-    if top or temperature != 1:
-        raise InputError(
-            "logprobs: this engine knows the log-probs of given tokens at temperature 1, no others; ask for logprobs=0"
-        )
-    nothing = np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
-    return [
-        Scores(engine.verify_weights(ids) if len(ids) > 1 else np.zeros(0, np.float32), *nothing) for ids in sequences
-    ]
-
-
-async def _submit(ticket: Ticket, request: ServedRequest, names: Sequence[str]) -> None:
-    try:
-        await ticket.submit(request.requests(names))
-    except InputError as error:
-        raise Refusal(400, str(error)) from None
-
-
-async def _next(ticket: Ticket, writers: dict[tuple[str, int], Writer], done: list[Completion]) -> list[dict[str, Any]]:
-    """The choices of the chunks that the next event makes; a completion is added to `done`."""
-    event = await ticket.next()
-    writer = writers[event.request_id, event.index]
-    if isinstance(event, Completion):
-        _refuse_aborted(event)
-        done.append(event)
-        return writer.finish(event)
-    return writer.take(event.token_ids, event.logprobs)
-
-
-def _refuse_aborted(completion: Completion) -> None:
-    if completion.finish_reason == "abort":
-        raise Refusal(503, "the engine gave this request up; try again", code="aborted")
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 import threading
@@ -15,13 +14,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strop.base.interrupt import on_interrupt
 from strop.base.types import InputError
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
-CLOSE = {"Connection": "close"}
 KINDS = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     429: "rate_limit_error",
@@ -61,12 +58,7 @@ def refused(request: Request, error: Exception) -> Response:
 def misrouted(request: Request, error: Exception) -> Response:
     """Starlette's handler of its own errors: an unknown path, or a method that the path does not take."""
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    if error.status_code == 404:
-        paths = ", ".join(route.path for route in request.app.routes)
-        return Refusal(404, f"no such path; this server has {paths}", code="unknown_path").response()
-    message = f"{error.detail}; this path takes {headers.get('Allow')}"
-    return Refusal(error.status_code, message, headers=headers).response()
+    return Refusal(error.status_code, error.detail, headers=dict(error.headers or {})).response()
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -75,18 +67,14 @@ async def read_body(request: Request, most: int) -> bytes:
     Raises:
         Refusal: 413, it has more than `most` bytes.
     """
-    declared = request.headers.get("content-length", "")
-    size, parts = int(declared) if declared.isdigit() else 0, []
-    if size <= most:
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                break
-            parts.append(part)
-    if size > most:
-        raise Refusal(413, f"the body exceeds this endpoint's limit of {most} bytes", headers=CLOSE)
-    return b"".join(parts)
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most:
+            raise Refusal(
+                413, f"the body exceeds this endpoint's limit of {most} bytes", headers={"Connection": "close"}
+            )
+    return bytes(data)
 
 
 def listen(host: str, port: int, key: str | None, insecure: bool) -> socket.socket:
@@ -137,25 +125,17 @@ class HttpServer(uvicorn.Server):
         app: the application.
         listening: see `listen`.
         grace: seconds that open requests may take after `stop`.
-        head_seconds: a connection is closed unless the head of a request arrives within this time.
         lifespan: whether the application has something to start and to end.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        listening: socket.socket,
-        grace: float = 1.0,
-        head_seconds: float = 30.0,
-        lifespan: bool = False,
-    ) -> None:
+    def __init__(self, app: ASGIApp, listening: socket.socket, grace: float = 1.0, lifespan: bool = False) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="asyncio",
                 lifespan="on" if lifespan else "off",
                 ws="none",
-                http=_closing_idle_heads(head_seconds),
+                http="h11",
                 log_config=None,
                 log_level="warning",
                 access_log=False,
@@ -207,31 +187,3 @@ class HttpServer(uvicorn.Server):
             thread.join()
         if failures:
             raise failures[0]
-
-
-def _closing_idle_heads(seconds: float) -> Any:
-    """uvicorn's protocol class, which closes a connection if the head of a request does not arrive in time."""
-
-    class Impatient(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._closing: asyncio.TimerHandle | None = self.loop.call_later(seconds, transport.close)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)  # which stops uvicorn's timer of idle connections
-            between = self.cycle is None or self.cycle.response_complete
-            if not between:
-                self._stop()
-            elif self._closing is None:
-                self._closing = self.loop.call_later(seconds, self.transport.close)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
-            super().connection_lost(exc)
-
-        def _stop(self) -> None:
-            if self._closing is not None:
-                self._closing.cancel()
-                self._closing = None
-
-    return Impatient

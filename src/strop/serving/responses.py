@@ -1,4 +1,4 @@
-"""What goes back: completions, chat completions and their chunks, in OpenAI's shapes.
+"""Answers: completions, chat completions and their chunks, in OpenAI's shapes, and the text that streams.
 
 Log-probs are those of the engine: natural, of logits / temperature over the whole vocabulary, whatever top-p and top-k.
 Every sampled token has one, the end-of-sequence token and those of a stop string too, though their text is left out.
@@ -9,26 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import Scores
-from strop.serving.http import Refusal
-from strop.serving.requests import DetokenizeBody, ServedRequest, TokenizeBody
-from strop.serving.text import Offsets, Pieces, TextStream, decode, first_stop
+from strop.serving.requests import ServedRequest
 
 LOWEST = -9999.0  # JSON has no infinity
+REPLACEMENT = "\ufffd"
+MOST_HELD = 3  # a character has at most four bytes
+LONGEST_WINDOW, OVERLAP = 48, 8
 
 
-@dataclass(frozen=True)
-class TokenRow:
+class TokenRow(NamedTuple):
     """A token of an answer with its log-prob (None: nothing predicts it) and the most probable ones in its place."""
 
     token: int
     logprob: float | None
-    top: tuple[tuple[int, float], ...] = ()
+    top: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,32 +51,38 @@ class Answers:
 
     def whole(self, name: str, request: ServedRequest, answers: Sequence[ServedAnswer], version: int) -> dict[str, Any]:
         """The answer to a request that is not streamed."""
-        kind = "chat.completion" if request.chat else "text_completion"
-        value = self._head(name, kind, version)
-        value["choices"] = [self._choice(request, answer) for answer in answers]
-        value["usage"] = usage(request, [answer.completion for answer in answers if answer.completion is not None])
-        return value
+        return {
+            **self._head(name, "chat.completion" if request.chat else "text_completion", version),
+            "choices": [self._choice(request, answer) for answer in answers],
+            "usage": usage(request, [answer.completion for answer in answers if answer.completion is not None]),
+        }
 
     def chunk(self, name: str, request: ServedRequest, version: int, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """A chunk of a stream."""
         value = self._head(name, "chat.completion.chunk" if request.chat else "text_completion", version)
-        value["choices"] = choices
-        if request.include_usage:
-            value["usage"] = None
-        return value
+        return {**value, "choices": choices, **({"usage": None} if request.include_usage else {})}
 
-    def writer(self, request: ServedRequest, prompt: int, index: int) -> Writer:
+    def writer(self, request: ServedRequest, prompt: int, index: int) -> ChoiceWriter:
         """The stream of one choice."""
         assert request.sampling is not None
-        return Writer(self, request, prompt, index, TextStream(self._tokenizer, request.sampling.stop))
+        return ChoiceWriter(self, request, prompt, index, TextStream(self._tokenizer, request.sampling.stop))
 
-    def logprobs(self, chat: bool, rows: Sequence[TokenRow], top: int, offsets: Offsets) -> dict[str, Any]:
-        """The log-probs of some tokens, whose places in the text `offsets` follows."""
-        return self._chat_logprobs(rows) if chat else self._text_logprobs(rows, top, offsets)
-
-    def offsets(self) -> Offsets:
-        """For the tokens of one choice."""
-        return Offsets(self._tokenizer)
+    def logprobs(self, request: ServedRequest, rows: Sequence[TokenRow]) -> dict[str, Any]:
+        """The log-probs of some tokens."""
+        pieces = self._pieces
+        if request.chat:
+            return {
+                "content": [
+                    {**pieces.entry(row.token, row.logprob), "top_logprobs": [pieces.entry(*best) for best in row.top]}
+                    for row in rows
+                ],
+                "refusal": None,
+            }
+        return {
+            "tokens": [pieces(row.token) for row in rows],
+            "token_logprobs": [row.logprob for row in rows],
+            "top_logprobs": [self._top(row) for row in rows] if request.top else None,
+        }
 
     def _head(self, name: str, kind: str, version: int) -> dict[str, Any]:
         return {
@@ -99,11 +105,8 @@ class Answers:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
             choice["text"] = text
-        choice["logprobs"] = None
-        if request.top is not None:
-            rows = self._rows(request, answer, request.top)
-            choice["logprobs"] = self.logprobs(request.chat, rows, request.top, self.offsets())
-        if request.return_token_ids:
+        choice["logprobs"] = None if request.top is None else self.logprobs(request, _rows(request, answer))
+        if request.body.return_token_ids:
             choice["prompt_token_ids"] = request.prompts[answer.prompt].tolist()
             choice["token_ids"] = [] if completion is None else completion.token_ids.tolist()
             choice["weight_versions"] = [] if completion is None else [list(span) for span in completion.versions]
@@ -118,39 +121,6 @@ class Answers:
             return text, completion.finish_reason, stop_id(request, completion)
         return text[: found[0]], "stop", found[1]
 
-    def _rows(self, request: ServedRequest, answer: ServedAnswer, top: int) -> list[TokenRow]:
-        """The tokens of a choice, those of the prompt first under `echo`."""
-        prompt, scores = request.prompts[answer.prompt], answer.scores
-        length = len(prompt)
-        rows: list[TokenRow] = []
-        if request.echo:
-            assert scores is not None
-            rows.append(TokenRow(int(prompt[0]), None))
-            rows += token_rows(prompt[1:], scores.logprobs[: length - 1], _best(scores, top, 0))
-        if answer.completion is not None:
-            best = () if scores is None or not top else _best(scores, top, length - 1)
-            rows += token_rows(answer.completion.token_ids, answer.completion.logprobs, best)
-        return rows
-
-    def _chat_logprobs(self, rows: Iterable[TokenRow]) -> dict[str, Any]:
-        def entry(token: int, logprob: float) -> dict[str, Any]:
-            return {"token": self._pieces(token), "logprob": logprob, "bytes": self._pieces.utf8(token)}
-
-        content = []
-        for row in rows:
-            assert row.logprob is not None
-            top = [entry(token, logprob) for token, logprob in row.top]
-            content.append({**entry(row.token, row.logprob), "top_logprobs": top})
-        return {"content": content, "refusal": None}
-
-    def _text_logprobs(self, rows: Sequence[TokenRow], top: int, offsets: Offsets) -> dict[str, Any]:
-        return {
-            "tokens": [self._pieces(row.token) for row in rows],
-            "token_logprobs": [row.logprob for row in rows],
-            "top_logprobs": [self._top(row) for row in rows] if top else None,
-            "text_offset": [offsets.push(row.token) for row in rows],
-        }
-
     def _top(self, row: TokenRow) -> dict[str, float] | None:
         """Best first, and the token itself where it is not among them, as OpenAI has it."""
         if row.logprob is None:
@@ -161,39 +131,37 @@ class Answers:
         return found
 
 
-class Writer:
-    """One choice of a stream: takes tokens as they come, gives what the next chunk says of them."""
+class ChoiceWriter:
+    """One choice of a stream: takes tokens as they come, and returns the choices of the chunks that they make."""
 
     def __init__(self, answers: Answers, request: ServedRequest, prompt: int, index: int, text: TextStream) -> None:
         self._answers, self._request, self._text = answers, request, text
         self._prompt, self._index = prompt, prompt * request.n + index
-        self._offsets = answers.offsets()
         self._taken = 0
         self._begun = False
 
     def take(self, token_ids: IntArray, logprobs: FloatArray) -> list[dict[str, Any]]:
-        """New tokens; the choices of the chunks that they make."""
+        """New tokens of a running sample."""
         self._taken += len(token_ids)
         return self._choices(self._text.push(token_ids.tolist()), token_ids, logprobs, None)
 
     def finish(self, completion: Completion) -> list[dict[str, Any]]:
-        """The completion is whole; it holds what was taken before."""
+        """The whole completion, which repeats what was taken before."""
         token_ids, logprobs = completion.token_ids[self._taken :], completion.logprobs[self._taken :]
         text = self._text.push(token_ids.tolist()) + self._text.finish()
         stopped = self._text.stopped
         reason = completion.finish_reason if stopped is None else "stop"
         choices = self._choices(text, token_ids, logprobs, reason)
         choices[-1]["stop_reason"] = stop_id(self._request, completion) if stopped is None else stopped
-        if self._request.return_token_ids:
+        if self._request.body.return_token_ids:
             choices[-1]["weight_versions"] = [list(span) for span in completion.versions]
         return choices
 
     def _choices(
         self, text: str, token_ids: IntArray, logprobs: FloatArray, reason: str | None
     ) -> list[dict[str, Any]]:
-        request = self._request
-        listed = request.top is not None or request.return_token_ids
-        if not text and reason is None and not (listed and len(token_ids)):
+        request, listed = self._request, self._request.body.return_token_ids
+        if not text and reason is None and not ((listed or request.top is not None) and len(token_ids)):
             return []
         choice: dict[str, Any] = {"index": self._index, "finish_reason": reason, "logprobs": None}
         if request.chat:
@@ -201,9 +169,8 @@ class Writer:
         else:
             choice["text"] = text
         if request.top is not None:
-            rows = token_rows(token_ids, logprobs)
-            choice["logprobs"] = self._answers.logprobs(request.chat, rows, request.top, self._offsets)
-        if request.return_token_ids:
+            choice["logprobs"] = self._answers.logprobs(request, token_rows(token_ids, logprobs))
+        if listed:
             if not self._begun:
                 choice["prompt_token_ids"] = request.prompts[self._prompt].tolist()
             choice["token_ids"] = token_ids.tolist()
@@ -218,25 +185,6 @@ def stop_id(request: ServedRequest, completion: Completion) -> int | None:
     return last if last in request.sampling.stop_token_ids else None
 
 
-def token_rows(
-    token_ids: IntArray, logprobs: FloatArray, best: Sequence[tuple[tuple[int, float], ...]] = ()
-) -> list[TokenRow]:
-    """Tokens [T] with their log-probs [T], and the best ones of each place."""
-    return [
-        TokenRow(token, max(logprob, LOWEST), best[place] if best else ())
-        for place, (token, logprob) in enumerate(zip(token_ids.tolist(), logprobs.tolist(), strict=True))
-    ]
-
-
-def _best(scores: Scores, top: int, start: int) -> list[tuple[tuple[int, float], ...]]:
-    """The `top` best tokens of every place from `start` on."""
-    rows = zip(scores.top_ids[start:, :top].tolist(), scores.top_logprobs[start:, :top].tolist(), strict=True)
-    return [
-        tuple((token, max(logprob, LOWEST)) for token, logprob in zip(ids, logprobs, strict=True))
-        for ids, logprobs in rows
-    ]
-
-
 def usage(request: ServedRequest, completions: Iterable[Completion]) -> dict[str, int]:
     """Tokens that were read and sampled; a prompt counts once, whatever n."""
     prompt = sum(len(ids) for ids in request.prompts)
@@ -244,42 +192,129 @@ def usage(request: ServedRequest, completions: Iterable[Completion]) -> dict[str
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-class ServedTokens:
-    """Answers for one tokenizer."""
+def token_rows(
+    token_ids: IntArray, logprobs: FloatArray, scores: Scores | None = None, start: int = 0, top: int = 0
+) -> list[TokenRow]:
+    """Tokens [T] with their log-probs [T], and the `top` best ones of the places from `start` in `scores`."""
+    values = zip(token_ids.tolist(), logprobs.tolist(), strict=True)
+    if scores is None or not top:
+        return [TokenRow(token, max(logprob, LOWEST)) for token, logprob in values]
+    end = start + len(token_ids)
+    ids = scores.top_ids[start:end, :top].tolist()
+    best = scores.top_logprobs[start:end, :top].clip(min=LOWEST).tolist()
+    return [
+        TokenRow(token, max(logprob, LOWEST), list(zip(ids[place], best[place], strict=True)))
+        for place, (token, logprob) in enumerate(values)
+    ]
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
-        self._tokenizer, self._context = tokenizer, context
-        self._pieces = Pieces(tokenizer)
 
-    def info(self) -> dict[str, Any]:
-        """What the tokenizer is."""
-        tokenizer = self._tokenizer
-        return {
-            "tokenizer_class": type(tokenizer).__name__,
-            "bos_token": tokenizer.bos_token,
-            "eos_token": tokenizer.eos_token,
-            "pad_token": tokenizer.pad_token,
-            "chat_template": tokenizer.chat_template,
-            "vocab_size": len(tokenizer),
-            "max_model_len": self._context,
-        }
+def _rows(request: ServedRequest, answer: ServedAnswer) -> list[TokenRow]:
+    """The tokens of a choice, those of the prompt first under `echo`."""
+    prompt, scores, top = request.prompts[answer.prompt], answer.scores, request.top or 0
+    length = len(prompt)
+    rows: list[TokenRow] = []
+    if request.echo:
+        assert scores is not None
+        rows = [TokenRow(int(prompt[0]), None), *token_rows(prompt[1:], scores.logprobs[: length - 1], scores, 0, top)]
+    if answer.completion is not None:
+        rows += token_rows(answer.completion.token_ids, answer.completion.logprobs, scores, length - 1, top)
+    return rows
 
-    def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
-        """The tokens of a text; the special ones that the tokenizer adds by itself unless asked not to."""
-        special = body.add_special_tokens is not False
-        ids = [int(one) for one in self._tokenizer.encode(body.prompt, add_special_tokens=special)]
-        value: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": self._context}
-        if body.return_token_strs:
-            value["token_strs"] = [self._pieces(one) for one in ids]
-        return value
 
-    def detokenize(self, body: DetokenizeBody) -> dict[str, Any]:
-        """The text of tokens, special ones written out.
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special: bool = False) -> str:
+    """The text of token ids, without the special tokens unless `special`."""
+    text = tokenizer.decode(list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str)
+    return text
 
-        Raises:
-            Refusal: a token that there is not.
-        """
-        strange = [one for one in body.tokens if one >= len(self._tokenizer)]
-        if strange:
-            raise Refusal(400, f"tokens: there are {len(self._tokenizer)}, {strange[0]} is none of them", "tokens")
-        return {"prompt": decode(self._tokenizer, body.tokens, special=True)}
+
+class Pieces:
+    """Single tokens as text, for lists of log-probs; a part of a character keeps the vocabulary's name for it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+        # A decoder may drop a space in front of its first token; behind another token it does not.
+        self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        self._skip = len(decode(tokenizer, self._before, special=True))
+
+    def __call__(self, token: int) -> str:
+        if token not in self._known:
+            text = decode(self._tokenizer, [*self._before, token], special=True)[self._skip :]
+            named = str(self._tokenizer.convert_ids_to_tokens(token)) if REPLACEMENT in text else text
+            self._known[token] = named
+        return self._known[token]
+
+    def entry(self, token: int, logprob: float | None) -> dict[str, Any]:
+        """The token as chats list it."""
+        text = self(token)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+class Detokenizer:
+    """The text of a growing row of tokens; a character that is not complete yet is held back.
+
+    Only a window of the last tokens is decoded again each time, so that the cost of a token does not grow.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._window: list[int] = []
+        self._given = 0  # characters of the window's text that are out
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that the new tokens add."""
+        self._window += ids
+        text = decode(self._tokenizer, self._window)
+        held = min(MOST_HELD, len(text) - len(text.rstrip(REPLACEMENT)))  # signs of bytes that may become a character
+        end = max(self._given, len(text) - held)
+        new = text[self._given : end]
+        self._given = end
+        if len(self._window) > LONGEST_WINDOW:
+            self._window = self._window[-OVERLAP:]
+            self._given = len(decode(self._tokenizer, self._window)) - held
+        return new
+
+    def finish(self) -> str:
+        """The text that was held back."""
+        return decode(self._tokenizer, self._window)[self._given :]
+
+
+class TextStream:
+    """The text of a completion while it is written: ends before the first stop string.
+
+    Text that may be the beginning of a stop string is held back until it is not.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: tuple[str, ...]) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = stops
+        self._held = ""
+        self.stopped: str | None = None  # the stop string that ended it
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that may go out after the new tokens."""
+        return self._let_out(self._detokenizer.push(ids), last=False)
+
+    def finish(self) -> str:
+        """The rest, once there are no more tokens."""
+        return self._let_out(self._detokenizer.finish(), last=True)
+
+    def _let_out(self, new: str, last: bool) -> str:
+        if self.stopped is not None:
+            return ""
+        text = self._held + new
+        found = first_stop(text, self._stops)
+        if found is not None:
+            cut, self.stopped = found
+            return text[:cut]
+        begun = (size for stop in self._stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
+        keep = len(text) - (0 if last else max(begun, default=0))
+        self._held = text[keep:]
+        return text[:keep]
+
+
+def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
+    """Where the first stop string begins, and which it is."""
+    places = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
+    return min(places, default=None)

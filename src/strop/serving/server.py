@@ -1,10 +1,9 @@
 """Serves an engine over HTTP with OpenAI's routes.
 
-    GET  /health               engine status; 503 once the engine broke
-    GET  /v1/models            the one model; /v1/models/NAME too
-    POST /v1/completions
-    POST /v1/chat/completions
-    GET  /tokenizer_info; POST /tokenize, /detokenize: see `ServedTokens`
+GET  /health               engine status; 503 once the engine broke
+GET  /v1/models            the one model; /v1/models/NAME too
+POST /v1/completions
+POST /v1/chat/completions
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ import json
 import socket
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -31,26 +31,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers import PreTrainedTokenizerBase
 
-from strop.engines.protocol import Engine
+from strop.base.types import Completion, InputError, IntArray
+from strop.engines.protocol import Scores
 from strop.serving import ServeLimits
-from strop.serving.driver import Driver, Endpoint, EngineFailure
-from strop.serving.http import CLOSE, HttpServer, Refusal, asks_loopback, misrouted, read_body, refused
-from strop.serving.requests import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    RequestReader,
-    ServedRequest,
-    TokenizeBody,
-    parse,
-)
-from strop.serving.responses import Answers, ServedTokens
+from strop.serving.driver import Driver, EngineFailure, ServedEngine, Ticket
+from strop.serving.http import HttpServer, Refusal, asks_loopback, misrouted, read_body, refused
+from strop.serving.requests import Body, ChatBody, CompletionBody, RequestReader, ServedRequest, parse
+from strop.serving.responses import Answers, ServedAnswer, usage
 
 T = TypeVar("T")
 Log = Callable[[str], None]
-HEAD_SECONDS = 30.0  # for the head of a request to arrive
 HEALTH_SECONDS = 10.0
-LAST_EVENT_SECONDS = 1.0  # for an error event to reach a client that may have stopped reading
+SCORED_AT_ONCE = 8192  # tokens; between two portions the others' sequences get a step
 VERSION_HEADER = "x-strop-weight-version"
 
 
@@ -79,42 +71,43 @@ class ModelServer(HttpServer):
     """Serves `engine`, which is closed when `run` returns."""
 
     def __init__(
-        self, engine: Engine, tokenizer: PreTrainedTokenizerBase, served: Served, listening: socket.socket
+        self, engine: ServedEngine, tokenizer: PreTrainedTokenizerBase, served: Served, listening: socket.socket
     ) -> None:
         # The engine's thread decodes with the given tokenizer; encoding changes a tokenizer's state.
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.encode("a", add_special_tokens=False)
         self._served = served
         self._driver = Driver(engine, lambda failure: self.stop())
-        self._endpoint = Endpoint(self._driver, Answers(tokenizer, served.model), served.limits)
+        self._answers = Answers(tokenizer, served.model)
         self._context = engine.capabilities.max_tokens
         self._reader = RequestReader(tokenizer, self._context, served.limits, served.template_arguments)
-        self._tokens = ServedTokens(tokenizer, self._context)
         self._since = int(time.time())
         # Prompts are encoded outside the event loop, one at a time: a long one must not hold up the streams.
         self._encoder = ThreadPoolExecutor(1, "strop-encode")
+        self._open = 0
+        self.answered = 0
         app = Starlette(
-            routes=self._routes(),
+            routes=[
+                Route("/health", self._health),
+                Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._model),
+                Route("/v1/completions", _Post(self._complete, self._admitted, served.limits), methods=["POST"]),
+                Route("/v1/chat/completions", _Post(self._chat, self._admitted, served.limits), methods=["POST"]),
+            ],
             lifespan=self._lifespan,
             exception_handlers={
                 Refusal: refused,
-                EngineFailure: lambda request, error: Refusal(503, str(error), code="engine_failed").response(),
+                EngineFailure: lambda request, error: _failed(error).response(),
                 HTTPException: misrouted,
                 Exception: lambda request, error: Refusal(500, "internal error; see the server's log").response(),
             },
         )
-        limits = served.limits
-        super().__init__(_Gate(app, served), listening, limits.grace, min(HEAD_SECONDS, limits.seconds), lifespan=True)
+        super().__init__(_Gate(app, served), listening, served.limits.grace, lifespan=True)
 
     @property
     def url(self) -> str:
         """The base URL for clients, which ends with `/v1`."""
         return f"{super().url}/v1"
-
-    @property
-    def answered(self) -> int:
-        """Requests that were answered."""
-        return self._endpoint.answered
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """See `HttpServer.run`.
@@ -134,28 +127,10 @@ class ModelServer(HttpServer):
         finally:
             await self._driver.close()
 
-    def _routes(self) -> list[Route]:
-        posted = {
-            "/v1/completions": self._complete,
-            "/v1/chat/completions": self._chat,
-            "/tokenize": self._tokenize,
-            "/detokenize": self._detokenize,
-        }
-        return [
-            Route("/health", self._health),
-            Route("/v1/models", self._models),
-            Route("/v1/models/{name:path}", self._model),
-            Route("/tokenizer_info", self._tokenizer_info),
-            *(
-                Route(path, _Post(answer, self._endpoint, self._served.limits), methods=["POST"])
-                for path, answer in posted.items()
-            ),
-        ]
-
     async def _health(self, request: Request) -> Response:
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
-                health, version = await self._endpoint.health(), await self._endpoint.version()
+                health, version = await self._driver.call(lambda engine: (engine.health(), engine.weight_version))
         except TimeoutError:
             raise Refusal(503, f"the engine did not answer within {HEALTH_SECONDS:g} s", code="no_answer") from None
         value = {
@@ -165,7 +140,7 @@ class ModelServer(HttpServer):
             "weight_version": version,
             "running": health.running,
             "waiting": health.waiting,
-            "requests": self._endpoint.open,
+            "requests": self._open,
         }
         return JSONResponse(value, 200 if health.ok else 503)
 
@@ -190,44 +165,154 @@ class ModelServer(HttpServer):
             message = f"model: no model {name[:100]!r}; this endpoint serves {self._served.model!r}"
             raise Refusal(404, message, "model", "model_not_found")
 
-    async def _tokenizer_info(self, request: Request) -> Response:
-        return JSONResponse(self._tokens.info())
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """A place among the open requests.
 
-    async def _tokenize(self, data: bytes, name: str, end: float) -> Response:
-        return JSONResponse(await self._encode(data, TokenizeBody, self._tokens.tokenize))
+        Raises:
+            Refusal: 429 where all are taken.
+        """
+        most = self._served.limits.requests
+        if self._open >= most:
+            message = f"all {most} places of this endpoint are taken; try again"
+            raise Refusal(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"})
+        self._open += 1
+        try:
+            yield
+            self.answered += 1
+        finally:
+            self._open -= 1
 
-    async def _detokenize(self, data: bytes, name: str, end: float) -> Response:
-        return JSONResponse(await self._encode(data, DetokenizeBody, self._tokens.detokenize))
+    async def _complete(self, data: bytes) -> Response:
+        request = await self._read(data, CompletionBody, self._reader.completion)
+        return await self._answer(request, f"cmpl-{uuid.uuid4().hex}")
 
-    async def _complete(self, data: bytes, name: str, end: float) -> Response:
-        request = await self._encode(data, CompletionBody, self._reader.completion)
-        return await self._generate(request, f"cmpl-{name}", end)
+    async def _chat(self, data: bytes) -> Response:
+        return await self._answer(await self._read(data, ChatBody, self._reader.chat), f"chatcmpl-{uuid.uuid4().hex}")
 
-    async def _chat(self, data: bytes, name: str, end: float) -> Response:
-        return await self._generate(await self._encode(data, ChatBody, self._reader.chat), f"chatcmpl-{name}", end)
+    async def _read(self, data: bytes, kind: type[Body], read: Callable[[Body], ServedRequest]) -> ServedRequest:
+        """Parse, check and encode a body, on the encoder's thread."""
 
-    async def _encode(self, data: bytes, kind: type[Any], work: Callable[[Any], T]) -> T:
-        """Parse and check a body, and do `work` with it, on the encoder's thread."""
-
-        def read() -> T:
+        def work() -> ServedRequest:
             body = parse(data, kind)
             self._check_model(body.model)
-            return work(body)
+            return read(body)
 
-        return await asyncio.get_running_loop().run_in_executor(self._encoder, read)
+        return await asyncio.get_running_loop().run_in_executor(self._encoder, work)
 
-    async def _generate(self, request: ServedRequest, name: str, end: float) -> Response:
-        if not request.stream:
-            value = await self._endpoint.whole(name, request)
+    async def _version(self) -> int:
+        return await self._driver.call(lambda engine: engine.weight_version)
+
+    async def _answer(self, request: ServedRequest, name: str) -> Response:
+        if not request.body.stream:
+            value = await self._whole(name, request)
             return JSONResponse(value, headers={VERSION_HEADER: str(value["weight_version"])})
-        version = await self._endpoint.version()
-        events = self._endpoint.stream(name, request)
+        version = await self._version()
+        events = self._events(name, request, version)
         await anext(events)  # raises a refusal while the status can still say so
-        return _EventStream(events, end, self._served.limits.seconds, {VERSION_HEADER: str(version)})
+        headers = {"Cache-Control": "no-cache", VERSION_HEADER: str(version)}
+        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+
+    async def _whole(self, name: str, request: ServedRequest) -> dict[str, Any]:
+        """The answer to a request that is not streamed."""
+        found: dict[tuple[int, int], Completion] = {}
+        names = [self._driver.name() for _ in request.prompts]
+        if request.sampling is not None:
+            async with Ticket(self._driver, streamed=False) as ticket:
+                await _submit(ticket, request, names)
+                while ticket.unfinished:
+                    completion = await ticket.next()
+                    assert isinstance(completion, Completion)
+                    _refuse_aborted(completion)
+                    found[names.index(completion.request_id), completion.index] = completion
+        answers = [
+            ServedAnswer(prompt, index, found.get((prompt, index)))
+            for prompt in range(len(request.prompts))
+            for index in range(request.n)
+        ]
+        if request.top or (request.top is not None and request.echo):
+            answers = await self._scored(request, answers)
+        return self._answers.whole(name, request, answers, await self._version())
+
+    async def _events(self, name: str, request: ServedRequest, version: int) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events. The first item is empty and comes once the engine accepted the request.
+
+        After the engine's failure the last event is that error.
+        """
+        names = [self._driver.name() for _ in request.prompts]
+        writers = {
+            (request_id, index): self._answers.writer(request, prompt, index)
+            for prompt, request_id in enumerate(names)
+            for index in range(request.n)
+        }
+        done: list[Completion] = []
+        async with Ticket(self._driver, streamed=True) as ticket:
+            await _submit(ticket, request, names)
+            yield b""
+            try:
+                while ticket.unfinished:
+                    event = await ticket.next()
+                    writer = writers[event.request_id, event.index]
+                    if isinstance(event, Completion):
+                        _refuse_aborted(event)
+                        done.append(event)
+                        version = max(version, *(span.version for span in event.versions), 0)
+                        choices = writer.finish(event)
+                    else:
+                        choices = writer.take(event.token_ids, event.logprobs)
+                    for choice in choices:
+                        yield _event(self._answers.chunk(name, request, version, [choice]))
+            except (Refusal, EngineFailure) as error:
+                yield _event((error if isinstance(error, Refusal) else _failed(error)).body())
+                return
+        if request.include_usage:
+            yield _event({**self._answers.chunk(name, request, version, []), "usage": usage(request, done)})
+        yield b"data: [DONE]\n\n"
+
+    async def _scored(self, request: ServedRequest, answers: Sequence[ServedAnswer]) -> list[ServedAnswer]:
+        """The answers with log-probs of their prompts (`echo`), and the most probable tokens where `request.top`."""
+        top = request.top or 0
+        sequences = [
+            np.concatenate((ids, answer.completion.token_ids)) if answer.completion is not None and top else ids
+            for answer in answers
+            for ids in (request.prompts[answer.prompt],)
+        ]
+        scores: list[Scores] = []
+        while len(scores) < len(sequences):
+            sizes = np.cumsum([len(ids) for ids in sequences[len(scores) :]])
+            portion = sequences[len(scores) :][: max(1, int((sizes <= SCORED_AT_ONCE).sum()))]
+            scores += await self._score(portion, request.temperature, top)
+        return [replace(answer, scores=score) for answer, score in zip(answers, scores, strict=True)]
+
+    async def _score(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
+        try:
+            return await self._driver.call(lambda engine: engine.score(sequences, temperature, top))
+        except InputError as error:
+            raise Refusal(400, str(error), "prompt") from None
+
+
+async def _submit(ticket: Ticket, request: ServedRequest, names: Sequence[str]) -> None:
+    try:
+        await ticket.submit(request.requests(names))
+    except InputError as error:
+        raise Refusal(400, str(error)) from None
+
+
+def _refuse_aborted(completion: Completion) -> None:
+    if completion.finish_reason == "abort":
+        raise Refusal(503, "the engine gave this request up; try again", code="aborted")
+
+
+def _failed(error: Exception) -> Refusal:
+    return Refusal(503, str(error), code="engine_failed")
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
 class _Gate:
-    """Checks who is asking, before any route; numbers and logs requests."""
+    """Checks who is asking, before any route; logs requests."""
 
     def __init__(self, app: ASGIApp, served: Served) -> None:
         self._app, self._served = app, served
@@ -238,66 +323,50 @@ class _Gate:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), "hung up"
-        scope["strop.id"] = name = uuid.uuid4().hex
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
-                MutableHeaders(scope=message)["x-request-id"] = name
             await send(message)
 
         try:
-            try:
-                self._check(scope["path"], Headers(scope=scope))
-            except Refusal as refusal:
-                await refusal.response()(scope, receive, noted)
-            else:
-                await self._app(scope, receive, noted)
+            await (self._refusal(scope["path"], Headers(scope=scope)) or self._app)(scope, receive, noted)
         finally:
             if self._served.log is not None:
                 seconds = time.perf_counter() - began
                 self._served.log(f"{scope['method']} {scope['path'][:200]!r} {status} {seconds:.3f} s")
 
-    def _check(self, path: str, headers: Headers) -> None:
-        if "transfer-encoding" in headers and "content-length" in headers:  # two lengths smuggle a second request
-            raise Refusal(400, "Transfer-Encoding and Content-Length together; send one of them", headers=CLOSE)
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
         if self._served.local_only and not asks_loopback(headers.get("host")):
-            raise Refusal(403, "this endpoint answers only this machine: address it as localhost or 127.0.0.1")
+            message = "this endpoint answers only this machine: address it as localhost or 127.0.0.1"
+            return Refusal(403, message).response()
         given = headers.get("authorization", "").encode("latin-1")
         if self._key is not None and path != "/health" and not hmac.compare_digest(given, self._key):
             message = "this endpoint requires a key: Authorization: Bearer KEY"
-            raise Refusal(401, message, None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+            return Refusal(401, message, None, "invalid_api_key", {"WWW-Authenticate": "Bearer"}).response()
+        return None
 
 
 class _Post:
-    """A POST route: admits the request, reads its body, and drops it when it takes too long or its client hangs up.
-
-    `answer` gets the body, the request's id, and the time on the event loop's clock at which it must be done.
-    """
+    """A POST route: admits the request, reads its body, and drops it when its client hangs up."""
 
     def __init__(
-        self, answer: Callable[[bytes, str, float], Awaitable[Response]], endpoint: Endpoint, limits: ServeLimits
+        self,
+        answer: Callable[[bytes], Awaitable[Response]],
+        admitted: Callable[[], AbstractAsyncContextManager[None]],
+        limits: ServeLimits,
     ) -> None:
-        self._answer, self._endpoint, self._limits = answer, endpoint, limits
+        self._answer, self._admitted, self._limits = answer, admitted, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, seconds = Request(scope, receive), self._limits.seconds
+        request = Request(scope, receive)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refusal(415, "send JSON, with the header Content-Type: application/json")
-        end = asyncio.get_running_loop().time() + seconds
-        async with self._endpoint.admitted():
+        async with self._admitted():
             with suppress(ClientDisconnect):
-                try:
-                    async with asyncio.timeout_at(end):
-                        data = await read_body(request, self._limits.body_bytes)
-                except TimeoutError:
-                    raise Refusal(408, "the body did not arrive in time", code="timeout") from None
-                try:
-                    async with asyncio.timeout_at(end):
-                        response = await _while_connected(receive, self._answer(data, scope["strop.id"], end))
-                except TimeoutError:
-                    raise _too_long(seconds) from None
+                data = await read_body(request, self._limits.body_bytes)
+                response = await _while_connected(receive, self._answer(data))
                 await response(scope, receive, send)
 
 
@@ -322,39 +391,3 @@ async def _while_connected(receive: Receive, work: Awaitable[T]) -> T:
         working.cancel()
         leaving.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-class _EventStream(StreamingResponse):
-    """Server-sent events; after an error or a timeout, the last event is that error."""
-
-    def __init__(
-        self, events: AsyncGenerator[bytes, None], end: float, seconds: float, headers: dict[str, str]
-    ) -> None:
-        super().__init__(events, headers={"Cache-Control": "no-cache", **headers}, media_type="text/event-stream")
-        self._events, self._end, self._seconds = events, end, seconds
-
-    async def stream_response(self, send: Send) -> None:
-        """Send headers and events."""
-        last = b""
-        try:
-            async with asyncio.timeout_at(self._end), aclosing(self._events):  # a client that reads slowly counts too
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                async for event in self._events:
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-        except TimeoutError:
-            last = _error_event(_too_long(self._seconds))
-        except Refusal as refusal:
-            last = _error_event(refusal)
-        except EngineFailure as failure:
-            last = _error_event(Refusal(503, str(failure), code="engine_failed"))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_EVENT_SECONDS):
-                await send({"type": "http.response.body", "body": last, "more_body": False})
-
-
-def _too_long(seconds: float) -> Refusal:
-    return Refusal(504, f"the request took longer than this endpoint's {seconds:g} seconds", code="timeout")
-
-
-def _error_event(refusal: Refusal) -> bytes:
-    return b"data: " + json.dumps(refusal.body()).encode() + b"\n\n"

@@ -23,8 +23,8 @@ from urllib.request import Request, urlopen
 from pydantic import Field, field_validator
 
 from strop.base.pieces import Settings
+from strop.base.text import duration
 from strop.base.types import InputError, StropError, first_line
-from strop.base.view import duration
 
 TOLD_AFTER = 2.0  # seconds of silence: a server that is busy for a moment is nothing to read about
 TOLD_ANEW_AFTER = 60.0  # seconds between two notes of one URL, which may answer every other request

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from strop.base.files import writing
+from strop.base.plain_view import PlainView
 from strop.base.types import InputError, StropError
-from strop.base.view import PlainView
 from strop_verify.child_process import connect_to_parent, start_module, thread_environment
 from strop_verify.framing import Channel
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from strop.base.interrupt import on_interrupt
 from strop.base.metrics import read_metrics
+from strop.base.text import counted, duration, percent
 from strop.base.types import InputError, StropError
-from strop.base.view import View, counted, duration, percent
+from strop.base.view import View
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
 from strop.lab.ablation.run_process import Ended, RunJob, RunProcess, environment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from strop.base.view import markdown_table, number
+from strop.base.text import markdown_table, number
 from strop.lab.ablation.collect import Ablation, Paired, RunResult, SeedMean, VariantResult, mean
 from strop.lab.scaling.fitting import Fit, Parameter
 from strop.lab.scaling.tables import slope, slope_mean

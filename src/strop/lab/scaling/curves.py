@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from strop.base.files import distinct_names
 from strop.base.metrics import read_metrics
+from strop.base.text import counted
 from strop.base.types import InputError
-from strop.base.view import counted
 from strop.lab.ablation.manifest import FILE, read_manifest
 from strop.run.folder import RunFolder, is_run
 

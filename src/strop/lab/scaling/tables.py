@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from strop.base.view import number
+from strop.base.text import number
 from strop.lab.ablation.collect import SeedMean, mean
 from strop.lab.scaling.compare import Refit
 from strop.lab.scaling.fitting import Fit

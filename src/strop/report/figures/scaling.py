@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strop.base.text import number
 from strop.base.types import InputError
-from strop.base.view import number
 from strop.lab.planning.simulate import Simulation
 from strop.lab.scaling.compare import MARGIN, Refit
 from strop.lab.scaling.fitting import Fit

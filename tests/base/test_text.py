@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strop.base.view import amount
+from strop.base.text import amount
 
 
 @pytest.mark.parametrize(
