@@ -191,8 +191,6 @@ CASES = (
     ("data pass-rates nowhere", "there is no run folder nowhere; strop runs lists"),
     ("fit nowhere", "there is no run folder or CSV file nowhere"),
     ("plan gpro", "did you mean 'grpo'"),
-    ("plan grpo --cost decode=1", "costs are decode_step"),
-    ("plan grpo --lengths normal:3", "write constant:TOKENS"),
     ("ablate gpro --leave-one-out", "did you mean 'grpo'"),
     ("doctor gpro", "did you mean 'grpo'"),
     ("recipes show gpro", "did you mean 'grpo'"),
