@@ -39,7 +39,7 @@ from strop.report.figures.training import plot_run
 from strop.report.runs import read_runs
 from strop.run.folder import RunFolder, read_changes
 from strop.run.loop import WeightMismatch
-from strop.run.questions import review
+from strop.run.review import review
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
 from strop.run.validation import Validation

@@ -156,7 +156,7 @@ def doctor(
         from strop.run.folder import RunFolder, is_run
 
         RunFolder.open(target) if is_run(Path(target)) else resolve(target, sets, small)  # before what takes seconds
-        from strop.run.questions import review
+        from strop.run.review import review
 
         with viewing(True, f"strop · doctor · {target}", "stopped", to_stderr=True) as view:
             findings = review(target, sets, small, ask, view)
