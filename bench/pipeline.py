@@ -35,7 +35,7 @@ from bench.simulated import SimulatedLearner, Simulation
 
 from strop.base.view import SilentView
 from strop.config.parse import edit
-from strop.data.dataset import load_data
+from strop.data.loading import load_data
 from strop.model.files import byte_tokenizer
 from strop.orchestration.fleet import Fleet
 from strop.orchestration.messages import StoredWeights

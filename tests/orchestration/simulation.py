@@ -16,7 +16,8 @@ from tests.runs import small_config
 
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.data.dataset import Dataset, load_data
+from strop.data.dataset import Dataset
+from strop.data.loading import load_data
 from strop.model.files import byte_tokenizer
 from strop.orchestration.fleet import Fleet
 from strop.orchestration.messages import StoredWeights

@@ -20,8 +20,8 @@ from strop.base.imports import allow_module
 from strop.base.types import Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import load_data
+from strop.data.generators import ChainSum
+from strop.data.loading import load_data
 from strop.evaluation.benchmarks import HELD_OUT, benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import EvaluationResult
