@@ -28,10 +28,9 @@ from strop.config.parse import edit, validated
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine, embedded_settings, own_engine
 from strop.engines.protocol import EngineLost, Request, Sampling
-from strop.engines.settings import EngineSettings
+from strop.engines.settings import PYTHON_VARIABLE, EngineSettings, Vllm
 from strop.engines.torch.engine import TorchEngine
 from strop.engines.vllm.engine import HEAD, VllmEngine, written
-from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.files import export
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel

@@ -30,7 +30,7 @@ from strop.base.types import InputError, IntArray, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.cli.run_endings import report_run
 from strop.config.parse import edit
-from strop.engines.torch import TorchEngine
+from strop.engines.torch.engine import TorchEngine
 from strop.orchestration.evaluator import InProcessEvaluator
 from strop.orchestration.executor import InProcess, Publication
 from strop.orchestration.rank_group import RankGroupLost

@@ -45,9 +45,8 @@ from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
-from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
+from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Learning, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
-from strop.orchestration.learning import Learning
 from strop.orchestration.ledger import Ledger, LedgerGroup, StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.samples import TrainResult, is_trained_on

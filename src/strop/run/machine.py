@@ -14,7 +14,7 @@ from pathlib import Path
 
 from strop.base import machine
 from strop.base.machine import GIB
-from strop.engines.vllm.settings import PYTHON_VARIABLE
+from strop.engines.settings import PYTHON_VARIABLE
 from strop.run.finding import Finding, Level
 
 SIZE = 512  # of the matrices that speed is measured with

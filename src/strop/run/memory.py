@@ -18,7 +18,7 @@ from strop.base import machine
 from strop.base.machine import GIB
 from strop.base.types import StropError, first_line
 from strop.config.schema import RunConfig, stage_configs
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import Vllm
 from strop.model.attention_kinds import longest_sequence
 from strop.model.policy import Policy, meta_policy
 from strop.model.settings import ModelSettings

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.machine import cuda_visible
-from strop.engines.requests import RequestLimits
-from strop.engines.vllm.settings import Vllm
+from strop.engines.base import RequestLimits
+from strop.engines.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
 _GRACE_SECONDS = 5.0
