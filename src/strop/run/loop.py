@@ -387,7 +387,7 @@ class Loop:
         if publication.idle is not None:
             row["idle/generators"] = publication.idle
         if self.gate.on_stale == "drop":
-            row |= self.stale.trained([group for group in groups if group.ticket in batch.kept])
+            row |= self.stale.trained(len(batch.kept))
             row |= {name: (row[name] or 0.0) + count for name, count in self.stale.tokens().items()}
         self.states.update(row)
         row |= self.states.numbers()
@@ -408,7 +408,7 @@ class Loop:
             self.stale.dropped(entry)
             self._cancel(entry)
         if tickets:
-            self.view.note(f"step {self.step + 1}: {self.stale.line(len(tickets))}")
+            self.view.note(f"step {self.step + 1}: dropped {len(tickets)} groups that max_lag leaves no step for")
 
     def _give_up_open_groups(self) -> None:
         """Cancel the open groups of the previous stage: they may differ in size, length or temperature.
