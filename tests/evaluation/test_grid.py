@@ -13,8 +13,7 @@ from tests.evaluation.results import keep, result
 from strop.base.types import InputError
 from strop.evaluation.grid import Column, Grid, average, best_model, compare, load_grid, value_of
 from strop.evaluation.result import EvaluationResult
-from strop.report.evaluation_report import parse_average, table, write_report
-from strop.report.figures.evaluation import draw_all, draw_problems, draw_transfer
+from strop.report.evaluation_report import draw_all, draw_problems, draw_transfer, parse_average, table, write_report
 
 PNG = b"\x89PNG\r\n"
 EASY, HARD = [[1, 1], [1, 0], [1, 1], [1, 1]], [[0, 0], [1, 0], [0, 0], [0, 0]]

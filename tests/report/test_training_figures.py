@@ -9,7 +9,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 
 from strop.base.types import InputError
-from strop.report.figures.training import (
+from strop.report.drawing import PageFigures, canvas
+from strop.report.runs import RunData, read_runs
+from strop.report.training_figures import (
     GROUPS,
     OVERVIEW,
     Curves,
@@ -19,8 +21,6 @@ from strop.report.figures.training import (
     smooth,
     training_charts,
 )
-from strop.report.figures.writer import PageFigures, canvas
-from strop.report.runs import RunData, read_runs
 from strop.run.folder import RunFolder
 
 PNG = b"\x89PNG\r\n"

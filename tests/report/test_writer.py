@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strop.report.figures.writer import INK, SERIES, Chart, PageFigures, percent_tick, short_number, write_figure
+from strop.report.drawing import INK, SERIES, Chart, PageFigures, percent_tick, short_number, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
