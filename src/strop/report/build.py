@@ -19,7 +19,7 @@ from strop.base.files import write_text
 from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
-from strop.report.drawing import PageFigure, PageFigures
+from strop.report.drawing import Chart, page_svg
 from strop.report.runs import ABSENT, RunData, changes, clip, interval_suffix, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
 from strop.report.training_figures import not_drawn, time_shares, training_charts
@@ -54,9 +54,9 @@ class Text(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Figures in a grid, each with a link to its PNG."""
+    """Charts in a grid, each with its SVG."""
 
-    figures: Sequence[PageFigure]
+    figures: Sequence[tuple[Chart, str]]
     kind: str = "figures"
 
 
@@ -351,22 +351,20 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Written:
-    """The page, the PNG files of its figures, and what is not in it, a line each."""
+    """The page, and what is not in it, one line each."""
 
     page: Path
-    pictures: tuple[Path, ...]
     left_out: tuple[str, ...]
 
 
 def write_report(
     paths: Sequence[Path], out: Path | None = None, samples: int = SAMPLES, progress: Progress | None = None
 ) -> Written:
-    """Write the report of one or several runs.
+    """Write the report of one or several runs as one HTML file.
 
     Args:
         paths: run folders.
-        out: a folder, for page and figures, or a file that ends in .html, whose figures go to a folder next to it that
-            is called after it; None for RUN/report of a single run and `report` for several.
+        out: a folder, or a file that ends in .html; None for RUN/report of a single run and `report` for several.
         samples: completions of each run that are shown token by token; 0 for none.
         progress: called with what is being done next.
 
@@ -378,55 +376,33 @@ def write_report(
     target = target_of(runs, out)
     if not any(run.rows or run.folder.rollout_steps() for run in runs):
         names = ", ".join(str(run.path) for run in runs)
-        raise InputError(
-            f"{names}: nothing to report yet, neither metrics.jsonl nor rollouts; let the run make a step first, or "
-            "put its files back"
-        )
-    figures = PageFigures(target.parent, below=pictures_of(target) if out is not None and target == out else "")
-    figures.label = runs[0].short if len(runs) == 1 else ""
+        raise InputError(f"{names}: no metrics.jsonl and no rollouts to report yet; let the run make a step first")
     page = Page(" · ".join(run.name for run in runs), _intro(runs))
     say("curves")
     page.section("Summary", summary(runs, page.left_out))
     page.section("Evaluations", evaluations(runs, page.left_out))
     for heading, charts in training_charts(runs):
-        page.section(heading, [Figures([figures.add(chart) for chart in charts])])
+        page.section(heading, [Figures([(chart, page_svg(chart)) for chart in charts])])
     absent, zero = not_drawn(runs)
     page.left_out += ["0 at every step: " + "; ".join(zero)] if zero else []
     page.left_out += ["without a metric: " + "; ".join(absent)] if absent else []
     _add_samples(runs, page, samples, say)
     write_text(target, page.html())
-    return Written(target, tuple(figures.written), tuple(page.left_out))
+    return Written(target, tuple(page.left_out))
 
 
 def target_of(runs: Sequence[RunData], out: Path | None) -> Path:
     """The file to write.
 
     Raises:
-        InputError: it is in the way of something else.
+        InputError: a file or folder of another kind has that name.
     """
     if out is None:
         out = runs[0].path / "report" if len(runs) == 1 else Path("report")
-    if out.suffix == ".html":
-        if out.is_dir():
-            raise InputError(f"--out {out} is a folder; name a file that ends in .html, or another folder")
-        return out
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is a file; name a folder, or a file that ends in .html")
-    return out / PAGE
-
-
-def pictures_of(page: Path) -> str:
-    """The folder for the figures of a page that was named, next to it and called after it.
-
-    Not `first` for `first.html`: next to such a page that is often the run itself.
-
-    Raises:
-        InputError: something else has that name.
-    """
-    folder = page.with_name(f"{page.stem}-pictures")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {page}: its pictures go to the folder {folder}, and that is a file; name another page")
-    return folder.name
+    named = out.suffix == ".html"
+    if out.exists() and out.is_dir() == named:
+        raise InputError(f"--out {out}: name a folder, or a file that ends in .html")
+    return out if named else out / PAGE
 
 
 def _intro(runs: Sequence[RunData]) -> str:

@@ -78,8 +78,8 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
     ),
     "Stability": (
         Curves("ratio", "Importance ratio",
-               {"ratio/mean": "mean", "ratio/min": "smallest", "ratio/max": "largest"}, "log",
-               "Trainer to generator: mean, smallest and largest token of a step.", main=True),
+               {"ratio/max": "largest", "ratio/mean": "mean", "ratio/min": "smallest"}, "log",
+               "Trainer to generator: largest, mean and smallest token of a step.", main=True),
         Curves("clipped", "Clipped tokens",
                {"ratio/clipped_share": "any", "ratio/clipped_high_share": "above", "ratio/clipped_low_share": "below"},
                "percent", "Tokens whose gradient was cut or capped."),
@@ -100,8 +100,8 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
     ),
     "Time and compute": (
         Curves("seconds", "Seconds of a step",
-               {"seconds/rollout": "generation", "seconds/update": "training", "seconds/verify": "verification",
-                "seconds/evaluation": "evaluation", "seconds/step": "whole step"}, "zero", main=True),
+               {"seconds/step": "whole step", "seconds/rollout": "generation", "seconds/update": "training",
+                "seconds/verify": "verification", "seconds/evaluation": "evaluation"}, "zero", main=True),
         Curves("speed", "Tokens per second", {"tokens_per_second": "tokens/s"}, "zero",
                "Generated tokens over the seconds of a step without evaluation.", main=True),
         Curves("device-seconds", "Device-seconds so far",

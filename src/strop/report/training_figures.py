@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strop.base.types import InputError
 from strop.report.curves import GROUPS, Curves, Scale, main_curves
@@ -53,7 +52,7 @@ def plot_run(run: Path, target: Path | None = None) -> Path:
     """
     wanted = {*(curves.key for curves in main_curves()), "benchmarks"}
     charts = [chart for _, group in training_charts(read_runs([run])) for chart in group if chart.key in wanted]
-    panels = [(chart.title, chart.panels[0]) for chart in charts]
+    panels = [(chart.title, chart.draw) for chart in charts]
     if not panels:
         raise InputError(f"{run}: metrics.jsonl holds nothing to draw yet; let the run make a step first")
     return write_panels(target if target is not None else run / "plots" / "training.png", run.name, panels)
@@ -64,7 +63,7 @@ def training_charts(runs: Sequence[RunData]) -> list[tuple[str, list[Chart]]]:
     special = {"Learning": (_benchmarks, _against_compute, _domains), "Time and compute": (_time,)}
     found = []
     for heading, group in GROUPS.items():
-        charts = [curves_chart(each, runs) for each in group if _values(each, runs).any()]
+        charts = [curves_chart(each, runs) for each in group if _state(each, runs) == "drawn"]
         charts += [chart for make in special.get(heading, ()) for chart in make(runs)]
         if charts:
             found.append((heading, charts))
@@ -73,13 +72,15 @@ def training_charts(runs: Sequence[RunData]) -> list[tuple[str, list[Chart]]]:
 
 def not_drawn(runs: Sequence[RunData]) -> tuple[list[str], list[str]]:
     """The titles of the charts that no run has a metric for, and of those whose metrics are 0 at every step."""
-    every = [(each.title, _values(each, runs)) for group in GROUPS.values() for each in group]
-    absent = [title for title, values in every if not len(values)]
-    return absent, [title for title, values in every if len(values) and not values.any()]
+    every = [(_state(each, runs), each.title) for group in GROUPS.values() for each in group]
+    absent, zero = ([title for state, title in every if state == wanted] for wanted in ("absent", "zero"))
+    return absent, zero
 
 
-def _values(curves: Curves, runs: Sequence[RunData]) -> NDArray[np.float64]:
-    return np.array([value for run in runs for metric in curves.lines for value in run.series(metric)[1]])
+def _state(curves: Curves, runs: Sequence[RunData]) -> Literal["drawn", "absent", "zero"]:
+    """Whether a chart is drawn; pass rates, which have an error, are drawn even where all are 0."""
+    values = [value for run in runs for metric in curves.lines for value in run.series(metric)[1]]
+    return "drawn" if any(values) or (values and curves.error) else "zero" if values else "absent"
 
 
 # ---------------------------------------------------------------------- metrics against the step
@@ -97,14 +98,15 @@ def curves_chart(curves: Curves, runs: Sequence[RunData]) -> Chart:
                 # Of several metrics only one may be known: without a label it would be unclear which.
                 named = label if len(curves.lines) > 1 and not several else ""
                 _line(axes, series, color, DASHES[number % len(DASHES)] if several else "-", named)
-                if number == 0 and curves.error is not None:
-                    _band(axes, *series, run.by_step(curves.error), series[0], color)
+                errors = {} if number or curves.error is None else run.by_step(curves.error)
+                if errors:
+                    _band(axes, *series, errors, series[0], color)
         if several:
             _label_runs(axes, curves, runs)
         _scale(axes, curves.scale)
         step_axis(axes)
 
-    return Chart(curves.key, curves.title, curves.caption, (draw,))
+    return Chart(curves.key, curves.title, curves.caption, draw)
 
 
 def _band(
@@ -204,7 +206,7 @@ def _against_compute(runs: Sequence[RunData]) -> Iterator[Chart]:
         axes.set_xlim(left=0.0)
 
     caption = "Device-hours of training without evaluations; the band is one standard error."
-    yield Chart("pass-rate-by-compute", "Held-out pass rate by compute", caption, (draw,))
+    yield Chart("pass-rate-by-compute", "Held-out pass rate by compute", caption, draw)
 
 
 def _domains(runs: Sequence[RunData]) -> Iterator[Chart]:
@@ -224,7 +226,7 @@ def _time(runs: Sequence[RunData]) -> Iterator[Chart]:
     shown = [run for run in runs if run.series("seconds/step")[0]]
     if shown:
         caption = "Shares of all steps and evaluations together."
-        yield Chart("time-shares", "Where the time goes", caption, (_time_bars(shown),))
+        yield Chart("time-shares", "Where the time goes", caption, _time_bars(shown))
 
 
 def time_shares(run: RunData) -> dict[str, float]:
