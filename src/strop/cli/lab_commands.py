@@ -185,9 +185,6 @@ Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predic
 Before = Annotated[
     float | None, typer.Option("--r0", help="Pass rate before training; also instead of a row at compute 0.")
 ]
-ExactBefore = Annotated[
-    bool, typer.Option("--exact-r0", help="Take a measured R_0 as exact instead of letting it move within its noise.")
-]
 Axis = Annotated[str, typer.Option("--x", metavar="compute|steps|tokens", help="The x-axis.")]
 Method = Annotated[
     str,
@@ -207,10 +204,6 @@ FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals
 Seed = Annotated[int, typer.Option("--seed", help="Of the bootstrap.", min=0)]
 FitMargin = Annotated[float, typer.Option("--margin", help="By how much A must differ to count.", min=0.0)]
 Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a run: the evaluation metric to fit.")]
-AGrid = Annotated[str, typer.Option("--a-grid", metavar="FROM:TO:COUNT", help="With --method paper: the grid of A.")]
-MidGrid = Annotated[
-    str, typer.Option("--c-mid-grid", metavar="FROM:TO:COUNT,...", help="With --method paper: the grid of C_mid.")
-]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="PATH.png", help="Draw the curves; PNG and SVG are both written.")
 ]
@@ -221,7 +214,6 @@ def fit(
     out: OutFile = None,
     predict: Predict = "",
     r0: Before = None,
-    exact_r0: ExactBefore = False,
     x: Axis = "compute",
     method: Method = "refined",
     fit_until: Until = None,
@@ -232,8 +224,6 @@ def fit(
     seed: Seed = 0,
     margin: FitMargin = 0.02,
     metric: Metric = "evaluation/pass_rate",
-    a_grid: AGrid = "",
-    c_mid_grid: MidGrid = "",
     plot: Picture = None,
     as_json: Json = False,
 ) -> None:
@@ -265,11 +255,11 @@ def fit(
 
     settings = {
         "method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level, "bootstrap": bootstrap,
-        "seed": seed, "exact_r0": exact_r0,
+        "seed": seed,
     }  # fmt: skip
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise InputError(f"--plot {plot}: name a .png (the .svg is written next to it)")
-    chosen = study.fit_settings(settings, a_grid, c_mid_grid)
+    chosen = study.fit_settings(settings)
     computes, ranges = study.computes("--predict", predict), study.windows(windows)
     recipes = read_sources(sources, x, r0, metric)
     with bar("fitting", sum(map(len, recipes.values()))) as tell:
@@ -294,7 +284,7 @@ def _draw(plot: Path, found: Study) -> list[Path]:
 
 
 def _print(found: Study, written: list[Path]) -> None:
-    from strop.lab.scaling.tables import tables
+    from strop.lab.scaling.study import tables
 
     for part in tables(found):
         if isinstance(part, str):
@@ -350,8 +340,7 @@ def plan(
 
     from strop.lab.planning import simulate
     from strop.lab.planning.bound import plan_values
-    from strop.lab.planning.costs import Costs, default_lengths, parse_lags, scalerl_costs, setup_of
-    from strop.lab.planning.lengths import parse_lengths
+    from strop.lab.planning.costs import Costs, default_lengths, parse_lags, parse_lengths, scalerl_costs, setup_of
     from strop.recipes.resolve import resolve
 
     allow(imports, sets)

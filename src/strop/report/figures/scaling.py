@@ -13,7 +13,7 @@ from strop.base.types import InputError
 from strop.lab.planning.simulate import Simulation
 from strop.lab.scaling.compare import MARGIN, Refit
 from strop.lab.scaling.fitting import Fit
-from strop.lab.scaling.tables import slope
+from strop.lab.scaling.study import slope
 from strop.report.figures.writer import (
     BLUE,
     DOTTED,
