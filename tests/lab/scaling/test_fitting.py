@@ -81,7 +81,7 @@ def test_the_bootstrap_spreads_as_the_linear_theory_says() -> None:
 def test_the_interval_of_a_covers_the_truth_as_often_as_it_says(known: bool) -> None:
     sigmoid, covered, errors = truth("bs2048"), 0, []
     for seed in range(60):
-        found = fit(drawn(sigmoid.value(COMPUTE), seed, known=known), FitSettings(bootstrap=200, seed=seed))
+        found = fit(drawn(sigmoid.value(COMPUTE), seed, known=known), FitSettings(bootstrap=100, seed=seed))
         low, high = found.interval("A")
         covered += low <= sigmoid.A <= high
         errors.append(abs(accepted(found).A - sigmoid.A))
