@@ -392,13 +392,16 @@ def _show_placement(config: RunConfig, gpus: str, as_json: bool) -> None:
 def _show_memory(config: RunConfig, gib: float, as_json: bool) -> None:
     """Print how much of a GPU's memory training needs, found without loading the model."""
     from strop.base.machine import GIB
-    from strop.run.memory import fitting, need_of
-    from strop.run.preflight import named
+    from strop.run.checks import of_names
+    from strop.run.finding import refuse
+    from strop.run.memory import WAYS_OUT, fitting, need_of
 
-    named(config)
+    refuse(one for one in of_names(config, reads_problems=False) if one.subject == "model")
     room = int(gib * GIB)
-    line = fitting(config, "cuda", room)
-    show(as_json, {"room_bytes": room, "needed_bytes": need_of(config, "cuda", room)}, lambda: print(line))
+    need = need_of(config, "cuda", room)
+    found = fitting(need, room, WAYS_OUT)
+    refuse([found])
+    show(as_json, {"room_bytes": room, "needed_bytes": need}, lambda: print(f"memory: {found.line}"))
 
 
 def _print_plans(value: dict[str, Any]) -> None:
