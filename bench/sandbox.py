@@ -2,9 +2,9 @@
 
     python bench/sandbox.py --programs 400
 
-The ways: the warm fork server with all layers, the same without control groups, bubblewrap (where it is installed), a
-cold interpreter without isolation, and the naive runner that many use: `subprocess.run` of the program with the usual
-imports. With `--cases FILE` the cases of a file are judged besides, and compared with their field `expected`.
+The ways: the warm fork server with all layers, the same without control groups, a cold
+interpreter without isolation, and the naive runner that many use: `subprocess.run` of the program with the usual
+imports. With `--cases FILE` the cases of a file are judged too, and compared with their field `expected`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ from pathlib import Path
 from strop.base.view import SilentView
 from strop.verifiers.cases import read_code_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
-from strop_verify.code.outcome import ProgramSettings
-from strop_verify.code.stdio import difference
+from strop_verify.code.runners import ProgramSettings, difference
 from strop_verify.code.tests import Tests
 from strop_verify.code.verifier import run_tests
-from strop_verify.sandbox import Capabilities, Limits, Sandbox, probe
-from strop_verify.sandbox.cgroups import Hierarchies
-from strop_verify.sandbox.launchers import interpreter
-from strop_verify.sandbox.layers import attempt
+from strop_verify.sandbox import Limits, Sandbox, SandboxCapabilities, probe
+from strop_verify.sandbox.launchers import Hierarchies, interpreter
 
 PROGRAM = "n = int(input())\nprint(sum(map(int, input().split())) + n)\n"
 IMPORTS = "import collections, heapq, bisect, math, itertools, functools, string, re, random, decimal, fractions\n"
@@ -91,15 +88,11 @@ def measure(way: str, run: Callable[[int], bool], programs: int, workers: int, b
     print(json.dumps(line if bar is None else {**line, "bar": bar}), flush=True)
 
 
-def ways(found: Capabilities) -> list[tuple[str, Capabilities]]:
+def ways(found: SandboxCapabilities) -> list[tuple[str, SandboxCapabilities]]:
     """The sandboxes that can be compared here."""
     made = [(f"{found.plan.mode} fork server", found)] if found.plan.mode in ("root", "user") else []
     if made and found.hierarchies.described:
         made.append((f"{found.plan.mode} fork server, no control groups", replace(found, hierarchies=Hierarchies())))
-    if found.bubblewrap:
-        plan, _ = attempt("bubblewrap", found.hierarchies, found.bubblewrap)
-        if plan is not None:
-            made.append(("bubblewrap", replace(found, plan=plan)))
     return made
 
 
@@ -124,12 +117,11 @@ def main() -> None:
     parser.add_argument("--cases", type=Path)
     arguments = parser.parse_args()
     found = probe()
-    print(json.dumps({"bench": "sandbox", "runner": found.runner, "missing": found.missing, "uid": os.getuid()}))
+    print(json.dumps({"bench": "sandbox", "mode": found.plan.mode, "missing": found.missing, "uid": os.getuid()}))
     few = max(arguments.programs // 8, 8)
     for number, (way, capabilities) in enumerate(ways(found)):
         with Sandbox(Limits(), arguments.workers, capabilities=capabilities) as sandbox:
-            programs = few if way == "bubblewrap" else arguments.programs
-            measure(way, sandboxed(sandbox), programs, arguments.workers, BAR if number == 0 else None)
+            measure(way, sandboxed(sandbox), arguments.programs, arguments.workers, BAR if number == 0 else None)
     measure("cold interpreter, no isolation", bare(PROGRAM), few, arguments.workers)
     measure("naive subprocess.run, usual imports, no isolation", bare(IMPORTS + PROGRAM), few, arguments.workers)
     if arguments.cases is not None:

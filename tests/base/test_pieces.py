@@ -16,11 +16,9 @@ from strop.algorithms.aggregation import Aggregation, ConstantDenominator, Promp
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
 from strop.base.imports import allow_module
 from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
-from strop.data.chain_sum import ChainSum
-from strop.data.mixture import Mixture
-from strop.data.reasoning_gym import ReasoningGym
+from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
-from strop.engines.endpoint.client import ChatEndpoint
+from strop.engines.endpoint import ChatEndpoint
 from strop.environments.agent import Agent
 from strop.environments.games import GuessingGame, Retry
 from strop.environments.outside import OpenEnv, OutsideClass
@@ -28,10 +26,10 @@ from strop.environments.source import FromEnvironment
 from strop.environments.tools import Search
 from strop.model.settings import ModelSettings
 from strop.prepare.decontaminate import Decontaminate
+from strop.prepare.deduplicate import DeduplicateByEmbedding
 from strop.prepare.difficulty import Difficulty
-from strop.prepare.embedding import DeduplicateByEmbedding
+from strop.prepare.filters import ReferenceSolutions
 from strop.prepare.judges import Judges
-from strop.prepare.reference_solutions import ReferenceSolutions
 from strop.prepare.sources import Source
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain, WeightedSum

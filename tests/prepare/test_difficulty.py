@@ -118,7 +118,7 @@ def test_a_prompt_that_is_too_long_is_dropped(tmp_path: Path, model: str) -> Non
     assert outcome.reasons["prompt over 50 tokens"] == 1
     narrow = step(model, sampling={"max_new_tokens": 462})  # of the model's 512
     outcome = run(tmp_path, [questions("sometimes 1", "sometimes " * 10 + "2")], [narrow])
-    assert outcome.reasons["prompt over 50 tokens, the room beside sampling.max_new_tokens=462"] == 1
+    assert [count for reason, count in outcome.reasons.items() if "sampling.max_new_tokens=462" in reason] == [1]
     with pytest.raises(InputError, match="leaves no room for a prompt"):
         run(tmp_path, [questions("sometimes 1")], [step(model, sampling={"max_new_tokens": 512})])
 

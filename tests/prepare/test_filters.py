@@ -23,7 +23,7 @@ from strop.prepare import (
     StandardTests,
     Verifiable,
 )
-from strop.prepare.reference_solutions import count_tests
+from strop.prepare.filters import count_tests
 from strop.verifiers.answer import Answer
 from strop.verifiers.reward_function import PythonFunction
 from strop_verify.code.tests import standard_tests

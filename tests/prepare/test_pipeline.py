@@ -24,7 +24,7 @@ from strop.data.problem_table import ProblemWriter, count_rows, read_problems
 from strop.data.rows import ParquetFile
 from strop.data.source import parse_source
 from strop.prepare import Dropped, FilterStep, load_config, parse_config, prepare
-from strop.prepare.config import EXAMPLE
+from strop.prepare.config import example_config
 
 MIXED = [
     {"prompt": "What is 2 + 3?", "answer": "5"},
@@ -285,9 +285,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_example_is_a_configuration() -> None:
-    config = parse_config(tomllib.loads(EXAMPLE))
+    config = parse_config(tomllib.loads(example_config()))
     assert [step.title() for step in config.steps][:2] == ["verifiable", "answers agree"]
-    uncommented = [line.removeprefix("# ") for line in EXAMPLE.splitlines()]
+    uncommented = [line.removeprefix("# ") for line in example_config().splitlines()]
     start = uncommented.index("# ---- Steps") if "# ---- Steps" in uncommented else 0
     assert all("[[steps]]" not in line or line.startswith("[[steps]]") for line in uncommented[start:])
 

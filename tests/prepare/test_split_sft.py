@@ -14,7 +14,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError
 from strop.model.files import export
-from strop.prepare.embedding import TextEncoder
+from strop.prepare.deduplicate import TextEncoder
 from strop.prepare.filters import count_tokens
 
 
@@ -48,7 +48,8 @@ def test_what_is_dropped_beside_a_held_out_question_names_it(tmp_path: Path) -> 
     ],
 )
 def test_other_questions_than_the_held_out_ones_stay(tmp_path: Path, texts: list[str]) -> None:
-    outcome = run(tmp_path, [questions(*texts)], ["Deduplicate", {"piece": "Split", "count": 4}])
+    rows = [{"prompt": text, "answer": str(place)} for place, text in enumerate(texts)]
+    outcome = run(tmp_path, [rows], ["Deduplicate", {"piece": "Split", "count": 4}])
     assert (len(outcome.held_out), len(outcome.kept)) == (4, len(texts) - 4)
 
 
@@ -140,6 +141,6 @@ def test_a_model_that_embeds_says_nothing(tmp_path: Path) -> None:
     weights = load_file(tmp_path / "encoder" / "model.safetensors")
     weights["model.of_no_use.weight"] = weights["model.norm.weight"].clone()  # transformers' table would list it
     save_file(weights, tmp_path / "encoder" / "model.safetensors", {"format": "pt"})
-    code = f"from strop.prepare.embedding import TextEncoder; TextEncoder({str(tmp_path / 'encoder')!r}, 64)"
+    code = f"from strop.prepare.deduplicate import TextEncoder; TextEncoder({str(tmp_path / 'encoder')!r}, 64)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

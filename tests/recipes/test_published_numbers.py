@@ -20,7 +20,7 @@ from strop.lab.scaling.compare import MARGIN
 from strop.model.settings import ModelSettings
 from strop.prepare import Difficulty
 from strop.verifiers.code_verifier import CodeVerifier
-from strop_verify.code.outcome import ProgramSettings
+from strop_verify.code.runners import ProgramSettings
 from strop_verify.sandbox import Limits
 
 

@@ -11,7 +11,7 @@ from strop.base.types import Verdict
 from strop.cli import main
 from strop.cli.verify_commands import summarise
 from strop.verifiers.cases import Judged, summary
-from strop_verify.code.outcome import CodeResult, Outcome
+from strop_verify.code.runners import CodeResult, Outcome
 from strop_verify.verdict import Status
 
 CASES = (

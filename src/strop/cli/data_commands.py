@@ -54,9 +54,9 @@ def prepare(
     from strop.base.types import InputError
 
     if example:
-        from strop.prepare.config import EXAMPLE
+        from strop.prepare.config import example_config
 
-        print(EXAMPLE, end="")
+        print(example_config(), end="")
         return
     if config is None:
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")
@@ -142,7 +142,8 @@ def pass_rates(
     """
     from strop.base.text import counted
     from strop.base.types import InputError
-    from strop.data.history import PassRateBetween, add_up
+    from strop.data.history import PassRateBetween
+    from strop.data.loading import add_up
     from strop.run.folder import near_run
 
     for run in map(Path, runs):

@@ -2,22 +2,21 @@
 
 from strop.prepare.config import PrepareConfig, load_config, parse_config
 from strop.prepare.decontaminate import Decontaminate
-from strop.prepare.deduplicate import Deduplicate, Split
+from strop.prepare.deduplicate import Deduplicate, DeduplicateByEmbedding, Split
 from strop.prepare.difficulty import Difficulty
-from strop.prepare.embedding import DeduplicateByEmbedding
 from strop.prepare.filters import (
     AnswersAgree,
     EnglishOnly,
     IllustrativeTests,
     LinksAndFigures,
     NoTrivialPrompts,
+    ReferenceSolutions,
     StandardTests,
     TraceLength,
     Verifiable,
 )
 from strop.prepare.judges import Judges
 from strop.prepare.pipeline import prepare
-from strop.prepare.reference_solutions import ReferenceSolutions
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, FilterStep, Stage, Step
 

@@ -1,4 +1,4 @@
-"""Decontamination: no problem of a benchmark may be trained on."""
+"""Decontamination: drops training problems that repeat a benchmark's question."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from strop.data.columns import BrokenRow
 from strop.prepare.deduplicate import Share, ngrams, shingles
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Pair, Stage, Step
-from strop.prepare.text import NormalizedText, contains, normalize, overlap, same_question
+from strop.prepare.text import NormalizedText, alike, normalize, overlap
 
-PHRASE = -1  # in place of a question: a run of words that several of them have
-SHORTEST_EMBEDDED = 10  # words of a question that is looked for inside a longer one
-LARGEST_SURROUNDING = 2  # times the words of a problem that a benchmark's question around it may have
-ENOUGH_TO_COMPARE = 0.4  # of the contained question's n-grams; a tenth of the words changed leaves about 0.7 of them
+PHRASE = -1  # in place of a question: several questions contain this run of words
+SHORTEST_EMBEDDED = 10  # fewest words of a question that is searched for inside a longer one
+LARGEST_SURROUNDING = 2  # most words of a question that contains a problem, as a multiple of the problem's
+ENOUGH_TO_COMPARE = 0.4  # share of common n-grams; with a tenth of the words changed it is about 0.7
 
 
 class BenchmarkQuestion(NamedTuple):
@@ -33,17 +33,16 @@ class BenchmarkQuestion(NamedTuple):
 class Decontaminate(Step):
     """Drops problems that ask a benchmark's question.
 
-    Candidates share n-grams of words; a problem is dropped when it is the question by the rules of `Deduplicate`, or
-    when one of the two holds the other whole (an instruction around it, another sentence after it): at least
-    `similarity` of the words of the shorter one and all its numbers in a row. Every pair is listed in pairs.jsonl.
+    Candidates share n-grams of words. A problem is dropped if its numbers equal the question's and nearly all words do,
+    or if one of the two contains the other: at least `similarity` of the shorter one's words, and its numbers in a row.
+    Answers are not compared. Every pair is listed in pairs.jsonl.
 
     Fields:
         against: benchmarks by name (`aime24`, `math500`, from the hub), files, or sources as under `sources`.
         ngram: words of an n-gram.
         similarity: share of words that must be common.
-        shared_run: also drop whatever has a run of so many words (numbers count as words) in common with a benchmark's
-            question, numbers elsewhere being different or not; runs that several questions of the benchmarks share
-            (`where m and n are relatively prime …`) do not count. None for not.
+        shared_run: also drop problems that share so many consecutive words (numbers included) with a question, unless
+            several questions share them (`where m and n are relatively prime …`). None: off.
     """
 
     against: Annotated[tuple[Source, ...], Field(min_length=1)]
@@ -56,7 +55,7 @@ class Decontaminate(Step):
         return " ".join(source.stamp() for source in self.against)
 
     def run(self, stage: Stage) -> None:
-        """One pass, with the benchmarks in memory."""
+        """Read the benchmarks into memory, then go through the problems once."""
         questions = [question for source in self.against for question in _questions(source)]
         index = _QuestionIndex(questions, self.ngram, self.shared_run)
         stage.counts["benchmark_questions"] = Counter(question.source for question in questions)
@@ -75,12 +74,12 @@ class Decontaminate(Step):
         stage.counts["benchmark_questions_found"] = Counter(questions[place].source for place in hit)
 
     def _find(self, index: _QuestionIndex, problem: NormalizedText) -> tuple[int, float, str] | None:
-        """The benchmark's question that a problem repeats: its place, the words they share, and how."""
+        """The question that a problem repeats: its place, the share of common words, and how it was found."""
         for place in index.candidates(problem):
             question = index.questions[place].normalized
             longest = max(len(question.tokens), len(problem.tokens), 1)
             share = overlap(question.tokens, problem.tokens) / longest
-            if same_question(question, problem, self.similarity):
+            if question.typing == problem.typing or alike(question, problem, self.similarity):
                 return place, share, "asks"
             if self._holds(problem, question):
                 return place, share, "holds"
@@ -90,14 +89,11 @@ class Decontaminate(Step):
         return None if run is None else (run, 0.0, f"shares {self.shared_run} words in a row with")
 
     def _holds(self, long: NormalizedText, short: NormalizedText) -> bool:
-        """Whether `long` has `short` inside it."""
+        """Whether `long` contains `short`."""
         size = len(short.tokens)
         return (
             SHORTEST_EMBEDDED <= size < len(long.tokens)
             and _run_in(short.numbers, long.numbers)
-            and contains(short.spelled, long.spelled)
-            and _run_in(short.formulas, long.formulas)
-            and contains(short.commands, long.commands)
             and overlap(short.tokens, long.tokens) >= self.similarity * size
             and _shared_grams(short, long, self.ngram) >= ENOUGH_TO_COMPARE
         )
@@ -115,19 +111,18 @@ class _QuestionIndex:
         self._sizes: list[int] = []
         for place, question in enumerate(questions):
             text = question.normalized
-            for key in {text.exact, text.bare}:
-                self._by_typing[key].append(place)
+            self._by_typing[text.typing].append(place)
             grams = self._grams(text)
             self._sizes.append(len(grams))
             for gram in grams:
                 self._by_gram[gram].append(place)
             if run is not None and len(text.tokens) >= run:
                 for gram in set(ngrams(text.tokens, run).tolist()):
-                    # What several questions of the benchmarks say is a phrase of theirs, and gives none of them away.
+                    # Words that several questions share are a common phrase.
                     self._by_run[gram] = place if gram not in self._by_run else PHRASE
 
     def candidates(self, text: NormalizedText) -> list[int]:
-        """Questions that share enough n-grams, or are typed alike; the likeliest first."""
+        """Questions that are typed alike or share enough n-grams, the most similar first."""
         grams = self._grams(text)
         hits = Counter(place for gram in grams for place in self._by_gram.get(gram, ()))
         near = [
@@ -135,11 +130,11 @@ class _QuestionIndex:
             for place, count in hits.items()
             if count >= ENOUGH_TO_COMPARE * min(self._sizes[place], len(grams))
         ]
-        typed = [place for key in (text.exact, text.bare) for place in self._by_typing.get(key, ())]
-        return list(dict.fromkeys(typed + [place for _, place in sorted(near, reverse=True)]))
+        typed = self._by_typing.get(text.typing, [])
+        return list(dict.fromkeys([*typed, *(place for _, place in sorted(near, reverse=True))]))
 
     def shared_run(self, text: NormalizedText) -> int | None:
-        """A question that has a long run of words in common."""
+        """The place of a question that shares a long run of words; None if there is none."""
         if self._run is None or len(text.tokens) < self._run:
             return None
         places = (self._by_run.get(gram, PHRASE) for gram in ngrams(text.tokens, self._run).tolist())
@@ -150,10 +145,10 @@ class _QuestionIndex:
 
 
 def _questions(source: Source) -> list[BenchmarkQuestion]:
-    """The questions of a benchmark; a broken row of a benchmark always stops, since it could hide a question.
+    """The questions of a benchmark.
 
     Raises:
-        InputError: the benchmark cannot be had.
+        InputError: the benchmark cannot be read, or a row of it is broken (it could hide a question).
     """
     found: list[BenchmarkQuestion] = []
     for problem in source.problems():
@@ -166,7 +161,7 @@ def _questions(source: Source) -> list[BenchmarkQuestion]:
 
 
 def _run_in(short: Sequence[str], long: Sequence[str]) -> bool:
-    """Whether `short` stands in `long` without a gap."""
+    """Whether `short` is a contiguous part of `long`."""
     return any(long[start : start + len(short)] == short for start in range(len(long) - len(short) + 1))
 
 

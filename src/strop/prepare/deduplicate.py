@@ -1,9 +1,14 @@
-"""Deduplication within and across sets: the order of the sources is their priority."""
+"""Deduplication within and across sets: the order of the sources is their priority.
+
+Candidates share a band of a MinHash signature, or n-grams. Of two candidates the later one is dropped if both are
+typed alike, or if they have the same numbers, nearly the same words and the same answer.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,21 +16,25 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strop.base.seeds import derive
-from strop.base.types import InputError, Problem
+from strop.base.types import FloatArray, InputError, Problem, first_line
+from strop.model.location import locate
+from strop.model.settings import ModelSettings
 from strop.prepare.stage import Dropped, Pair, Stage, Step
-from strop.prepare.text import NormalizedText, hash64, normalize, overlap, same_question, same_typing
+from strop.prepare.text import NormalizedText, alike, collapsed, fold, hash64, normalize, overlap
+from strop_verify.math import verify
+from strop_verify.verdict import Status
 
 Keys = NDArray[np.uint64]
 Pairs = NDArray[np.int64]
 
 SEED = 1
-PREDECESSORS = 8  # of rows that share a key, each meets so many before it, and the first: bounds what one key can cost
+PREDECESSORS = 8  # a row is paired with so many rows before it under the same key, and with the first one
 PARTS = 16
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0xFF51AFD7ED558CCD))
 
 
 class MinHashKeys:
-    """Keys from bands of a MinHash signature (datasketch) over pairs of neighbouring words.
+    """Keys from the bands of a MinHash signature (datasketch) over pairs of neighbouring words.
 
     Two questions with Jaccard similarity J share a band with probability 1 - (1 - J^rows)^bands: with 42 bands of 3
     rows .96 at J = .42 and over .999 at .57, which is a question one word in ten of which was replaced.
@@ -41,7 +50,7 @@ class MinHashKeys:
 
     @property
     def width(self) -> int:
-        """How many keys a question gets."""
+        """The number of keys of a question."""
         return self._bands
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
@@ -53,61 +62,52 @@ class MinHashKeys:
 
 
 class NgramKeys:
-    """Keys from n-grams of words, every `stride`-th by hash, so that a question has `width` of them at most."""
+    """Keys from n-grams of words: the `width` smallest hashes of a question."""
 
     def __init__(self, n: int, width: int = 42) -> None:
         self._n, self.width = n, width
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
-        """The smallest hashes of the question's n-grams, which two that share many n-grams have in common."""
+        """The smallest hashes of the question's n-grams."""
         return np.sort(np.unique(shingles(tokens, self._n)))[: self.width]
 
 
 class CandidateIndex:
-    """Collects the keys of questions, then finds the pairs that share one."""
+    """Collects the keys of questions, then finds the pairs that share one.
 
-    def __init__(self, keys: MinHashKeys | NgramKeys | None) -> None:
-        """`keys` None looks for questions that are typed differently only."""
+    Questions with different numbers never become candidates: their numbers are part of their keys.
+    """
+
+    def __init__(self, keys: MinHashKeys | NgramKeys) -> None:
         self._keys = keys
-        self._key_values = array("Q")
-        self._key_rows = array("I")
-        self._typing: dict[str, array[int]] = {"exact": array("Q"), "bare": array("Q")}
+        self._values = array("Q")
         self._rows = array("I")
 
     def add(self, row: int, text: NormalizedText) -> None:
         """Take in the question of `row`; rows come in rising order."""
-        self._rows.append(row)
-        self._typing["exact"].append(text.exact)
-        self._typing["bare"].append(text.bare)
-        if self._keys is None or not text.tokens:
-            return
-        found = self._keys(text.tokens)
-        for numbers in {text.numbers, text.values}:
-            salt = np.uint64(hash64(" ".join(numbers)))
-            self._key_values.frombytes(mix(found ^ salt).tobytes())
-            self._key_rows.extend([row] * len(found))
+        if text.tokens:
+            found = mix(self._keys(text.tokens) ^ np.uint64(hash64(" ".join(text.numbers))))
+            self._values.frombytes(found.tobytes())
+            self._rows.extend([row] * len(found))
 
     def pairs(self) -> Pairs:
         """Candidate pairs of rows, each once, sorted by the later row, the earlier one first: int64 [pairs, 2]."""
-        rows = np.frombuffer(self._rows, dtype=np.uint32)
         together = np.zeros(0, dtype=np.uint64)
-        for keys in self._typing.values():
-            together = np.union1d(together, _sharing(np.frombuffer(keys, dtype=np.uint64), rows))
-        values = np.frombuffer(self._key_values, dtype=np.uint64)
-        value_rows = np.frombuffer(self._key_rows, dtype=np.uint32)
+        values = np.frombuffer(self._values, dtype=np.uint64)
+        rows = np.frombuffer(self._rows, dtype=np.uint32)
         for part in range(PARTS):
             chosen = np.flatnonzero(values & np.uint64(PARTS - 1) == part)
-            together = np.union1d(together, _sharing(values[chosen], value_rows[chosen]))
+            together = np.union1d(together, _sharing(values[chosen], rows[chosen]))
         return np.stack([(together & np.uint64(0xFFFFFFFF)), together >> np.uint64(32)], axis=1).astype(np.int64)
 
 
 def shingles(tokens: Sequence[int], n: int) -> Keys:
-    """Hashes of 32 bits, as MinHash wants them, of the n-grams of a text: as `ngrams`."""
+    """The upper 32 bits of `ngrams`, as MinHash needs them."""
     return ngrams(tokens, n) >> np.uint64(32)
 
 
 def ngrams(tokens: Sequence[int], n: int) -> Keys:
-    """Hashes of the n-grams of a text (of all of it, where it is shorter): uint64 [max(tokens - n + 1, 1)]."""
+    """Hashes of the n-grams of a text (or of the whole text if it is shorter): uint64 [max(tokens - n + 1, 1)]."""
     words = np.array(tokens, dtype=np.uint64)
     n = min(n, len(words))
     grams = np.zeros(len(words) - n + 1, dtype=np.uint64)
@@ -127,7 +127,7 @@ def _identity(value: int) -> int:
 
 
 def _odd_numbers(count: int) -> Keys:
-    """Multipliers that tell places apart."""
+    """A different odd multiplier for each place."""
     places = np.arange(1, count + 1, dtype=np.uint64)
     return np.asarray(mix(places * _MIX[1]) | np.uint64(1), dtype=np.uint64)
 
@@ -155,7 +155,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Duplicate(NamedTuple):
-    """The earlier row that asks the same, how alike the two are (1: typed differently at most), how it was found."""
+    """The earlier row that is repeated, the share of common words (1: typed alike), and how it was found."""
 
     row: int
     overlap: float
@@ -163,7 +163,7 @@ class Duplicate(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What `Deduplicate.find` found: a hash of the text of each row that stays, and the duplicates by their row."""
+    """The result of `Deduplicate.find`: a hash of the text of each kept row, and the duplicates by their row."""
 
     distinct: dict[int, int]
     duplicates: dict[int, Duplicate]
@@ -173,10 +173,10 @@ class Found(NamedTuple):
 class Deduplicate(Step):
     """Keeps the first of problems that ask the same.
 
-    The same are questions that differ in case, space and punctuation only, and (unless `near` is "none") those of which
-    at most 1 - `similarity` of the words differ while every number is the same and in the same order. Questions whose
-    numbers, operators, signs or brackets differ are never the same, nor are those in which contrasting words (least,
-    greatest) were exchanged. The set that is named first keeps its problem.
+    Questions that differ only in case, space and punctuation are the same, whatever their answers. Near duplicates have
+    at most 1 - `similarity` of their words changed, the same numbers in the same order, and the same answer, as the
+    math verifier compares them. The tests of programs are not compared: every set writes its own. The set that is
+    named first keeps its problem.
 
     Fields:
         near: how near duplicates are looked for: `minhash` (MinHash-LSH over word pairs), `ngram` (shared n-grams of
@@ -197,56 +197,56 @@ class Deduplicate(Step):
 
     def find(self, stage: Stage) -> Found:
         """Which rows of the stage are duplicates, in two passes over it."""
-        first_of, exact, pairs = self._index(stage)
-        near = self._decide(stage, pairs)
-        # What repeats a question that is dropped itself repeats the one that is kept.
-        duplicates = near | {row: near.get(first, Duplicate(first, 1.0, "exact")) for row, first in exact.items()}
-        return Found({row: key for key, row in first_of.items() if row not in near}, duplicates, len(pairs))
-
-    def _index(self, stage: Stage) -> tuple[dict[int, int], dict[int, int], Pairs]:
-        """The first row of each typing, rows typed as an earlier one (row → that row), candidate pairs of the first."""
-        keys = NgramKeys(self.ngram) if self.near == "ngram" else MinHashKeys()
-        index = CandidateIndex(keys if self.near != "none" else None)
         first_of: dict[int, int] = {}
-        exact: dict[int, int] = {}
+        exact: dict[int, int] = {}  # rows typed as an earlier one, with that row
+        index = CandidateIndex(NgramKeys(self.ngram) if self.near == "ngram" else MinHashKeys())
         for row, problem in enumerate(stage.problems(f"{stage.name}: reading")):
             text = normalize(problem.question)
-            first = first_of.setdefault(text.exact, row)
+            first = first_of.setdefault(text.typing, row)
             if first != row:
                 exact[row] = first
-            else:
+            elif self.near != "none":
                 index.add(row, text)
-        return first_of, exact, index.pairs()
+        pairs = index.pairs()
+        near = self._decide(stage, pairs)
+        # A row typed as a dropped one is a duplicate of the one that is kept.
+        duplicates = near | {row: near.get(first, Duplicate(first, 1.0, "exact")) for row, first in exact.items()}
+        return Found({row: key for key, row in first_of.items() if row not in near}, duplicates, len(pairs))
 
     def _decide(self, stage: Stage, pairs: Pairs) -> dict[int, Duplicate]:
         if not len(pairs):
             return {}
         wanted = np.zeros(stage.total, dtype=np.bool_)
         wanted[pairs.ravel()] = True
-        texts: dict[int, NormalizedText] = {}
+        texts: dict[int, tuple[NormalizedText, Any]] = {}
         for row, problem in enumerate(stage.problems(f"{stage.name}: comparing")):
             if wanted[row]:
-                texts[row] = normalize(problem.question)
+                texts[row] = normalize(problem.question), problem.reference
         duplicates: dict[int, Duplicate] = {}
         for earlier, later in pairs.tolist():  # sorted by the later row, so that the earlier one is decided
             if later in duplicates:
                 continue
             kept = duplicates[earlier].row if earlier in duplicates else earlier
-            found = self._compare(kept, texts[kept], texts[later])
-            if found is not None:
-                duplicates[later] = found
+            (first, answer), (second, other) = texts[kept], texts[later]
+            if alike(first, second, self.similarity) and same_answer(answer, other):
+                share = overlap(first.tokens, second.tokens) / max(len(first.tokens), len(second.tokens))
+                duplicates[later] = Duplicate(kept, share, "near")
         return duplicates
 
-    def _compare(self, row: int, first: NormalizedText, second: NormalizedText) -> Duplicate | None:
-        if same_typing(first, second):
-            return Duplicate(row, 1.0, "exact")
-        if self.near == "none" or not same_question(first, second, self.similarity):
-            return None
-        return Duplicate(row, overlap(first.tokens, second.tokens) / max(len(first.tokens), len(second.tokens)), "near")
+
+def same_answer(first: Any, second: Any) -> bool:
+    """Whether two references are equal: as text, or proved by the math verifier. Tests of programs always count as
+    equal."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return True
+    one, other = str(first), str(second)
+    if collapsed(fold(one)) == collapsed(fold(other)):
+        return True
+    return verify(one, rf"\boxed{{{other}}}").status is Status.CORRECT
 
 
 class Original(NamedTuple):
-    """The fields of a problem with duplicates that are kept in memory."""
+    """The fields of a kept problem that its duplicates are reported with."""
 
     id: str
     source: str
@@ -255,12 +255,12 @@ class Original(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> Original:
-        """What is remembered of `problem`."""
+        """The fields of `problem`."""
         return cls(problem.id, problem.source, problem.question, str(problem.reference))
 
 
 def write(stage: Stage, duplicates: dict[int, Duplicate]) -> None:
-    """Keep every problem without a duplicate, and drop the others in favour of theirs."""
+    """Drop the `duplicates`, and keep the other problems."""
     originals = {duplicate.row for duplicate in duplicates.values()}
     kept: dict[int, Original] = {}
     other_answer = 0
@@ -280,7 +280,7 @@ def write(stage: Stage, duplicates: dict[int, Duplicate]) -> None:
 
 
 def pair_of(problem: Problem, first: Original, share: float) -> Pair:
-    """A dropped problem beside the one that is kept."""
+    """A dropped problem and the kept one that it repeats."""
     return Pair(problem, first.id, first.source, first.question, share)
 
 
@@ -294,18 +294,17 @@ def _dropped(problem: Problem, first: Original, duplicate: Duplicate, differs: b
 class Split(Step):
     """Draws `count` problems with different questions into validation.parquet (ScaleRL: 1,000).
 
-    What `Deduplicate` calls typed differently only (case, space, punctuation) is the same question: a training problem
-    that asks a held-out one is dropped.
+    A training problem that is typed like a held-out one (case, space and punctuation aside) is dropped.
 
     Fields:
-        seed: which are drawn; None follows the preparation's seed.
+        seed: seed of the draw; None uses the preparation's seed.
     """
 
     count: Annotated[int, Field(ge=1)] = 1000
     seed: Annotated[int, Field(ge=0)] | None = None
 
     def run(self, stage: Stage) -> None:
-        """As `Deduplicate` without near duplicates: keys, the texts of candidates, the split.
+        """Find problems that are typed alike, then split.
 
         Raises:
             InputError: nothing would be left to train on.
@@ -331,7 +330,125 @@ class Split(Step):
 
 
 def _drawn(questions: dict[int, int], count: int, seed: int) -> set[int]:
-    """`count` rows, in an order that follows from their text and the seed, not from what else is in the set."""
+    """`count` rows, in an order that depends only on their text and the seed, not on the other rows."""
     keys = np.array(list(questions.values()), dtype=np.uint64)
     order = np.argsort(mix(mix(keys ^ np.uint64(seed)) + np.uint64(seed)), kind="stable")
     return set(np.array(list(questions), dtype=np.int64)[order[:count]].tolist())
+
+
+BLOCK = 2048  # rows of the similarity matrix that exist at once
+LACKS = ("missing_keys", "mismatched_keys")
+
+
+class DeduplicateByEmbedding(Step):
+    """Keeps the first of problems whose questions have a cosine similarity of at least `similarity`.
+
+    Every question is compared with every other one (Skywork-OR1, code), which suits tens of thousands of problems.
+
+    Fields:
+        model: the folder (or hub name) of an encoder; the mean of its last hidden states is the embedding.
+        same_numbers: keep questions whose numbers differ, however similar.
+        max_tokens: longer questions are cut.
+        batch: number of questions encoded at once.
+    """
+
+    model: str
+    similarity: Share = 0.95
+    same_numbers: bool = True
+    max_tokens: Annotated[int, Field(ge=8)] = 512
+    batch: Annotated[int, Field(ge=1)] = 32
+
+    def run(self, stage: Stage) -> None:
+        """Encode, compare, write.
+
+        Raises:
+            InputError: the model cannot be loaded.
+        """
+        encoder = TextEncoder(self.model, self.max_tokens)
+        vectors: list[FloatArray] = []
+        numbers: list[tuple[str, ...]] = []
+        texts: list[str] = []
+        for problem in stage.problems(f"{stage.name}: encoding"):
+            numbers.append(normalize(problem.question).numbers)
+            texts.append(problem.question)
+            if len(texts) == self.batch:
+                vectors.append(encoder(texts))
+                texts = []
+        if texts:
+            vectors.append(encoder(texts))
+        matrix = np.concatenate(vectors) if vectors else np.zeros((0, 1), dtype=np.float32)
+        duplicates: dict[int, Duplicate] = {}
+        for earlier, later, similarity in self._pairs(matrix):
+            if earlier in duplicates or later in duplicates:
+                continue  # pairs are sorted by their later row: the earlier one is already decided
+            if not self.same_numbers or numbers[earlier] == numbers[later]:
+                duplicates[later] = Duplicate(earlier, similarity, "embedding")
+        write(stage, duplicates)
+
+    def _pairs(self, matrix: FloatArray) -> Iterator[tuple[int, int, float]]:
+        """Pairs that are similar enough, sorted by the later row."""
+        for start in range(0, len(matrix), BLOCK):
+            block = matrix[start : start + BLOCK]
+            similar: NDArray[np.float32] = block @ matrix[: start + len(block)].T
+            later, earlier = np.nonzero(similar >= self.similarity)
+            for place, row in zip(later.tolist(), earlier.tolist(), strict=True):
+                if row < start + place:
+                    yield row, start + place, float(similar[place, row])
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Suppress progress bars and warnings about unused weights."""
+    from transformers.utils import logging
+
+    from strop.model.files import without_progress_bars
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with without_progress_bars():
+            yield
+    finally:
+        logging.set_verbosity(level)
+
+
+class TextEncoder:
+    """An encoder of transformers; its embeddings have unit length."""
+
+    def __init__(self, path: str, max_tokens: int) -> None:
+        import torch
+        from safetensors import SafetensorError
+        from transformers import AutoModel
+
+        from strop.model.files import load_tokenizer, refuse_incomplete
+
+        source, cached_only = locate(ModelSettings(path=path), "embedding model", made=None)
+        try:
+            self._tokenizer: Any = load_tokenizer(source, cached_only=cached_only)
+            with _quietly():
+                self._model, report = AutoModel.from_pretrained(
+                    source, local_files_only=cached_only, trust_remote_code=False, use_safetensors=True,
+                    output_loading_info=True,
+                )  # fmt: skip
+        except (OSError, ValueError, AssertionError, SafetensorError) as error:
+            raise InputError(f"embedding model {path}: cannot be loaded ({first_line(error)})") from error
+        # The pooler is not needed, and often not stored.
+        lacks = {kind: [name for name in report[kind] if "pooler" not in str(name)] for kind in LACKS}
+        refuse_incomplete(f"embedding model {path}", lacks)
+        self._model.eval()
+        self._torch, self._max_tokens = torch, max_tokens
+        if self._tokenizer.pad_token is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+
+    def __call__(self, texts: list[str]) -> FloatArray:
+        """float32 [texts, hidden]."""
+        batch = self._tokenizer(
+            texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt", padding_side="right"
+        )
+        mask = batch["attention_mask"]
+        with self._torch.no_grad():
+            hidden = self._model(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state.float()
+        weight = mask[..., None].float()
+        mean = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
+        unit = mean / mean.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return np.asarray(unit.numpy(), dtype=np.float32)

@@ -1,7 +1,7 @@
-"""Difficulty: how often a model solves each problem, by sampling it and judging the completions.
+"""Difficulty: how often a model solves each problem, estimated from sampled completions.
 
-Two screens in a row (Archer) are two steps: a strong model's eight samples with `max_correct` open, which drops what
-no sample solves, then eight of the policy to be trained, which drops what it always or never solves.
+Archer's two screens are two steps: eight samples of a strong model with `max_correct = 8`, which drops what no sample
+solves, then eight samples of the policy, which drops what it always or never solves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from strop.verifiers.base import Verifier
 from strop.verifiers.judges import judge_for
 from strop.verifiers.math_verifier import MathVerifier
 
-BASE_SEED = 0  # of the embedded base and of fresh models: another seed of the samples is not another model
+BASE_SEED = 0  # of the embedded base and of fresh models; independent of the samples' seed
 STALL_SECONDS = 1800.0
 JUDGE_SECONDS = 0.2
-AHEAD = 2  # times the samples that the engine can run at once are submitted
+AHEAD = 2  # samples submitted, as a multiple of the engine's slots
 
 
 class SampleTally(NamedTuple):
-    """The outcome of a problem's samples: `samples` that could be judged, of which `correct` were right."""
+    """Counts of a problem's samples: `samples` were judged, `correct` of them are correct."""
 
     correct: int
     samples: int
@@ -45,21 +45,22 @@ class SampleTally(NamedTuple):
 class Difficulty(Step):
     """Samples every problem, keeps those whose number of correct answers lies in a range, and stores the pass rates.
 
-    Pass rates go into `extra["pass_rates"][name]` and into pass_rates.jsonl. Samples are journalled problem by problem:
-    a killed estimation goes on where it was.
+    Pass rates go into `extra["pass_rates"][name]` and into pass_rates.jsonl. The counts are journalled problem by
+    problem, so that a killed estimation resumes.
 
     Fields:
         model: `model.path` is a run's model folder, a hub name, or `embedded`.
-        name: under which the pass rates are kept; by default the path.
-        samples: N of each problem.
-        min_correct: fewer of N are too hard (1: those never solved are dropped).
-        max_correct: more of N are too easy; None stands for N - 1 (those always solved are dropped), N keeps them.
-        verifier: judges the completions, beside generation where it runs in processes or a sandbox.
-        template: how a problem is put to the model.
-        sampling: how completions are drawn (Skywork-OR1: temperature 1, 32k tokens).
+        name: the key of the pass rates; by default the path.
+        samples: number of samples per problem, N.
+        min_correct: problems with fewer correct samples are too hard (1 drops those never solved).
+        max_correct: problems with more correct samples are too easy; None means N - 1, which drops those always
+            solved.
+        verifier: judges the completions, in parallel with generation if it runs in processes or a sandbox.
+        template: how a problem becomes a prompt.
+        sampling: sampling settings (Skywork-OR1: temperature 1, 32k tokens).
         max_prompt_tokens: problems with a longer prompt are dropped.
-        engine: how many sequences are sampled at once, and the like.
-        device: where.
+        engine: settings of the engine, such as its slots.
+        device: device of the model.
         seed: of the samples; None follows the preparation's seed.
     """
 
@@ -86,23 +87,23 @@ class Difficulty(Step):
 
     @property
     def highest(self) -> int:
-        """The largest number of correct answers that is kept."""
+        """The largest number of correct samples of a kept problem."""
         return self.samples - 1 if self.max_correct is None else self.max_correct
 
     @property
     def label(self) -> str:
-        """The name of the model in reports."""
+        """The model's name in reports."""
         return self.name or self.model.path or "fresh"
 
     def inputs(self) -> str:
-        """When the model's files changed, where it is a folder."""
+        """Modification times of the model's files, if it is a folder."""
         path = self.model.path
         if path is None or not Path(path).is_dir():
             return ""
         return " ".join(f"{file.name} {file.stat().st_mtime_ns}" for file in sorted(Path(path).glob("*.safetensors")))
 
     def run(self, stage: Stage) -> None:
-        """Sample what the journal does not have yet, then decide on every problem.
+        """Sample the problems that are not in the journal, then keep or drop every problem.
 
         Raises:
             InputError: the model cannot be loaded, or its context is too short.
@@ -111,9 +112,7 @@ class Difficulty(Step):
         try:
             tallies = {entry["id"]: SampleTally(*entry["tally"]) for entry in journal.entries}
             too_long: dict[str, int] = {
-                entry["id"]: entry["limit"]
-                for entry in journal.entries
-                if entry["tally"][1] < 0
+                entry["id"]: entry["limit"] for entry in journal.entries if entry["tally"][1] < 0
             }
             if len(tallies) < stage.total:
                 estimation = _Estimation(self, stage, journal, tallies)
@@ -132,13 +131,13 @@ class Difficulty(Step):
             tally = tallies[problem.id]
             if problem.id in too_long:
                 limit, budget = too_long[problem.id], self.sampling.max_new_tokens
-                why = "" if limit == self.max_prompt_tokens else f", the room beside sampling.max_new_tokens={budget}"
+                why = "" if limit == self.max_prompt_tokens else f", the context less sampling.max_new_tokens={budget}"
                 stage.drop(problem, Dropped(f"prompt over {limit} tokens{why}"))
                 continue
             if tally.samples == 0:
                 stage.drop(problem, Dropped("the verifier failed on every sample"))
                 continue
-            # Where the verifier failed on some, the share of the others stands for all.
+            # If the verifier failed on some samples, scale up the share of the others.
             correct = (
                 tally.correct if tally.samples == self.samples else round(tally.correct / tally.samples * self.samples)
             )
@@ -157,13 +156,13 @@ class Difficulty(Step):
 
 
 def with_pass_rate(problem: Problem, model: str, tally: SampleTally) -> Problem:
-    """The problem with a model's pass rate beside those that it has."""
+    """The problem with a model's pass rate added."""
     rates = {**problem.extra.get("pass_rates", {}), model: {"correct": tally.correct, "samples": tally.samples}}
     return replace(problem, extra={**problem.extra, "pass_rates": rates})
 
 
 class _Estimation:
-    """The engine at work: problems go in as it has room, a problem is journalled when all its samples are judged."""
+    """Samples with an engine; a problem is journalled when all its samples are judged."""
 
     def __init__(self, step: Difficulty, stage: Stage, journal: Journal, tallies: dict[str, SampleTally]) -> None:
         from strop.engines.build import build_engine
@@ -171,7 +170,7 @@ class _Estimation:
         from strop.model.policy import load_policy
         from strop.training.embedded_base import located
 
-        self.too_long: dict[str, int] = {}  # and the most tokens that a prompt may have
+        self.too_long: dict[str, int] = {}  # ids of problems, and the token limit that their prompts exceed
         self._step, self._stage, self._journal, self._tallies = step, stage, journal, tallies
         self._seed = stage.seed if step.seed is None else step.seed
         model = located(step.model, BASE_SEED, stage.view)
@@ -190,7 +189,7 @@ class _Estimation:
             )
 
     def run(self) -> None:
-        """Until every problem has its tally."""
+        """Run until every problem has its counts."""
         waiting = self._waiting()
         exhausted = False
         last_arrival = time.monotonic()
@@ -212,7 +211,7 @@ class _Estimation:
                 )
 
     def close(self) -> None:
-        """Give the engine's memory back, and end what judges."""
+        """Close the engine and the judge."""
         self._engine.close()
         self._judge.close()
 

@@ -1,19 +1,18 @@
-"""Steps that look at one problem at a time: what cannot be verified, figures, languages, code tests, SFT data."""
+"""Steps that look at one problem at a time: unverifiable answers, figures, languages, tests of code, SFT data."""
 
 from __future__ import annotations
 
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializeAsAny
 
 from strop.base import hub
-from strop.base.types import InputError, Problem, Verdict, first_line
-from strop.prepare.reference_solutions import count_tests, is_code, select_tests
+from strop.base.types import InputError, Problem, StropError, Verdict, first_line
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.prepare.text import collapsed, fold
 from strop.verifiers.base import Verifier
@@ -23,11 +22,11 @@ from strop_verify.code.tests import standard_tests
 from strop_verify.pool import JobReply
 from strop_verify.verdict import Status
 
-AHEAD = 256  # problems with a call under way before the result of the first of them is waited for
+AHEAD = 256  # most problems that wait for the verifier at once
 
 
 class RefusesCall(NamedTuple):
-    """A call that asks whether the verifier can judge the problem at all."""
+    """A call that asks whether the verifier can judge the problem."""
 
 
 class JudgeCall(NamedTuple):
@@ -37,25 +36,25 @@ class JudgeCall(NamedTuple):
 
 
 VerifierCall = RefusesCall | JudgeCall
-CallResult = Verdict | str | None  # a verdict on a `JudgeCall`; why not, or None, on a `RefusesCall`
+CallResult = Verdict | str | None  # the verdict of a `JudgeCall`; a refusal or None of a `RefusesCall`
 
 
 class VerifierFilter(FilterStep):
-    """A filter that settles most problems by itself (`before_call`), and others by the verifier (`after_call`).
+    """A filter that decides by itself (`before_call`) or by a call of the verifier (`after_call`).
 
     Fields:
-        verifier: the one that a run on these problems will use, or one that reads at least what that one reads.
+        verifier: the verifier of the run to come, or one that accepts at least as many forms of answers.
     """
 
     verifier: SerializeAsAny[Verifier] = MathVerifier(extract="any")
 
     @abstractmethod
     def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
-        """The decision, or the call on whose result it depends."""
+        """The decision, or the call that it depends on."""
 
     @abstractmethod
     def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
-        """The decision by the result of the call."""
+        """The decision after the call."""
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
         """The problem, or why it is dropped."""
@@ -67,7 +66,7 @@ class VerifierFilter(FilterStep):
         return begun
 
     def run(self, stage: Stage) -> None:
-        """Every problem in order; a verifier in processes works on several at once."""
+        """Go through the problems in order; a verifier in worker processes judges several at once."""
         if self.verifier.isolated() is None:
             super().run(stage)
             return
@@ -128,16 +127,16 @@ class Verifiable(VerifierFilter):
     """Drops what no verifier can judge: proofs, missing answers, answers that the verifier refuses, too few tests.
 
     Fields:
-        verifier: asked for each problem whether it could judge its answer (`Verifier.refuses`).
-        min_tests: of a code problem (Archer: five).
-        proofs: also drop questions that only ask to prove something.
+        verifier: decides for each problem whether it can judge its answer (`Verifier.refuses`).
+        min_tests: fewest tests of a code problem (Archer: five).
+        proofs: also drop questions that only ask for a proof.
     """
 
     min_tests: Annotated[int, Field(ge=1)] = 5
     proofs: bool = True
 
     def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
-        """Tests are counted here; answers are the verifier's to read."""
+        """Count tests; leave answers to the verifier."""
         if is_code(problem.reference) or problem.domain == "code":
             tests = count_tests(problem.reference)
             if tests == 0:
@@ -148,7 +147,7 @@ class Verifiable(VerifierFilter):
         if isinstance(problem.reference, str) and fold(problem.reference).strip(" .$") in NO_ANSWERS:
             return Dropped("no answer", problem.reference)
         if "task" in problem.extra and "index" in problem.extra:
-            return problem  # a reasoning-gym problem: its task scores it
+            return problem  # a reasoning-gym problem, which its task scores
         return RefusesCall()
 
     def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
@@ -157,13 +156,13 @@ class Verifiable(VerifierFilter):
 
 
 class AnswersAgree(VerifierFilter):
-    """Reads the answer out of the worked solution again and drops problems where it is another one (Skywork-OR1).
+    """Drops problems whose answer differs from the one in their worked solution (Skywork-OR1).
 
     Fields:
-        verifier: judges the solution's text as if it were a response.
-        solution: where in `extra` the solution stands.
-        missing: what is done with problems without a solution.
-        unreadable: what is done with problems in whose solution no answer is found.
+        verifier: judges the solution as if it were a response.
+        solution: name of the solution in `extra`.
+        missing: what to do with problems without a solution.
+        unreadable: what to do with problems in whose solution no answer is found.
     """
 
     solution: str = "solution"
@@ -171,7 +170,7 @@ class AnswersAgree(VerifierFilter):
     unreadable: Literal["keep", "drop"] = "drop"
 
     def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
-        """Code has no answer to compare; `ReferenceSolutions` runs its solutions."""
+        """Judge the solution; code is kept, since `ReferenceSolutions` runs its solutions."""
         if is_code(problem.reference):
             return problem
         text = problem.extra.get(self.solution)
@@ -180,7 +179,7 @@ class AnswersAgree(VerifierFilter):
         return JudgeCall(text)
 
     def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
-        """The problem, or how its answer and its solution disagree."""
+        """The problem, or how answer and solution disagree."""
         assert isinstance(result, Verdict)
         if result.status == Status.WRONG:
             return Dropped("answer and solution disagree", result.detail)
@@ -203,7 +202,7 @@ _MENTION = re.compile(
 
 
 class LinksAndFigures(FilterStep):
-    """Drops questions with links, or that need a figure (Skywork-OR1); each kind can be let through.
+    """Drops questions that have links or need a figure (Skywork-OR1); each kind can be switched off.
 
     Fields:
         links: web addresses.
@@ -218,7 +217,7 @@ class LinksAndFigures(FilterStep):
     mentions: bool = True
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem, or what it contains."""
+        """The problem, or the link or figure that was found."""
         text = fold(problem.question)
         kinds = (
             (self.images, _IMAGE, "has an image"),
@@ -255,15 +254,15 @@ class EnglishOnly(FilterStep):
     """Drops questions in other languages (Open-Reasoner-Zero): other scripts, or other languages' common words.
 
     Fields:
-        foreign_letters: the largest share of letters outside the Latin and Greek scripts.
-        foreign_words: how many common words of another language, more than English ones, make a question foreign.
+        foreign_letters: largest share of letters outside the Latin and Greek scripts.
+        foreign_words: a question is dropped if it has so many more common words of another language than English ones.
     """
 
     foreign_letters: Annotated[float, Field(ge=0, le=1)] = 0.1
     foreign_words: Annotated[int, Field(ge=1)] = 3
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem, or the language that it seems to be in."""
+        """The problem, or its script or language."""
         text = fold(_COMMAND.sub(" ", problem.question))
         letters = [letter for letter in text if letter.isalpha()]
         foreign = sum(not _is_familiar(letter) for letter in letters)
@@ -277,14 +276,32 @@ class EnglishOnly(FilterStep):
         return problem
 
 
-class IllustrativeTests(FilterStep):
-    """Removes tests that the statement of a code problem shows (Archer): a program could answer them by rote.
+def count_tests(reference: Any) -> int:
+    """The number of tests in a reference."""
+    if not isinstance(reference, Mapping):
+        return 0
+    return len(reference.get("asserts") or reference.get("inputs") or ())
 
-    Those are the ones that `extra["examples"]` lists, and those whose input and output both stand in the text.
+
+def select_tests(reference: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+    """The reference with only the tests at `places`."""
+    lists = ("asserts",) if "asserts" in reference else ("inputs", "outputs")
+    return {**reference, **{name: [reference[name][place] for place in places] for name in lists}}
+
+
+def is_code(reference: Any) -> bool:
+    """Whether a reference consists of tests."""
+    return isinstance(reference, Mapping) and ("asserts" in reference or "inputs" in reference)
+
+
+class IllustrativeTests(FilterStep):
+    """Removes tests that the statement of a code problem shows (Archer), since a program could hard-code them.
+
+    These are the tests in `extra["examples"]`, and those whose input and output both occur in the text.
     """
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem with its other tests, or that none is left."""
+        """The problem with its other tests; dropped if none is left."""
         reference = problem.reference
         if not is_code(reference) or "asserts" in reference:
             return problem
@@ -296,29 +313,102 @@ class IllustrativeTests(FilterStep):
             return Dropped("only tests that the statement shows")
         if len(left) == count_tests(reference):
             return problem
-        return replace(problem, reference=select_tests(dict(reference), left))
+        return replace(problem, reference=select_tests(reference, left))
 
 
 class StandardTests(FilterStep):
-    """Puts tests of whatever form into that of stdin and stdout, of a function call, or of assertions."""
+    """Converts tests into one of three forms: stdin and stdout, function call, or assertions."""
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem with its tests in standard form, or why they have none."""
+        """The problem with its tests in standard form, or why they cannot be converted."""
         if problem.domain != "code" and not is_code(problem.reference):
             return problem
         try:
             tests = standard_tests(problem.reference)
-        except (ValueError, TypeError, KeyError) as error:  # a form that only looks like one of those known
+        except (ValueError, TypeError, KeyError) as error:
             return Dropped("tests of an unknown form", str(error))
         return problem if tests == problem.reference else replace(problem, reference=tests)
+
+
+class ReferenceSolutions(FilterStep):
+    """Runs the reference solutions of each code problem on its tests (Skywork-OR1).
+
+    Fields:
+        verifier: runs the programs in a sandbox.
+        solutions: name of the solutions in `extra` (Python, a text or a list of texts).
+        attempts: number of solutions to try; one that passes all tests is enough.
+        failing: `drop` drops a problem if no solution passes every test; `prune` removes the tests that the best
+            solution fails, and drops the problem if fewer than `min_tests` are left.
+        min_tests: fewest tests of a pruned problem.
+        missing: what to do with code problems without a solution.
+    """
+
+    verifier: SerializeAsAny[Verifier]
+    solutions: str = "solutions"
+    attempts: Annotated[int, Field(ge=1)] = 3
+    failing: Literal["drop", "prune"] = "drop"
+    min_tests: Annotated[int, Field(ge=1)] = 5
+    missing: Literal["keep", "drop"] = "drop"
+
+    def __call__(self, problem: Problem) -> Problem | Dropped:
+        """The problem with the tests that a solution passes, or why it is dropped.
+
+        Raises:
+            StropError: the verifier failed.
+        """
+        if not is_code(problem.reference):
+            return problem
+        codes = self._codes(problem)
+        if not codes:
+            return problem if self.missing == "keep" else Dropped("no reference solution")
+        details = []
+        for code in codes:
+            verdict = self._verdict(problem, problem.reference, code)
+            if verdict.passed:
+                return problem
+            details.append(verdict.detail)
+        if self.failing == "drop":
+            return Dropped("the reference solution fails the tests", details[0])
+        return self._pruned(problem, codes)
+
+    def _codes(self, problem: Problem) -> list[str]:
+        value = problem.extra.get(self.solutions)
+        found = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+        return [code for code in found if isinstance(code, str) and code.strip()][: self.attempts]
+
+    def _pruned(self, problem: Problem, codes: list[str]) -> Problem | Dropped:
+        best: list[int] = []
+        for code in codes:
+            passed = list(self._passed(problem, code))
+            best = max(best, passed, key=len)
+        if len(best) < self.min_tests:
+            total = count_tests(problem.reference)
+            return Dropped(
+                f"the reference solution passes fewer than {self.min_tests} tests", f"{len(best)} of {total}"
+            )
+        return replace(problem, reference=select_tests(problem.reference, best))
+
+    def _passed(self, problem: Problem, code: str) -> Iterator[int]:
+        for place in range(count_tests(problem.reference)):
+            single = select_tests(problem.reference, [place])
+            if self._verdict(problem, single, code).passed:
+                yield place
+
+    def _verdict(self, problem: Problem, reference: Any, code: str) -> Verdict:
+        verdict = self.verifier(replace(problem, reference=reference), f"```python\n{code.strip()}\n```", False)
+        if not verdict.usable:
+            raise StropError(
+                f"problem {problem.id!r}: the verifier failed ({verdict.detail}); its tests cannot be checked"
+            )
+        return verdict
 
 
 class TraceLength(FilterStep):
     """For SFT data: drops traces of more than `max_tokens` (ScaleRL: 12k).
 
     Fields:
-        tokenizer: a folder or a hub name; without it a token is a word, a number or a sign, which is somewhat fewer.
-        trace: where the trace stands: `reference`, or a name in `extra`.
+        tokenizer: a folder or a hub name; None counts words, numbers and signs, which are somewhat fewer.
+        trace: the trace: `reference`, or a name in `extra`.
     """
 
     max_tokens: Annotated[int, Field(ge=1)] = 12_000
@@ -326,7 +416,7 @@ class TraceLength(FilterStep):
     trace: str = "reference"
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem, or how long its trace is."""
+        """The problem, or the length of its trace."""
         text = trace_of(problem, self.trace)
         if text is None:
             return Dropped("no trace", self.trace)
@@ -340,11 +430,12 @@ _GREETING = re.compile(
 
 
 class NoTrivialPrompts(FilterStep):
-    """For SFT data: drops prompts that ask nothing worth a trace (ScaleRL removes trivial prompts).
+    """For SFT data: drops trivial prompts and traces (ScaleRL removes trivial prompts).
 
     Fields:
-        min_words: of the prompt, numbers and signs counted.
-        min_trace_words: of the trace (`trace` as in `TraceLength`); 0 asks for none.
+        min_words: fewest words, numbers and signs of the prompt.
+        min_trace_words: the same of the trace; 0 allows prompts without one.
+        trace: as in `TraceLength`.
     """
 
     min_words: Annotated[int, Field(ge=0)] = 3
@@ -364,7 +455,7 @@ class NoTrivialPrompts(FilterStep):
 
 
 def is_proof(problem: Problem) -> bool:
-    """Whether a problem only asks for a proof: its set says so, or its text asks to prove and for nothing else."""
+    """Whether a problem only asks for a proof, according to its data set's columns or its text."""
     kinds = {str(problem.extra.get(name, "")).lower() for name in ("question_type", "problem_type")}
     if "proof" in kinds:
         return True
@@ -373,7 +464,7 @@ def is_proof(problem: Problem) -> bool:
 
 
 def trace_of(problem: Problem, where: str) -> str | None:
-    """The trace of an SFT problem as text; None where there is none."""
+    """The trace of an SFT problem; None if there is none."""
     value = problem.reference if where == "reference" else problem.extra.get(where)
     return value if isinstance(value, str) else None
 
@@ -383,7 +474,7 @@ _tokenizers: dict[str, Any] = {}
 
 
 def count_tokens(text: str, tokenizer: str | None = None) -> int:
-    """Tokens of a text; words and signs where there is no tokenizer."""
+    """The number of tokens of a text; of words and signs if there is no tokenizer."""
     if tokenizer is None:
         return sum(1 for _ in _PIECE.finditer(text))
     if tokenizer not in _tokenizers:
@@ -401,13 +492,13 @@ def _open_tokenizer(path: str) -> Any:
 
 
 def _is_familiar(letter: str) -> bool:
-    """Whether a letter is Latin or Greek (also those of formulas)."""
+    """Whether a letter is Latin, Greek or mathematical."""
     code = ord(letter)
     return code < 0x0400 or 0x1E00 <= code < 0x2100 or 0x2100 <= code < 0x2200 or 0x1D400 <= code < 0x1D800
 
 
 def _examples(value: Any) -> set[tuple[str, str]]:
-    """The pairs that a set lists as examples: a list of pairs, or a struct of two lists."""
+    """The examples of a statement as pairs of input and output, from a list of pairs or a struct of two lists."""
     if isinstance(value, Mapping):
         return set(zip(map(_squeezed, value.get("input", ())), map(_squeezed, value.get("output", ())), strict=True))
     if isinstance(value, list):
@@ -421,7 +512,7 @@ def _squeezed(value: Any) -> str:
 
 
 def _stands_in(pair: tuple[str, str], text: str) -> bool:
-    """Whether input and output both stand in the text; very short ones could by chance."""
+    """Whether input and output occur in the text in this order; very short ones do not count."""
     first, second = pair
     place = text.find(first) if len(first) + len(second) >= SHORTEST_EXAMPLE and first else -1
     return place >= 0 and text.find(second, place + len(first)) >= 0

@@ -1,27 +1,26 @@
-"""Quality judged by language models: several judges, several votes each, a threshold (Skywork-OR1: 2 × 16, keep 9)."""
+"""Language models vote on the quality of problems (Skywork-OR1: 2 judges × 16 votes, keep from 9)."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, StropError
-from strop.engines.endpoint.client import (
-    Callers,
+from strop.engines.endpoint import (
     ChatEndpoint,
+    EndpointClient,
     EndpointError,
     EndpointReply,
     NoChatTemplate,
     NoRoom,
-    Patience,
+    cancelled,
 )
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 
@@ -46,17 +45,16 @@ Answer with one JSON object and nothing else:
 Problem:
 """
 REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
-NOTHING = EndpointReply("", 0, 0, 0)
+NOTHING = EndpointReply("")
 POLL_SECONDS = 0.5
-GRACE_SECONDS = 0.5  # in which votes that are on their way may still come in
-READING = 2  # raise it when answers are read otherwise: votes that were kept are then asked for again
-# \b and \f are LaTeX (\beta, \frac) rather than the control characters that JSON would make of them.
+GRACE_SECONDS = 0.5  # how long an interrupted step still waits for running requests
+# \b and \f are read as LaTeX (\beta, \frac), not as control characters of JSON.
 _ESCAPE = re.compile(r'\\(["\\/nrt]|u[0-9a-fA-F]{4})?')
 _JSON = json.JSONDecoder(strict=False)
 
 
 class Vote(NamedTuple):
-    """One judge's vote; `failed` are the criteria that are not met, `valid` None where the answer cannot be read."""
+    """One vote of a judge: `failed` lists the unmet criteria; `valid` is None if the answer is unreadable."""
 
     valid: bool | None
     failed: tuple[str, ...]
@@ -66,19 +64,19 @@ class Vote(NamedTuple):
 class Judges(Step):
     """Asks every judge `votes` times about each problem and keeps problems with at least `threshold` valid votes.
 
-    Votes are journalled one by one: when an endpoint dies, its retries exhausted, the step ends with what was done
-    kept, and the same command goes on from there. for_reading.md holds a sample for people.
+    Votes are journalled one by one. If an endpoint fails after all retries, the step ends, and the same command
+    resumes from the journal. for_reading.md holds a sample for people.
 
     Fields:
         judges: the endpoints.
-        votes: of each judge on each problem.
-        threshold: valid votes that keep a problem; votes that cannot be read do not count as valid.
-        stop_early: ask no further once the votes that are left cannot change the outcome.
-        concurrency: problems asked about at once.
-        temperature: above 0, or the votes of a judge would be one vote.
-        max_tokens: of an answer.
-        sample: problems written out for people to read.
-        instruction: what stands before the problem; the answer's form must stay.
+        votes: number of votes of each judge on each problem.
+        threshold: number of valid votes that keeps a problem; unreadable votes are not valid.
+        stop_early: stop asking once the remaining votes cannot change the outcome.
+        concurrency: number of problems that are asked about at once.
+        temperature: sampling temperature; at 0 all votes of a judge would be equal.
+        max_tokens: token limit of an answer.
+        sample: number of problems in for_reading.md.
+        instruction: text before the problem; it must ask for the same JSON object.
     """
 
     judges: Annotated[tuple[ChatEndpoint, ...], Field(min_length=1)]
@@ -98,21 +96,21 @@ class Judges(Step):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Without how the endpoints are reached: votes stay valid when an endpoint moves or is asked more patiently."""
+        """The settings without addresses, retries and concurrency, which do not change the votes."""
         value = self.model_dump(mode="json", exclude={"concurrency"})
         value["judges"] = [judge.model_dump(mode="json", exclude=REACHED) for judge in self.judges]
-        return value | {"reading": READING}
+        return value
 
     @property
     def total_votes(self) -> int:
-        """Votes on a problem when all are asked for."""
+        """The number of votes on a problem if all are asked for."""
         return self.votes * len(self.judges)
 
     def run(self, stage: Stage) -> None:
         """Collect the votes, then decide.
 
         Raises:
-            EndpointError: an endpoint died; what was done is kept.
+            EndpointError: an endpoint failed; the votes so far are kept.
         """
         polling = _Polling(self, stage)
         try:
@@ -150,7 +148,7 @@ class Judges(Step):
 
 
 def _why(votes: list[Vote], valid: int, blamed: Counter[str]) -> Dropped:
-    """What most votes hold against a problem; that no vote could be read is nothing against it."""
+    """The most frequent complaint of the votes, or that no vote could be read."""
     unread = [vote for vote in votes if vote.valid is None]
     if len(unread) == len(votes):
         said = f"{len(votes)} of {len(votes)} votes could not be read, such as {unread[0].reason!r}"
@@ -163,14 +161,16 @@ def _why(votes: list[Vote], valid: int, blamed: Counter[str]) -> Dropped:
 
 
 class _Polling:
-    """The votes, asked for by threads; the journal is written by the calling thread alone."""
+    """Collects the votes: a task for each problem that is asked about."""
 
     def __init__(self, step: Judges, stage: Stage) -> None:
         self._step, self._stage = step, stage
         self._journal = Journal(stage.folder / "votes.jsonl")
-        self._patience = Patience()
-        # Problems that a thread asks about, with the votes that it has got so far.
-        self._running: dict[Future[None], list[dict[str, Any]]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._clients = [EndpointClient(judge, stage.view.note) for judge in step.judges]
+        self._ending = False
+        # The task of each problem, with the votes that it has received so far.
+        self._running: dict[asyncio.Task[None], list[dict[str, Any]]] = {}
         self._done = 0
         self.votes: dict[str, list[Vote | None]] = {}
         for entry in self._journal.entries:
@@ -178,47 +178,53 @@ class _Polling:
 
     @property
     def cast(self) -> int:
-        """Votes in the journal."""
+        """The number of votes in the journal."""
         return len(self._journal.entries)
 
     def run(self) -> None:
-        """Until every problem is decided.
+        """Run until every problem is decided.
 
-        An error or a Ctrl-C waits no longer than `GRACE_SECONDS` for what is on its way.
+        After an error or a Ctrl-C it waits at most `GRACE_SECONDS` for running requests.
         """
         waiting = self._undecided()
-        callers = Callers(self._step.concurrency)
         try:
-            while self._fill(callers, waiting):
-                done, _ = wait(self._running, POLL_SECONDS, FIRST_COMPLETED)
-                for line in self._patience.news():
-                    self._stage.view.note(line)
-                self._take(done)
+            while self._fill(waiting):
+                self._take(self._wait(POLL_SECONDS, asyncio.FIRST_COMPLETED))
         except BaseException:
-            self._patience.give_up()
-            callers.close()
-            wait(self._running, GRACE_SECONDS)
+            self._ending = True
+            if self._running:
+                self._wait(GRACE_SECONDS, asyncio.ALL_COMPLETED)
             self._take(set(self._running), raising=False)
             raise
-        callers.close()
 
-    def _fill(self, callers: Callers, waiting: Iterator[Problem]) -> bool:
-        """Have more problems asked about, while there are any; whether something is asked at all."""
-        while len(self._running) < 2 * self._step.concurrency:
+    def _wait(self, seconds: float, until: str) -> set[asyncio.Task[None]]:
+        """Wait for running tasks, at most `seconds`; returns those that are done."""
+        return self._loop.run_until_complete(asyncio.wait(self._running, timeout=seconds, return_when=until))[0]
+
+    def _fill(self, waiting: Iterator[Problem]) -> bool:
+        """Ask about more problems; returns whether any task is running."""
+        while len(self._running) < self._step.concurrency:
             problem = next(waiting, None)
             if problem is None:
                 break
             entries: list[dict[str, Any]] = []
-            ask = partial(self._ask, problem.id, problem.question, list(self._seats(problem.id)), entries)
-            self._running[callers.submit(ask)] = entries
+            ask = self._ask(problem.id, problem.question, list(self._seats(problem.id)), entries)
+            self._running[self._loop.create_task(ask)] = entries
         return bool(self._running)
 
     def close(self) -> None:
-        """Close the journal."""
+        """Drop the requests that are left, and close the journal."""
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
         self._journal.close()
 
+    async def _end(self) -> None:
+        await cancelled(asyncio.all_tasks())
+        for client in self._clients:
+            await client.close()
+
     def costs(self) -> dict[str, Any]:
-        """Votes, tokens and dollars, of this run and of those before a kill together."""
+        """Votes, tokens and dollars, including those before a kill."""
         entries = self._journal.entries
         prompt, completion = Counter[int](), Counter[int]()
         for entry in entries:
@@ -256,22 +262,22 @@ class _Polling:
         valid = sum(vote is not None and vote.valid is True for vote in seats)
         return valid >= self._step.threshold or valid + left < self._step.threshold
 
-    def _ask(
+    async def _ask(
         self, problem_id: str, question: str, seats: list[Vote | None], entries: list[dict[str, Any]]
     ) -> None:
-        """In a thread: one problem, seat by seat (the judges take turns), into `entries`; an error comes last."""
+        """Collects the votes on a problem in `entries`, the judges in turns; an error comes last."""
         for seat in range(len(seats)):
-            if self._patience.given_up or self._decided(seats):
+            if self._ending or self._decided(seats):
                 break
             if seats[seat] is not None:
                 continue
-            judge = self._step.judges[seat % len(self._step.judges)]
+            judge = self._clients[seat % len(self._clients)]
             seed = derive(self._stage.seed, "judge", problem_id, seat)
             messages = [{"role": "user", "content": self._step.instruction + question}]
             try:
-                reply = judge.chat(messages, self._step.temperature, self._step.max_tokens, seed, self._patience)
+                reply = await judge.chat(messages, self._step.temperature, self._step.max_tokens, seed)
             except NoRoom as error:
-                # The other problems are not the worse for one that is too long for this judge.
+                # A problem that is too long for this judge does not end the step.
                 vote = seats[seat] = Vote(None, (), str(error)[:300])
                 entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(NOTHING)})
                 continue
@@ -285,10 +291,10 @@ class _Polling:
             vote = seats[seat] = read_vote(reply.text)
             entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(reply)})
 
-    def _take(self, done: set[Future[None]], raising: bool = True) -> None:
-        """Journal what came back; then raise what went wrong, once every vote that was got is safe.
+    def _take(self, done: set[asyncio.Task[None]], raising: bool = True) -> None:
+        """Journal the votes that came back, then raise the first error.
 
-        Without `raising` a problem may still be asked about: its votes so far are taken.
+        With `raising=False` the requests may still be running; their votes so far are taken.
         """
         errors: list[StropError] = []
         for future in done:
@@ -302,16 +308,16 @@ class _Polling:
                     if self._decided(self._seats(entry["id"])):
                         self._count()
             if raising:
-                future.result()  # what is no StropError
+                future.result()  # raises errors other than StropError
         if errors and raising:
             raise errors[0]
 
 
 def read_vote(text: str) -> Vote:
-    """The vote of a judge's answer: its last JSON object that is one, wherever it stands.
+    """The vote in a judge's answer: the last JSON object in it that is a vote.
 
-    A vote without `valid` is valid when every criterion is met. Judges write LaTeX into their reasons: a backslash that
-    is no escape of JSON stands for itself.
+    A vote without `valid` is valid if every criterion is met. Reasons may contain LaTeX: a backslash that is not an
+    escape of JSON is kept.
     """
     answer = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text.rpartition("</think>")[2])
     last, place = None, answer.find("{")
@@ -322,7 +328,7 @@ def read_vote(text: str) -> Vote:
             vote = None
         else:
             vote = _vote(value)
-        # An object that is no vote may have one inside.
+        # An object that is not a vote may contain one.
         last, place = vote or last, answer.find("{", place + 1 if vote is None else end)
     return last or Vote(None, (), text.strip()[:100])
 
@@ -344,14 +350,14 @@ def _counted(reply: EndpointReply) -> dict[str, int]:
 
 
 class _ForReading:
-    """A sample of problems with their votes, drawn by a hash of their ids, as a page for people."""
+    """Writes for_reading.md: problems with their votes, sampled by a hash of their ids."""
 
     def __init__(self, stage: Stage, size: int) -> None:
         self._stage, self._size = stage, size
         self._pages: list[tuple[int, str]] = []
 
     def offer(self, problem: Problem, votes: list[Vote], kept: bool) -> None:
-        """Perhaps take a problem into the sample."""
+        """Add a problem to the sample if its hash is small enough."""
         if not self._size:
             return
         self._pages.append((derive(self._stage.seed, "reading", problem.id), _page(problem, votes, kept)))

@@ -1,7 +1,7 @@
-"""Ready mappings: how the rows of the sets that the papers use become problems.
+"""Ready mappings from the rows of well-known data sets to problems.
 
-A mapping is the set's name on the hub and a pure function from a row's columns to `Fields`; `MAPPINGS` holds them by
-the name that a configuration gives. The same function reads a local copy.
+A mapping is a data set's name on the hub and a pure function from a row's columns to `Fields`. `MAPPINGS` holds them by
+the name that a configuration uses. The same function reads a local copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ReadyMapping:
-    """A set of the hub and how its rows are read; `keep` leaves rows out that the set's name excludes."""
+    """A data set of the hub and how its rows are read; rows for which `keep` is false are skipped."""
 
     hub: str
     convert: Callable[[Row], Fields]
@@ -37,12 +37,12 @@ DAPO_BEFORE = (
 )
 DAPO_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 SKYWORK_AFTER = " Let's think step by step and output the final answer within \\boxed{}."
-PYTHON3, PYTHON2 = 3, 1  # how CodeContests numbers the languages of its solutions
+PYTHON3 = 3  # the number of this language in CodeContests
 MOST_SOLUTIONS = 5
 
 
 def table(prompt: str, answer: str, *extra: str, identity: str | None = None) -> Callable[[Row], Fields]:
-    """A mapping that takes columns as they are; of `extra` those that the row has."""
+    """A mapping that takes columns as they are; missing `extra` columns are skipped."""
 
     def convert(row: Row) -> Fields:
         return Fields(
@@ -65,13 +65,13 @@ def answer_text(value: Any) -> Any:
 
 
 def _bare_prompt(value: Any) -> Prompt:
-    """A prompt of one user turn as its text, without the instruction that the Skywork sets end with."""
+    """A prompt of one user turn as text, without the instruction at the end of Skywork's prompts."""
     prompt = question_asked(value)
     return prompt.removesuffix(SKYWORK_AFTER) if isinstance(prompt, str) else prompt
 
 
 def _verl(before: str = "", after: str = "", *extra: str) -> Callable[[Row], Fields]:
-    """verl's rows: chat messages, reward_model.ground_truth; the set's own instructions are taken off."""
+    """A mapping for verl's rows (chat messages, reward_model.ground_truth) that removes fixed instructions."""
 
     def convert(row: Row) -> Fields:
         prompt = _bare_prompt(pick(row, "prompt"))
@@ -84,7 +84,7 @@ def _verl(before: str = "", after: str = "", *extra: str) -> Callable[[Row], Fie
 
 
 def _only_answer(value: Any) -> Any:
-    """Skywork writes its answers as a JSON list; one answer in it is the answer."""
+    """The answer in a JSON list of one answer, as Skywork writes it; other values as they are."""
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
         import json
 
@@ -138,7 +138,7 @@ def _taco(row: Row) -> Fields:
 
 
 def _leetcode(row: Row) -> Fields:
-    # What the published prompt defines (ListNode, is_same_list) is the tests' own, never the solution's.
+    # The published prompt defines helpers of the tests (ListNode, is_same_list).
     tests = {"test_code": pick(row, "test"), "entry_point": pick(row, "entry_point")}
     tests["import_prefix"] = row.get("prompt") or ""
     solution = f"{row.get('prompt') or ''}\n{pick(row, 'completion')}"
@@ -148,7 +148,7 @@ def _leetcode(row: Row) -> Fields:
 
 
 def _code_contests(row: Row) -> Fields:
-    """Private and generated tests; the public ones are the statement's examples, and kept as such."""
+    """The private and generated tests; the public ones are the statement's examples."""
     inputs: list[Any] = []
     outputs: list[Any] = []
     for name in ("private_tests", "generated_tests"):
@@ -192,7 +192,7 @@ def _text(row: Row, name: str) -> str:
 
 
 def _solutions(row: Row) -> list[str]:
-    """The first few solutions of a row, which some sets write as JSON."""
+    """The first few solutions of a row, which may be written as JSON."""
     import json
 
     value = row.get("solutions")
@@ -206,13 +206,13 @@ def _solutions(row: Row) -> list[str]:
 
 
 def _fenced(code: str) -> str:
-    """Code without the fence that some sets put around it."""
+    """Code without the Markdown fence around it."""
     _, fence, rest = code.partition("```python\n")
     return rest.partition("```")[0] if fence else code
 
 
 def plain_table(row: Row, domain: str = "math") -> Fields:
-    """A row with columns of the usual names; its columns id and solution are kept in `extra`.
+    """The fields of a row with usual column names; its columns id and solution are kept in `extra`.
 
     Raises:
         ValueError: there is no such column, or the one for prompts holds only a part of the question.
@@ -223,7 +223,7 @@ def plain_table(row: Row, domain: str = "math") -> Fields:
 
 
 def _benchmark(name: str) -> ReadyMapping:
-    """A benchmark from where `strop eval` takes it."""
+    """The mapping of a benchmark of `strop eval`."""
     hub = CATALOGUE[name].hub
     assert hub is not None
     return ReadyMapping(hub.dataset, plain_table, hub.subset, hub.split)

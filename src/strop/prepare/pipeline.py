@@ -2,11 +2,11 @@
 
     report = prepare(load_config("prepare.toml"), view)
 
-The folder holds train.parquet, validation.parquet (where a step splits), dropped.parquet with the reason of every
-dropped row, pairs.jsonl (who was dropped because of whom), report.json and report.md, and under steps/ what each step
-left. A step is a folder that appears whole, under a key that depends on the configuration up to it and on the files it
-reads: a killed preparation goes on after the last finished step, a changed one from the first step that changed.
-Problems are read and written row by row; what a step must hold in memory it says itself.
+The folder holds train.parquet, validation.parquet (if a step splits), dropped.parquet with the reason of every dropped
+row, pairs.jsonl (duplicates and what they repeat), report.json, report.md, and the result of each step under steps/. A
+step's folder is renamed into place when it is complete. Its key is a hash of the configuration up to this step and of
+the files that it reads: a killed preparation resumes after the last finished step, a changed one at the first step that
+changed. Problems are read and written row by row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]
 
 
 def unread(report: Mapping[str, Any]) -> list[str]:
-    """A line for every source of which rows, or all of them, could not be read, and for one that gave nothing."""
+    """Warnings about sources with broken rows or without problems, one line each."""
     lines = []
     for source in report["steps"][0]["counts"]["sources"]:
         name, broken, count = source["source"], source["broken"], source["broken"] + source["problems"]
@@ -64,7 +64,7 @@ def unread(report: Mapping[str, Any]) -> list[str]:
 
 
 def _source_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """One row a source: name, in, out, and why rows were dropped; where one could not be read, the first such row."""
+    """One row a source: name, in, out, why rows were dropped, and the first row that could not be read."""
     rows = []
     for name, counts in report["by_source"].items():
         reasons = _reasons(counts["held_out"], counts["dropped"])
@@ -79,7 +79,7 @@ def _reasons(held_out: int, dropped: Mapping[str, int]) -> str:
 
 
 def markdown(report: Mapping[str, Any], config: PrepareConfig) -> str:
-    """The whole report."""
+    """The report as Markdown."""
     parts = [
         "# The preparation of the problems",
         f"{report['problems_in']:,} came in, {report['problems_out']:,} are in train.parquet, {report['validation']:,} "
@@ -114,18 +114,18 @@ def _written(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-FORMAT = 3  # raise it when the same configuration would make other files
+FORMAT = 4  # raise it when the same configuration would make other files
 MARKER = "prepare.json"
 PARTIAL = ".partial"
 
 
 def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
-    """Do what `config` says, or what of it is left to do; the report, as it is written to report.json.
+    """Run the steps that are not done yet, and return the report as it is written to report.json.
 
     Raises:
-        InputError: a source, a benchmark or a model cannot be read; a row is broken and `broken_rows` says stop; the
-            folder holds something else; a step kept no problem, of which the report is still written.
-        StropError: the disk is full, an endpoint died; the same call goes on from what was done.
+        InputError: a source, a benchmark or a model cannot be read; a row is broken and `broken_rows` is "stop"; the
+            folder holds something else; a step kept no problem (the report is still written).
+        StropError: the disk is full or an endpoint died; the same call resumes.
     """
     began = time.monotonic()
     folder = Path(config.out)
@@ -164,7 +164,7 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
 
 
 def _check_inputs(config: PrepareConfig) -> None:
-    """A file that is not there is better named now, and by where the configuration has it, than hours later."""
+    """Refuse missing files before any step runs; the error names the place in the configuration."""
     stamps = [(f"sources[{number}]", source.stamp) for number, source in enumerate(config.sources, 1)]
     stamps += [(f"steps[{number}] ({step.title()})", step.inputs) for number, step in enumerate(config.steps, 1)]
     for where, stamp in stamps:
@@ -184,7 +184,7 @@ def _run(
     key: str,
     view: View,
 ) -> None:
-    """One step into its folder; what an earlier attempt journalled under the same key is still there."""
+    """Run one step in its folder; a journal of an earlier attempt with the same key is kept."""
     partial = target.with_name(target.name + PARTIAL)
     with writing(target):
         shutil.rmtree(target, ignore_errors=True)
@@ -216,7 +216,7 @@ def _run(
 
 
 def _read_sources(config: PrepareConfig, folder: Path, view: View) -> dict[str, Any]:
-    """Every source's problems into one file, in order; broken rows beside it.
+    """Write the problems of all sources into one file, in order, and the broken rows into another.
 
     Raises:
         InputError: a broken row where `broken_rows` says stop, or no problem at all.
@@ -260,7 +260,7 @@ def _read_sources(config: PrepareConfig, folder: Path, view: View) -> dict[str, 
 
 
 def _row(made: Problem | BrokenRow, seen: set[int]) -> dict[str, str] | BrokenRow:
-    """The problem as a row, its id not seen before; or why it cannot be one."""
+    """The problem as a row; a `BrokenRow` if its id was seen before or it cannot be written."""
     if isinstance(made, BrokenRow):
         return made
     try:
@@ -281,7 +281,7 @@ def _broken_columns(row: BrokenRow, source: Source) -> dict[str, str]:
 
 
 def _told_apart(sources: tuple[Source, ...]) -> Iterator[Source]:
-    """The sources with different names: the second `train` becomes `train-2`."""
+    """The sources under unique names: the second `train` becomes `train-2`."""
     names: Counter[str] = Counter()
     for source in sources:
         names[source.label] += 1
@@ -293,7 +293,7 @@ def _told_apart(sources: tuple[Source, ...]) -> Iterator[Source]:
 def _finish(
     config: PrepareConfig, folder: Path, steps: list[Path], rows: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
-    """Put together what the steps left."""
+    """Collect the results of the steps, and write the report."""
     if rows[-1]["out"]:
         _publish(steps[-1] / "problems.parquet", folder / "train.parquet")
     else:
@@ -339,7 +339,7 @@ def _concatenate(sources: list[Path], target: Path, more: tuple[str, ...]) -> No
 
 
 def _collect(steps: list[Path], name: str, target: Path) -> None:
-    """The files that several steps may have left under one name, one after another; none where there are none."""
+    """Concatenate the files called `name` of all steps into `target`; remove `target` if there are none."""
     found = [step / name for step in steps if (step / name).exists() and (step / name).stat().st_size]
     if not found:
         target.unlink(missing_ok=True)
@@ -353,9 +353,9 @@ def _collect(steps: list[Path], name: str, target: Path) -> None:
 def _by_source(
     steps: list[Path], validation: list[Path], dropped: Path, read: list[dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """What became of the rows of every source that was `read`, those without a problem too, in the order of priority.
+    """Counts of every source that was `read`, in the order of priority, those without problems included.
 
-    in = out + held_out + what was dropped, by its reason; `first_broken` says where a row could not be read, and why.
+    in = out + held_out + dropped (by reason); `first_broken` is the place and the reason of the first broken row.
     """
     found: dict[str, dict[str, Any]] = {}
 
@@ -411,7 +411,7 @@ def _finished(folder: Path, key: str) -> bool:
 
 
 def _remove_others(place: Path, names: list[str]) -> None:
-    """Steps of an earlier configuration."""
+    """Remove the steps of an earlier configuration."""
     for folder in place.iterdir():
         if folder.name not in names:
             shutil.rmtree(folder, ignore_errors=True)
@@ -419,7 +419,7 @@ def _remove_others(place: Path, names: list[str]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The folder, marked as a preparation's and locked against a second one.
+    """Mark the folder as a preparation's, and lock it against a second process.
 
     Raises:
         InputError: it holds something else, or another process works in it.

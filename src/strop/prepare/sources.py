@@ -1,8 +1,8 @@
-"""Where a preparation takes its problems from: files, data sets of the hub, generators.
+"""Sources of a preparation: files, data sets of the hub, generators.
 
-Source(mapping="deepscaler")                                  # a set of the papers, from the hub
-Source(mapping="deepscaler", path="deepscaler.json")          # or a copy of it
-Source(path="mine.jsonl", columns=Columns(prompt="question"))    # a file of one's own
+Source(mapping="deepscaler")                                  # a known data set, from the hub
+Source(mapping="deepscaler", path="deepscaler.json")          # a local copy of it
+Source(path="mine.jsonl", columns=Columns(prompt="question")) # any other file
 Source(source="reasoning-gym:chain_sum")                      # a generator
 """
 
@@ -29,15 +29,15 @@ from strop.prepare.stage import DROPPED_COLUMNS
 
 
 class Source(Settings):
-    """One set of problems. Of `mapping`, `path`, `hub` and `source` at least one is given; a mapping may have a path.
+    """One set of problems, named by `mapping`, `path`, `hub` or `source`; a mapping may also have a path or a hub.
 
     Fields:
-        mapping: a ready mapping (`strop data mappings` lists them); without `path` its set is taken from the hub.
+        mapping: a ready mapping (`strop data mappings` lists them); without `path` its data set comes from the hub.
         path: a .jsonl, .jsonl.gz, .json (one list), .parquet, .csv or .tsv file, or a pattern for several of them.
         hub: a data set of the hub, or a folder that the package `datasets` reads; `subset`, `split`, `revision` of it.
         source: any other source of problems, such as `reasoning-gym:chain_sum`.
-        name: what the problems' `source` says, and their ids begin with; by default the mapping's or the file's name.
-        columns: which column holds what. Without it and without a mapping, usual names are recognised.
+        name: the problems' `source`, and the beginning of their ids; by default the mapping's or the file's name.
+        columns: which column holds what; by default usual names are recognised.
         where: a condition in SQL on the columns of a row (see docs/data.md), such as
             `level >= 3 AND source <> 'synthetic'`: only rows that fulfil it are read.
         domain: of the problems; by default the mapping's, or math.
@@ -70,9 +70,9 @@ class Source(Settings):
             raise ValueError(f"no mapping is called {self.mapping!r}; {nearest(self.mapping, MAPPINGS)}")
         places = [name for name in ("path", "hub", "source") if self.model_dump()[name] is not None]
         if len(places) > 1 or (not places and self.mapping is None):
-            raise ValueError("name one of mapping, path, hub or source (a mapping may have a path or a hub beside it)")
+            raise ValueError("name one of mapping, path, hub or source (only a mapping may also have a path or a hub)")
         if self.mapping is not None and (self.columns is not None or self.source is not None):
-            raise ValueError("a mapping says itself which columns it reads; leave out columns and source")
+            raise ValueError("a mapping names its columns; leave out columns and source")
         if self.source is not None and (self.columns is not None or self.where is not None):
             raise ValueError("columns and where are for tables, not for a source that makes problems")
         return self
@@ -105,7 +105,7 @@ class Source(Settings):
                 yield made
 
     def stamp(self) -> str:
-        """A stamp of the files behind it, which shows whether earlier work still holds."""
+        """Sizes and modification times of its files; steps run again when these change."""
         return " ".join(map(_stamp, matching(self.path))) if self.path is not None else ""
 
     def _generated(self) -> Iterator[Problem]:
@@ -179,7 +179,7 @@ def _stamp(path: str) -> str:
 
 
 def _named(text: str) -> dict[str, Any]:
-    """The fields that a bare string stands for: a file, a set of the hub, or a generator."""
+    """The fields for a source given as a string: a file, a data set of the hub, or a generator."""
     if any(text.endswith(suffix) for suffix in SUFFIXES):
         return {"path": text}
     source = expand_source(text)

@@ -1,7 +1,7 @@
-"""The steps of a preparation, and the stage on which a step works.
+"""The steps of a preparation, and the stage that a step reads from and writes to.
 
-A step sees every problem in order, and keeps it (changed or not) or drops it with a reason. `FilterStep` decides on
-each problem by itself; other steps define `run` and may go through the problems as often as they need.
+A step goes through the problems in order. It keeps each problem, changed or not, or drops it with a reason. A
+`FilterStep` decides on one problem at a time; other steps define `run` and may read the problems several times.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Dropped(NamedTuple):
-    """Why a problem is left out: `reason` is counted, `detail` is of this problem alone.
+    """Why a problem is dropped: reports count `reason`, and `detail` describes this problem.
 
-    `duplicate_of` is the id of the problem, or of the benchmark's question, that it repeats.
+    `duplicate_of` is the id of the problem or benchmark question that it repeats.
     """
 
     reason: str
@@ -40,7 +40,7 @@ class Dropped(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A problem that was dropped because of another one, for the list of pairs."""
+    """A dropped problem and the one that it repeats, for pairs.jsonl."""
 
     problem: Problem
     other_id: str
@@ -50,13 +50,13 @@ class Pair:
 
 
 class Stage:
-    """One step at work: its input, its three outputs (kept, dropped, pairs) and what it wants to report.
+    """A running step: its input, its outputs (kept, dropped, pairs) and its figures for the report.
 
     Attributes:
-        folder: the step's own folder, in which a journal outlives a kill.
-        total: how many problems come in.
-        counts: figures for the report beside those of reasons, filled by the step.
-        hint: what a step knows of why it kept so few, said where it kept none.
+        folder: the step's own folder; a journal in it survives a kill.
+        total: the number of problems that come in.
+        counts: further figures for the report, filled by the step.
+        hint: why the step may have kept so few; printed if it kept none.
     """
 
     def __init__(self, name: str, number: int, source: Path, folder: Path, view: View, seed: int) -> None:
@@ -88,9 +88,9 @@ class Stage:
         return 0 if self._held_out is None else self._held_out.count
 
     def problems(self, title: str | None = None, ticking: bool = True) -> Iterator[Problem]:
-        """The problems in order, with a progress bar called `title` (the step's name).
+        """The problems in order, with a progress bar called `title` (by default the step's name).
 
-        Without `ticking` the caller says by `tick` what is done, where reading a problem is not doing it.
+        With `ticking=False` the caller reports progress by `tick`.
         """
         self.view.stage(self.name if title is None else title, self.total, "problems")
         for done, problem in enumerate(read_problems(self._source), start=1):
@@ -99,18 +99,18 @@ class Stage:
                 self.tick(done)
 
     def tick(self, done: int, metrics: dict[str, float] | None = None) -> None:
-        """Say that `done` of the problems are through; most calls show nothing."""
+        """Report that `done` problems are finished; the display is updated at most five times a second."""
         now = time.monotonic()
         if done == self.total or now - self._ticked >= SECONDS_BETWEEN_TICKS:
             self._ticked = now
             self.view.advance(done, metrics or {})
 
     def keep(self, problem: Problem) -> None:
-        """Hand a problem on."""
+        """Keep a problem."""
         self._kept.write(problem)
 
     def drop(self, problem: Problem, dropped: Dropped, pair: Pair | None = None) -> None:
-        """Leave a problem out."""
+        """Drop a problem."""
         self.reasons[dropped.reason] += 1
         self._dropped.write(problem, {"step": self.name, **dropped._asdict()})
         if pair is not None:
@@ -133,18 +133,18 @@ class Stage:
 
 
 class Step(Piece):
-    """A step of the preparation; one of your own defines `run`."""
+    """A step of the preparation. Subclasses define `run`."""
 
     def title(self) -> str:
-        """How reports call it: `LinksAndFigures` is `links and figures`."""
+        """The step's name in reports: `LinksAndFigures` is `links and figures`."""
         return _CAPITALS.sub(" ", type(self).__name__).lower()
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide what comes out; a step that was done under others is done again."""
+        """The settings that its result depends on; when they change, the step runs again."""
         return self.model_dump(mode="json")
 
     def inputs(self) -> str:
-        """A stamp of the files that the step reads, so that a change of them is noticed (`Source.stamp`)."""
+        """A stamp of the files that the step reads; when it changes, the step runs again (`Source.stamp`)."""
         return ""
 
     @abstractmethod
@@ -153,11 +153,11 @@ class Step(Piece):
 
 
 class FilterStep(Step):
-    """A step that looks at one problem at a time; one of your own defines `__call__`."""
+    """A step that looks at one problem at a time. Subclasses define `__call__`."""
 
     @abstractmethod
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem to go on with, changed or not, or why it is dropped."""
+        """The problem, changed or not, or why it is dropped."""
 
     def run(self, stage: Stage) -> None:
         """Every problem in turn."""
@@ -165,7 +165,7 @@ class FilterStep(Step):
 
 
 def settle(stage: Stage, decisions: Iterable[tuple[Problem, Problem | Dropped]]) -> None:
-    """Keep or drop each problem as decided; those that were changed are counted."""
+    """Keep or drop each problem as decided, and count the changed ones."""
     changed = 0
     for problem, found in decisions:
         if isinstance(found, Dropped):
@@ -178,7 +178,7 @@ def settle(stage: Stage, decisions: Iterable[tuple[Problem, Problem | Dropped]])
 
 
 class Journal:
-    """Lines that are kept when the process is killed: what was done is read back, a torn last line is not counted."""
+    """A file of JSON lines that survives a kill: its entries are read back, a torn last line is ignored."""
 
     def __init__(self, path: Path) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -196,7 +196,7 @@ class Journal:
         self._path = path
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Write an entry; it is safe from a kill of the process at once."""
+        """Write an entry and flush it, so that it survives a kill of the process."""
         self.entries.append(entry)
         with writing(self._path):
             self._file.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")

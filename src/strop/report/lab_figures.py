@@ -19,7 +19,7 @@ from strop.lab.ablation.table import difference
 from strop.lab.planning.simulate import Simulation
 from strop.lab.scaling.compare import MARGIN, Refit
 from strop.lab.scaling.fitting import Fit
-from strop.lab.scaling.tables import slope
+from strop.lab.scaling.study import slope
 from strop.report.drawing import (
     BLUE,
     DASHES,
@@ -269,9 +269,9 @@ def plot_plans(plans: Sequence[Simulation], bounds: Sequence[float], target: Pat
 
 
 def label(plan: Simulation) -> str:
-    """`PipelineRL-8, 60 + 20`: generators and trainers; `(shared)` where they take turns on the same devices."""
+    """`PipelineRL-8, 60 + 20`: generators and trainers; `shared` where they take turns on the same devices."""
     setup = plan.setup
-    split = f"{setup.devices} (shared)" if setup.colocated else f"{setup.generators} + {setup.trainers}"
+    split = "shared" if setup.colocated else f"{setup.generators} + {setup.trainers}"
     return f"{setup.name}, {split}"
 
 
@@ -418,11 +418,11 @@ def _nothing(variant: VariantResult) -> str:
     return "failed" if all(run.entry.state == "failed" for run in variant.runs) else "not finished"
 
 
-MARKDOWN, CSV, JSON, FIGURE = "table.md", "table.csv", "results.json", "figure.png"
+MARKDOWN, JSON, FIGURE = "table.md", "results.json", "figure.png"
 
 
 def write_ablation_report(found: Ablation) -> list[Path]:
-    """Write table.md, table.csv, results.json, figure.png and figure.svg once something was evaluated, and the
+    """Write table.md, results.json, figure.png and figure.svg once something was evaluated, and the
     linearised figure next to it once fits of two variants can be compared.
 
     Returns:
@@ -431,8 +431,6 @@ def write_ablation_report(found: Ablation) -> list[Path]:
     folder = found.folder
     written: list[Path] = []
     if any(run.curve is not None for variant in found.variants for run in variant.runs):
-          # matplotlib takes its time to load
-
         written += plot_ablation(found, folder / FIGURE)
     linearised = None
     if found.asymptote is not None:
@@ -443,7 +441,6 @@ def write_ablation_report(found: Ablation) -> list[Path]:
         linearised = target.name
     texts = {
         MARKDOWN: table.as_markdown(found, FIGURE if written else None, linearised),
-        CSV: table.as_csv(found),
         JSON: json.dumps(table.as_json(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
     }
     for name, text in texts.items():

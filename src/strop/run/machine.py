@@ -92,14 +92,14 @@ def _compiler() -> Finding:
 
 def _sandbox() -> list[Finding]:
     """Code verifiers run a model's programs: which layers of isolation were built here, and which could not be."""
-    from strop_verify.sandbox.layers import LAYERS, probe
+    from strop_verify.sandbox.layers import LAYERS, MODES, probe
 
     found = probe()
     if not found.isolated:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in found.missing.items())
-        advice = "install bubblewrap, or allow unprivileged user namespaces; else code is judged only with "
+        advice = "allow unprivileged user namespaces; else code is judged only with "
         return [_finding("sandbox", "note", f"none ({reasons})", advice + "allow_unsafe_sandbox=true")]
-    findings = [_finding("sandbox", "ok", f"{found.runner}; tried, and nothing got through")]
+    findings = [_finding("sandbox", "ok", f"{MODES[found.plan.mode]}; tried, and nothing got through")]
     for step, name in LAYERS.items():
         if name in found.missing:
             findings.append(_finding(f"sandbox {step}", "note", f"lacks {name}: {found.missing[name]}"))
@@ -111,11 +111,6 @@ def _sandbox() -> list[Finding]:
     else:
         reason = found.missing["control groups"]
         findings.append(_finding("sandbox cgroups", "note", f"{reason}; memory is watched instead"))
-    if found.bubblewrap:
-        findings.append(_finding("sandbox bwrap", "ok", f"{found.bubblewrap}, used where the fork server fails"))
-    else:
-        advice = "used where the fork server fails: apt-get install bubblewrap"
-        findings.append(_finding("sandbox bwrap", "note", "not installed", advice))
     return findings
 
 

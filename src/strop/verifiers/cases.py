@@ -20,7 +20,7 @@ from strop.data.rows import JsonLines
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import VerifierPool, verdict_of
-from strop_verify.code.outcome import CodeResult, Outcome
+from strop_verify.code.runners import CodeResult, Outcome
 from strop_verify.code.tests import Tests, read_tests
 from strop_verify.code.verifier import FENCE, run_tests
 

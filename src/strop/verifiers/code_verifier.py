@@ -11,7 +11,7 @@ from strop.data.templates import PROGRAM, Instruction
 from strop.verifiers.base import Verifier
 
 if TYPE_CHECKING:
-    from strop_verify.code.outcome import ProgramSettings
+    from strop_verify.code.runners import ProgramSettings
     from strop_verify.sandbox.pool import Sandbox
 
 
@@ -50,7 +50,7 @@ class CodeVerifier(Verifier):
     @property
     def settings(self) -> ProgramSettings:
         """How programs are tested."""
-        from strop_verify.code.outcome import ProgramSettings
+        from strop_verify.code.runners import ProgramSettings
         from strop_verify.sandbox.limits import MIB, Limits
 
         limits = Limits(memory=self.memory_mib * MIB, output=self.output_mib * MIB, processes=self.processes)

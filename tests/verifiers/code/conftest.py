@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strop_verify.code.outcome import CodeResult, ProgramSettings
+from strop_verify.code.runners import CodeResult, ProgramSettings
 from strop_verify.code.tests import read_tests
 from strop_verify.code.verifier import run_tests
 from strop_verify.sandbox import Limits, Sandbox, probe

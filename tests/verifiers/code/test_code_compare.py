@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop_verify.code.calls import matches
-from strop_verify.code.stdio import difference
-from strop_verify.sandbox.guest.codec import encode
+from strop_verify.code.runners import difference, matches
+from strop_verify.sandbox.guest.wire import encode
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from strop.verifiers.base import Verifier
 from strop.verifiers.cases import read_code_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.judges import SandboxJudge
-from strop_verify.code.outcome import Outcome
+from strop_verify.code.runners import Outcome
 from strop_verify.code.verifier import last_python_block
 from strop_verify.sandbox import probe
 from strop_verify.sandbox.pool import Sandbox

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from strop_verify.code.outcome import Outcome
-from strop_verify.sandbox.guest.names import names_of
+from strop_verify.code.runners import Outcome
+from strop_verify.sandbox.guest.tester import names_of
 
 SERVER = "import sys\nserver = sys._getframe(1).f_locals['server']\nServer = type(server)\nanswer = Server._respond\n"
 # Offers whatever is asked for, after so many answers of "there is no such name"; `offer` holds what it offers.

@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop_verify.sandbox.guest import codec
-from strop_verify.sandbox.guest.codec import MAX_DEPTH, CodecError, decode, encode
-from strop_verify.sandbox.guest.frames import FrameError, FrameReader, frame, parse
+from strop_verify.sandbox.guest.wire import MAX_DEPTH, CodecError, FrameError, FrameReader, decode, encode, frame, parse
 
 plain = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(min_value=-(10**60), max_value=10**60), st.text(),
@@ -78,7 +76,7 @@ def test_special_floats_and_kin() -> None:
 
 
 def test_what_is_too_deep_or_goes_in_circles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MAX_NODES", 10_000)
+    monkeypatch.setattr("strop_verify.sandbox.guest.wire.MAX_NODES", 10_000)
     circle: list[Any] = []
     circle.append(circle)
     deep: Any = 0

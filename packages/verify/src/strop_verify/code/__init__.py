@@ -1,6 +1,6 @@
 """Programs as answers: taken from a response, run in the sandbox, judged by their tests."""
 
-from strop_verify.code.outcome import CodeResult, Outcome, ProgramSettings
+from strop_verify.code.runners import CodeResult, Outcome, ProgramSettings
 from strop_verify.code.verifier import run, verify, verify_all
 
 __all__ = ["CodeResult", "Outcome", "ProgramSettings", "run", "verify", "verify_all"]

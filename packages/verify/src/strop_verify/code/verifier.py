@@ -11,10 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
-from strop_verify.code.asserts import run_asserts
-from strop_verify.code.calls import run_calls
-from strop_verify.code.outcome import CodeResult, Outcome, ProgramSettings, Tally
-from strop_verify.code.stdio import run_stdio
+from strop_verify.code.runners import CodeResult, Outcome, ProgramSettings, Tally, run_asserts, run_calls, run_stdio
 from strop_verify.code.tests import Tests, read_tests
 from strop_verify.extract import after_thinking
 from strop_verify.sandbox.limits import SandboxFailure

@@ -1,11 +1,17 @@
-"""What starts sandbox processes: a warm fork server, or bubblewrap with a cold interpreter for each program."""
+"""What starts sandbox processes: a warm fork server, in control groups where they are writable.
+
+The kernel then counts memory and processes of a sandbox exactly. A fork server is put into new groups once, and what it
+forks is born in them; moving each program would cost more than running it. Groups are named after the process that made
+them; the next process removes those of dead ones.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-import signal
+import re
 import socket
 import sys
 import sysconfig
@@ -13,20 +19,18 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from strop_verify.child_process import ChildProcess
-from strop_verify.sandbox.cgroups import ControlGroup, Hierarchies
-from strop_verify.sandbox.guest.isolate import NOBODY
+from strop_verify.child_process import ChildProcess, start_ticks
 from strop_verify.sandbox.limits import Limits, SandboxFailure
 
-Mode = Literal["root", "user", "bubblewrap", "none"]
+Mode = Literal["root", "user", "none"]
 
 GUEST = Path(__file__).parent
 SYSTEM = ("/lib", "/lib64", "/lib32", "/libx32", "/bin", "/sbin")
 LINKER = ("/etc/ld.so.cache", "/etc/alternatives")
 # Its environment is empty but for the hash seed, so -I is not needed. -s -P: nothing of the user's; -B: writes nothing.
-BOOT = "import sys; sys.path.insert(0, sys.argv[2]); from guest.fork_server import {entry}; {entry}()()"
+BOOT = "import sys; sys.path.insert(0, sys.argv[2]); from guest.fork_server import main; main()()"
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,12 @@ def outermost(paths: Iterable[str]) -> list[str]:
     return kept
 
 
-def command(entry: Literal["main", "single"], stack: int, argument: str) -> list[str]:
+def command(stack: int, control: int) -> list[str]:
     """How the guest's interpreter is started: the base one, since a virtual environment runs code at start.
 
-    `argument` is the number of the control socket for `main`, the whole request for `single`.
+    `control` is the number of the control socket.
     """
-    program = BOOT.format(entry=entry)
-    return [interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", program, str(stack), str(GUEST), argument]
+    return [interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", BOOT, str(stack), str(GUEST), str(control)]
 
 
 def interpreter() -> str:
@@ -94,56 +97,170 @@ def _interpreter_folders() -> list[str]:
     return [path for path in folders if os.path.exists(path)]
 
 
+GROUP_NAME = "strop-sandbox"
+_OURS = re.compile(rf"{GROUP_NAME}-([0-9]+)-([0-9]+)-[0-9]+")
+_counter = itertools.count()
+
+
+@dataclass(frozen=True)
+class Hierarchies:
+    """The folders below which groups can be made: version 2 (`unified`) or version 1 (`memory`, `pids`), or neither."""
+
+    unified: Path | None = None
+    memory: Path | None = None
+    pids: Path | None = None
+
+    @property
+    def described(self) -> str:
+        """In words, "" for none."""
+        if self.unified is not None:
+            return "version 2: memory, processes"
+        found = [name for name, path in (("memory", self.memory), ("processes", self.pids)) if path is not None]
+        return f"version 1: {', '.join(found)}" if found else ""
+
+
+class ControlGroup:
+    """The groups of one launcher."""
+
+    def __init__(self, hierarchies: Hierarchies) -> None:
+        name = f"{GROUP_NAME}-{os.getpid()}-{start_ticks(os.getpid())}-{next(_counter)}"
+        parents = [hierarchies.unified] if hierarchies.unified else [hierarchies.memory, hierarchies.pids]
+        self._folders = {parent / name for parent in parents if parent is not None}
+        self._version_2 = hierarchies.unified is not None
+        self._memory = (hierarchies.unified or hierarchies.memory or Path()) / name
+        self._has_memory = self._memory in self._folders
+        pids = hierarchies.unified or hierarchies.pids
+        self._pids = None if pids is None else pids / name
+        self._limits: tuple[int, int] = (0, 0)
+        for folder in self._folders:
+            folder.mkdir(exist_ok=True)
+
+    @property
+    def folders(self) -> list[str]:
+        """The groups as paths."""
+        return [str(folder) for folder in sorted(self._folders)]
+
+    def add(self, pid: int) -> None:
+        """Move a process in."""
+        for folder in self._folders:
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def limit(self, memory: int, processes: int) -> None:
+        """Limits of the next sandbox process, on top of what the fork server itself uses."""
+        if (memory, processes) == self._limits:
+            return
+        if self._has_memory:
+            name = "memory.max" if self._version_2 else "memory.limit_in_bytes"
+            (self._memory / name).write_text(str(memory + self._usage()))
+            with contextlib.suppress(OSError):  # only machines with swap have one of them
+                (self._memory / ("memory.swap.max" if self._version_2 else "memory.swappiness")).write_text("0")
+        if self._pids is not None:
+            (self._pids / "pids.max").write_text(str(processes + 2))
+        self._limits = (memory, processes)
+
+    def kills(self) -> int:
+        """How often the kernel ended a process of the group because memory ran out."""
+        if not self._has_memory:
+            return 0
+        name = "memory.events" if self._version_2 else "memory.oom_control"
+        fields = dict(line.split() for line in (self._memory / name).read_text().splitlines())
+        return int(fields.get("oom_kill", 0))
+
+    def _usage(self) -> int:
+        name = "memory.current" if self._version_2 else "memory.usage_in_bytes"
+        return int((self._memory / name).read_text())
+
+    def remove(self) -> None:
+        """Remove the groups; their processes must be gone."""
+        for folder in self._folders:
+            with contextlib.suppress(FileNotFoundError):  # the fork server did it
+                folder.rmdir()
+
+
+def find_groups() -> tuple[Hierarchies, str]:
+    """The writable hierarchies, and why there is none where there is none. Removes groups of dead processes."""
+    own = dict(_own_groups())
+    mounts = list(_mounts())
+    for kind, point, _ in mounts:
+        if kind == "cgroup2" and "" in own:
+            base = _within(point, own[""])
+            enabled = base / "cgroup.subtree_control"
+            if enabled.is_file() and {"memory", "pids"} <= set(enabled.read_text().split()) and _writable(base):
+                return Hierarchies(unified=base), ""
+    found: dict[str, Path] = {}
+    for kind, point, options in mounts:
+        for name in {"memory", "pids"} & options if kind == "cgroup" else ():
+            base = _within(point, own.get(name, "/"))
+            if _writable(base):
+                found[name] = base
+    if found:
+        return Hierarchies(memory=found.get("memory"), pids=found.get("pids")), ""
+    return Hierarchies(), "none is mounted" if not mounts else "none is writable, or memory and pids are not delegated"
+
+
+def _writable(base: Path) -> bool:
+    """Whether a group can be made here, by making one; groups of dead processes are removed."""
+    trial = base / f"{GROUP_NAME}-{os.getpid()}-{start_ticks(os.getpid())}-{next(_counter)}"
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError:
+        return False
+    for folder in base.glob(f"{GROUP_NAME}-*"):
+        match = _OURS.fullmatch(folder.name)
+        if match is not None and start_ticks(int(match[1])) != int(match[2]):
+            with contextlib.suppress(OSError):  # another process was quicker, or one in it is still dying
+                folder.rmdir()
+    return True
+
+
+def _within(point: Path, group: str) -> Path:
+    """The folder of a group; the top where the path is that of another namespace."""
+    path = point / group.lstrip("/")
+    return path if path.is_dir() else point
+
+
+def _own_groups() -> list[tuple[str, str]]:
+    pairs = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        pairs += [(name, path) for name in controllers.split(",")]
+    return pairs
+
+
+def _mounts() -> list[tuple[str, Path, set[str]]]:
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ")[:3]
+        if kind in ("cgroup", "cgroup2"):
+            found.append((kind, Path(before.split(" ")[4]), set(options.split(","))))
+    return found
+
+
 START_SECONDS = 60.0
 CLOSING_SECONDS = 2.0
 MESSAGE = 1 << 16
 
 
-class Launcher(Protocol):
-    """Starts sandbox processes, one at a time."""
-
-    isolated: bool
-    group: ControlGroup | None
-    resident: int  # bytes that a sandbox process shares with its launcher when it begins
-
-    def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
-        """Start a sandbox process: the id of the first process in it and a pidfd of that one, which the caller closes.
-
-        Raises:
-            SandboxFailure: none could be started.
-        """
-        ...
-
-    def done(self) -> int:
-        """A descriptor that is readable when every process in the sandbox has ended, or the launcher failed."""
-        ...
-
-    def collect(self) -> None:
-        """Reap the sandbox process, after `done`.
-
-        Raises:
-            SandboxFailure: the launcher itself ended.
-        """
-        ...
-
-    def abort(self) -> None:
-        """Kill the launcher, from any thread; the thread that uses it meets a `SandboxFailure` and closes it."""
-        ...
-
-    def close(self) -> None:
-        """End the launcher and every process, folder and group of its sandbox; in the thread that used it last."""
-        ...
-
-
 class ForkServer:
-    """A warm interpreter that forks sandbox processes, see `guest.fork_server`."""
+    """A warm interpreter that forks sandbox processes, one at a time; see `guest.fork_server`.
+
+    Attributes:
+        isolated: whether sandbox processes are isolated from the machine.
+        group: its control groups, where there are any.
+        resident: bytes that a sandbox process shares with the fork server when it begins.
+
+    Raises:
+        SandboxFailure: it does not start.
+    """
 
     def __init__(self, plan: LaunchPlan, limits: Limits, hierarchies: Hierarchies) -> None:
         self.isolated = plan.mode != "none"
         self.group: ControlGroup | None = None
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            arguments = command("main", limits.stack, str(theirs.fileno()))
+            arguments = command(limits.stack, theirs.fileno())
             environment = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
             try:
                 self._process = ChildProcess(arguments, environment, pass_fds=[theirs.fileno()], folder="/")
@@ -170,7 +287,13 @@ class ForkServer:
         return self._process.pid
 
     def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
-        """Ask for a sandbox process; the descriptors stay the caller's."""
+        """Start a sandbox process: the id of the first process in it and a pidfd of that one, which the caller closes.
+
+        The descriptors stay the caller's.
+
+        Raises:
+            SandboxFailure: none could be started.
+        """
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], list(descriptors))
             data, received, _, _ = socket.recv_fds(self._control, MESSAGE, 1)
@@ -179,14 +302,22 @@ class ForkServer:
         return int(_reply(data, "pid")), received[0]
 
     def done(self) -> int:
+        """A descriptor that is readable when every process in the sandbox has ended, or the fork server failed."""
         return self._control.fileno()
 
     def collect(self) -> None:
-        """Read that the sandbox process was reaped."""
+        """Read that the sandbox process was reaped, after `done`.
+
+        Raises:
+            SandboxFailure: the fork server itself ended.
+        """
         self._expect("reaped")
 
     def abort(self) -> None:
-        """Kill the fork server; the first process in its sandbox dies with it."""
+        """Kill the fork server, from any thread; the thread that uses it meets a `SandboxFailure` and closes it.
+
+        The first process in its sandbox dies with it.
+        """
         self._process.kill()
 
     def close(self) -> None:
@@ -203,84 +334,6 @@ class ForkServer:
         except OSError as error:
             raise SandboxFailure(f"the fork server does not answer: {error}") from error
         _reply(data, key)
-
-
-class Bubblewrap:
-    """Starts sandbox processes through bwrap: slower, but it works where only bwrap may make namespaces."""
-
-    isolated = True
-    resident = 0
-
-    def __init__(self, plan: LaunchPlan, limits: Limits, path: str, hierarchies: Hierarchies) -> None:
-        self._plan, self._limits, self._path = plan, limits, path
-        self.group = ControlGroup(hierarchies) if hierarchies.described else None
-        self._process: ChildProcess | None = None
-        self._first = -1
-
-    def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
-        """Start bwrap and wait until it names the first process of its namespace."""
-        reading, writing = os.pipe()
-        try:
-            everything = json.dumps([self._plan.wire(), request, list(descriptors)])
-            arguments = [
-                *_in_group(self.group), *self._wrapped(request["limits"], writing),
-                *command("single", self._limits.stack, everything),
-            ]  # fmt: skip
-            self._process = ChildProcess(arguments, {}, pass_fds=[*descriptors, writing], folder="/")
-        except OSError as error:
-            os.close(reading)
-            raise SandboxFailure(f"bubblewrap does not start: {error}") from error
-        finally:
-            os.close(writing)
-        with open(reading, "rb") as info:
-            written = info.read()
-        try:
-            pid = int(json.loads(written)["child-pid"])
-            self._first = os.pidfd_open(pid)
-        except (ValueError, KeyError, OSError) as error:
-            self.collect()
-            raise SandboxFailure("bubblewrap started no process") from error
-        return pid, os.dup(self._first)
-
-    def _wrapped(self, limits: dict[str, int], info: int) -> list[str]:
-        words = [self._path, "--unshare-all", "--clearenv", "--cap-drop", "ALL", "--new-session", "--die-with-parent"]
-        words += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--setenv", "PYTHONHASHSEED", "0", "--info-fd", str(info)]
-        words += ["--dev", "/dev", "--proc", "/proc"]
-        for path in ("/tmp", "/dev/shm"):  # before the binds: Python itself may live below /tmp
-            words += ["--size", str(limits["tmp_bytes"]), "--tmpfs", path]
-        for path in (*self._plan.binds, str(GUEST)):
-            words += ["--ro-bind", path, path]
-        for path, target in self._plan.links:
-            words += ["--symlink", target, path]
-        return [*words, "--remount-ro", "/", "--chdir", "/tmp", "--"]
-
-    def done(self) -> int:
-        return self._first
-
-    def collect(self) -> None:
-        """Reap bwrap itself."""
-        if self._process is not None:
-            self._process.end(CLOSING_SECONDS)
-            self._process = None
-        if self._first >= 0:
-            os.close(self._first)
-            self._first = -1
-
-    def abort(self) -> None:
-        """Kill bwrap; everything in its sandbox dies with it."""
-        process = self._process
-        if process is not None:
-            process.kill()
-
-    def close(self) -> None:
-        """Kill what runs in the sandbox, if anything does."""
-        if self._first >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._first, signal.SIGKILL)
-        self.collect()
-        if self.group is not None:
-            _remove(self.group)
-            self.group = None
 
 
 def _reply(data: bytes, key: str) -> Any:
@@ -303,15 +356,6 @@ def resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (FileNotFoundError, ProcessLookupError):
         return 0
-
-
-def _in_group(group: ControlGroup | None) -> list[str]:
-    """A command that joins the group, then becomes the command that follows."""
-    if group is None:
-        return []
-    files = [f"{folder}/cgroup.procs" for folder in group.folders]
-    joins = " && ".join(f"echo $$ > '{file}'" for file in files)
-    return ["/bin/sh", "-c", f'{joins} && exec "$@"', "sh"]
 
 
 def _remove(group: ControlGroup) -> None:

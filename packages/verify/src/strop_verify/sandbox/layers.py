@@ -1,7 +1,7 @@
 """The layers of isolation that this machine offers, found out once a process by building them and trying to get out.
 
-The first way that holds is used: a fork server as root, a fork server in a user namespace, bubblewrap; a fork server
-without isolation only where the user says `allow_unsafe_sandbox`.
+The first way that holds is used: a fork server as root, or one in a user namespace; a fork server without isolation
+only where the user says `allow_unsafe_sandbox`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import socket
 import tempfile
 from dataclasses import dataclass, field
 
-from strop_verify.sandbox import cgroups
-from strop_verify.sandbox.cgroups import Hierarchies
 from strop_verify.sandbox.guest.isolate import NOBODY, OPTIONAL
-from strop_verify.sandbox.launchers import Bubblewrap, ForkServer, Launcher, LaunchPlan, Mode, plan_for
+from strop_verify.sandbox.launchers import ForkServer, Hierarchies, LaunchPlan, Mode, find_groups, plan_for
 from strop_verify.sandbox.limits import Kind, Limits, ProgramRun, SandboxFailure
 from strop_verify.sandbox.process import SandboxProcess, finish
 from strop_verify.verdict import VerifyError
@@ -40,6 +37,7 @@ print(json.dumps({{
     "writes": opens(lambda: open("/usr/strop-trial", "w")),
 }}))
 """
+MODES = {"root": "a fork server with namespaces as root", "user": "a fork server in a user namespace", "none": "none"}
 LAYERS = {
     "user": "a separate user namespace (counts its own processes)",
     "proc": "a separate /proc (/dev/stdin)",
@@ -55,35 +53,17 @@ class SandboxCapabilities:
     Attributes:
         plan: how sandbox processes are isolated; its mode is `none` where they cannot be.
         hierarchies: control groups that can be used.
-        bubblewrap: the path of bwrap, "" where there is none.
         missing: what does not work here, with the reason.
     """
 
     plan: LaunchPlan
     hierarchies: Hierarchies
-    bubblewrap: str = ""
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
     def isolated(self) -> bool:
         """Whether foreign programs can be run safely."""
         return self.plan.mode != "none"
-
-    @property
-    def runner(self) -> str:
-        """The way in use, in words."""
-        return {
-            "root": "warm fork server, namespaces as root", "user": "warm fork server, user namespace",
-            "bubblewrap": "bubblewrap, a cold interpreter a program", "none": "none",
-        }[self.plan.mode]  # fmt: skip
-
-    def launcher(self, limits: Limits) -> Launcher:
-        """A new launcher of this kind.
-
-        Raises:
-            SandboxFailure: it does not start.
-        """
-        return _launcher(self.plan, limits, self.hierarchies, self.bubblewrap)
 
 
 class NoIsolation(VerifyError):
@@ -93,7 +73,7 @@ class NoIsolation(VerifyError):
 @functools.cache
 def probe() -> SandboxCapabilities:
     """What this machine can do; takes a fraction of a second, once."""
-    hierarchies, reason = cgroups.find()
+    hierarchies, reason = find_groups()
     found = _probe(hierarchies, reason)
     if not found.isolated and hierarchies.described:
         without_groups = _probe(Hierarchies(), "they can be made, but sandboxes do not work in them")
@@ -102,42 +82,34 @@ def probe() -> SandboxCapabilities:
 
 
 def _probe(hierarchies: Hierarchies, reason: str) -> SandboxCapabilities:
-    bubblewrap = shutil.which("bwrap") or ""
     missing = {} if hierarchies.described else {"control groups": reason}
-    if not bubblewrap:
-        missing["bubblewrap"] = "not installed"
-    for mode in candidates(bubblewrap, hierarchies):
-        plan, why = attempt(mode, hierarchies, bubblewrap)
+    for mode in candidates(hierarchies):
+        plan, why = attempt(mode, hierarchies)
         if plan is not None:
             missing.update({LAYERS[step]: reason for step, reason in why.items() if step in LAYERS})
-            return SandboxCapabilities(plan, hierarchies, bubblewrap, missing)
+            return SandboxCapabilities(plan, hierarchies, missing)
         missing[mode] = "; ".join(why.values())
-    return SandboxCapabilities(plan_for("none", OPTIONAL), hierarchies, bubblewrap, missing)
+    return SandboxCapabilities(plan_for("none", OPTIONAL), hierarchies, missing)
 
 
-def candidates(bubblewrap: str, hierarchies: Hierarchies) -> list[Mode]:
-    """The runners to try, best first.
+def candidates(hierarchies: Hierarchies) -> list[Mode]:
+    """The modes to try, best first.
 
-    A process that stays root outside is not held by the limit on processes, so for root the last two need a control
+    A process that stays root outside is not held by the limit on processes, so for root the second one needs a control
     group that counts them.
     """
-    modes: list[Mode] = []
-    if os.geteuid() == 0:
-        modes.append("root")
-    if os.geteuid() != 0 or hierarchies.unified or hierarchies.pids:
-        modes.append("user")
-        if bubblewrap:
-            modes.append("bubblewrap")
-    return modes
+    if os.geteuid() != 0:
+        return ["user"]
+    return ["root", "user"] if hierarchies.unified or hierarchies.pids else ["root"]
 
 
-def attempt(mode: Mode, hierarchies: Hierarchies, bubblewrap: str) -> tuple[LaunchPlan | None, dict[str, str]]:
+def attempt(mode: Mode, hierarchies: Hierarchies) -> tuple[LaunchPlan | None, dict[str, str]]:
     """A plan of this mode that was seen to hold, optional layers left out one by one; None and why where none does."""
     without: dict[str, str] = {}
     while True:
         plan = plan_for(mode, without)
         try:
-            run = _trial(plan, hierarchies, bubblewrap)
+            run = _trial(plan, hierarchies)
         except SandboxFailure as error:
             step, why = _failed(str(error))
         else:
@@ -159,8 +131,8 @@ def require(allow_unsafe: bool) -> SandboxCapabilities:
     if not found.isolated and not allow_unsafe:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in found.missing.items())
         raise NoIsolation(
-            f"no isolation for foreign programs on this machine ({reasons}); install bubblewrap or allow unprivileged "
-            "user namespaces (see `strop doctor`), or set allow_unsafe_sandbox=true if a program may do what you may"
+            f"no isolation for foreign programs on this machine ({reasons}); allow unprivileged user namespaces "
+            "(see `strop doctor`), or set allow_unsafe_sandbox=true if a program may do what you may"
         )
     return found
 
@@ -181,7 +153,7 @@ def holes(run: ProgramRun) -> str:
     return ", ".join(name for name, open_ in found.items() if open_)
 
 
-def _trial(plan: LaunchPlan, hierarchies: Hierarchies, bubblewrap: str) -> ProgramRun:
+def _trial(plan: LaunchPlan, hierarchies: Hierarchies) -> ProgramRun:
     limits = Limits()
     with tempfile.NamedTemporaryFile(mode="w") as secret, socket.socket(socket.AF_UNIX) as listener:
         os.chmod(secret.name, 0o644)
@@ -189,21 +161,15 @@ def _trial(plan: LaunchPlan, hierarchies: Hierarchies, bubblewrap: str) -> Progr
         listener.bind(address)
         listener.listen()
         program = TRIAL.format(address=address, file=secret.name)
-        launcher = _launcher(plan, limits, hierarchies, bubblewrap)
+        server = ForkServer(plan, limits, hierarchies)
         try:
-            process = SandboxProcess(launcher, "main", program, b"", limits, TRIAL_SECONDS)
+            process = SandboxProcess(server, "main", program, b"", limits, TRIAL_SECONDS)
             try:
                 return finish(process, TRIAL_SECONDS)
             finally:
                 process.close()
         finally:
-            launcher.close()
-
-
-def _launcher(plan: LaunchPlan, limits: Limits, hierarchies: Hierarchies, bubblewrap: str) -> Launcher:
-    if plan.mode == "bubblewrap":
-        return Bubblewrap(plan, limits, bubblewrap, hierarchies)
-    return ForkServer(plan, limits, hierarchies)
+            server.close()
 
 
 def _failed(text: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from strop_verify.sandbox.launchers import Launcher
+from strop_verify.sandbox.launchers import ForkServer
 from strop_verify.sandbox.layers import SandboxCapabilities, require
 from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
 from strop_verify.sandbox.process import Role, SandboxProcess, finish
@@ -27,11 +27,11 @@ CLOSE_SECONDS = 60.0
 
 
 class Slot:
-    """Runs one program at a time: a launcher, and a second one where two programs talk to each other."""
+    """Runs one program at a time: a fork server, and a second one where two programs talk to each other."""
 
     def __init__(self, capabilities: SandboxCapabilities, limits: Limits) -> None:
         self._capabilities, self._limits = capabilities, limits
-        self._launchers: list[Launcher | None] = [None, None]
+        self._servers: list[ForkServer | None] = [None, None]
         self._lock = threading.Lock()
         self._closed = False
 
@@ -40,14 +40,14 @@ class Slot:
         self, role: Role, source: str, stdin: bytes, seconds: float, channels: Sequence[int] = (),
         report: int | None = None, place: int = 0,
     ) -> Iterator[SandboxProcess]:  # fmt: skip
-        """A sandbox process, which is ended with the block; after a failure of ours the next one has a new launcher.
+        """A sandbox process, which is ended with the block; after a failure of ours the next one has a new fork server.
 
         Raises:
             SandboxFailure: it could not be started, or would not end.
         """
-        launcher = self._launcher(place)
+        server = self._server(place)
         try:
-            process = SandboxProcess(launcher, role, source, stdin, self._limits, seconds, channels, report)
+            process = SandboxProcess(server, role, source, stdin, self._limits, seconds, channels, report)
             try:
                 yield process
             finally:
@@ -62,30 +62,32 @@ class Slot:
         """End what runs here, from another thread."""
         with self._lock:
             self._closed = True
-            for launcher in self._launchers:
-                if launcher is not None:
-                    launcher.abort()
+            for server in self._servers:
+                if server is not None:
+                    server.abort()
 
     def close(self) -> None:
-        """End the launchers; nothing may run here any more."""
+        """End the fork servers; nothing may run here any more."""
         self._closed = True
-        for place in range(len(self._launchers)):
+        for place in range(len(self._servers)):
             self._discard(place)
 
-    def _launcher(self, place: int) -> Launcher:
+    def _server(self, place: int) -> ForkServer:
         with self._lock:
-            launcher = self._launchers[place]
+            server = self._servers[place]
             if self._closed:
                 raise SandboxFailure("the sandbox is closed")
-            if launcher is None:
-                launcher = self._launchers[place] = self._capabilities.launcher(self._limits)
-            return launcher
+            if server is None:
+                server = self._servers[place] = ForkServer(
+                    self._capabilities.plan, self._limits, self._capabilities.hierarchies
+                )
+            return server
 
     def _discard(self, place: int) -> None:
         with self._lock:
-            launcher, self._launchers[place] = self._launchers[place], None
-        if launcher is not None:
-            launcher.close()
+            server, self._servers[place] = self._servers[place], None
+        if server is not None:
+            server.close()
 
 
 class Sandbox:

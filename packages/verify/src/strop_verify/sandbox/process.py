@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strop_verify.child_process import signal_name
-from strop_verify.sandbox.guest.frames import FrameError, FrameReader, frame
-from strop_verify.sandbox.launchers import Launcher
+from strop_verify.sandbox.guest.wire import FrameError, FrameReader, frame
+from strop_verify.sandbox.launchers import ForkServer
 from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -109,7 +109,7 @@ class SandboxProcess:
     """One program in a new sandbox, with everything that it starts there.
 
     Args:
-        launcher: starts it; it starts no other one meanwhile.
+        fork_server: starts it; it starts no other one meanwhile.
         role: how the program runs: as `main`, as a `solution` that answers requests, as the `tester`.
         source: the program.
         stdin: all of its standard input.
@@ -120,10 +120,10 @@ class SandboxProcess:
     """
 
     def __init__(
-        self, launcher: Launcher, role: Role, source: str, stdin: bytes, limits: Limits, seconds: float,
+        self, fork_server: ForkServer, role: Role, source: str, stdin: bytes, limits: Limits, seconds: float,
         channels: Sequence[int] = (), report: int | None = None,
     ) -> None:  # fmt: skip
-        self._launcher, self._limits = launcher, limits
+        self._fork_server, self._limits = fork_server, limits
         self.messages: deque[list[Any]] = deque()
         self.stdout = bytearray()
         self._stderr = bytearray()
@@ -176,7 +176,7 @@ class SandboxProcess:
             self._kill()
 
     def close(self) -> None:
-        """Kill what is left, wait for its end, close every descriptor; the launcher can then start the next one.
+        """Kill what is left, wait for its end, close every descriptor; the fork server can then start the next one.
 
         Raises:
             SandboxFailure: it would not end.
@@ -209,11 +209,11 @@ class SandboxProcess:
         if report is not None:
             self._reading[report] = "report"
         try:
-            if self._launcher.group is not None:
-                self._launcher.group.limit(self._limits.memory, self._limits.processes)
-            self._kills = self._launcher.group.kills() if self._launcher.group is not None else 0
+            if self._fork_server.group is not None:
+                self._fork_server.group.limit(self._limits.memory, self._limits.processes)
+            self._kills = self._fork_server.group.kills() if self._fork_server.group is not None else 0
             request = {"role": role, "limits": self._limits.wire(seconds)}
-            self._pid, self._handle = self._launcher.launch(request, [*theirs, *channels])
+            self._pid, self._handle = self._fork_server.launch(request, [*theirs, *channels])
         except SandboxFailure:
             self._gone = True
             self._status.close()
@@ -236,19 +236,19 @@ class SandboxProcess:
         for descriptor in self._pending:
             poll.register(descriptor, select.POLLOUT)
         if not self._gone:
-            poll.register(self._launcher.done(), select.POLLIN)
+            poll.register(self._fork_server.done(), select.POLLIN)
 
     def _handle_event(self, descriptor: int) -> None:
         if descriptor in self._pending:
             self._write(descriptor)
         elif descriptor in self._reading:
             self._read(descriptor)
-        elif not self._gone and descriptor == self._launcher.done():
+        elif not self._gone and descriptor == self._fork_server.done():
             self._gone = True
             self._ended = self._ended or time.monotonic()
             self._pending.clear()
             try:
-                self._launcher.collect()
+                self._fork_server.collect()
             except SandboxFailure as error:
                 self._verdict = self._verdict or (Kind.SANDBOX_ERROR, str(error))
                 self._kill()
@@ -323,7 +323,7 @@ class SandboxProcess:
             os.close(descriptor)
 
     def _kill(self) -> None:
-        if self._launcher.isolated:
+        if self._fork_server.isolated:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         else:
@@ -341,14 +341,14 @@ class SandboxProcess:
             return
         if self._out_of_memory():  # perhaps only a child was ended, and the program waits for it
             self.end(Kind.MEMORY, self._memory_limit)
-        used = tree_bytes(self._pid, self._launcher.resident, self._limits.memory)
+        used = tree_bytes(self._pid, self._fork_server.resident, self._limits.memory)
         self._peak = max(self._peak, used)
         if used > self._limits.memory:
             self.end(Kind.MEMORY, self._memory_limit)
 
     def _out_of_memory(self) -> bool:
         """Whether the kernel ended a process of the sandbox because memory ran out."""
-        return self._launcher.group is not None and self._launcher.group.kills() > self._kills
+        return self._fork_server.group is not None and self._fork_server.group.kills() > self._kills
 
     @property
     def _memory_limit(self) -> str:

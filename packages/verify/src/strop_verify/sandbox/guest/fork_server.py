@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import isolate, kernel, program, seccomp, solution, tester
-from .frames import frame
+from . import isolate, solution, tester
+from .wire import frame
 
 MESSAGE = 1 << 16
 MOST_DESCRIPTORS = 16
@@ -69,23 +69,14 @@ def main() -> Work:
             _end(groups)
 
 
-def single() -> Work:
-    """Make this very process, which bubblewrap has isolated already, the first one of a sandbox."""
-    _raise_stack_limit()
-    values, request, descriptors = json.loads(sys.argv[3])
-    config = isolate.Config({**values, "mode": "none"})
-    _prepare(config)
-    return _first_process(config, request, descriptors)
-
-
 def _prepare(config: isolate.Config) -> None:
     """What every sandbox process needs, made once."""
     os.environ.clear()
     os.environ.update(isolate.ENVIRONMENT)
     os.umask(0o022)
-    program.prepare_interpreter(config.packages)
-    if config.has("seccomp") and seccomp.supported():
-        seccomp.program()
+    solution.prepare_interpreter(config.packages)
+    if config.has("seccomp") and isolate.filter_supported():
+        isolate.seccomp_filter()
 
 
 def _raise_stack_limit() -> None:
@@ -110,7 +101,7 @@ def _serve(
     Returns what is to be done in the child, None in the fork server; and whether the trusted process has ended.
     """
     try:
-        pid = kernel.fork_into(config.namespaces) if config.namespaces else os.fork()
+        pid = isolate.fork_into(config.namespaces) if config.namespaces else os.fork()
     except OSError as error:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -150,7 +141,7 @@ def _first_process(config: isolate.Config, request: dict[str, Any], descriptors:
         isolate.enter(config, request["limits"])
         if select.select([status], [], [], 0)[0]:  # nothing more is ever sent: the trusted process is gone
             os._exit(0)
-        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        isolate.prctl(isolate.PR_SET_CHILD_SUBREAPER, 1)
         pid = os.fork()
         if pid == 0:
             return _program(config, request, descriptors)
@@ -178,15 +169,15 @@ def _program(config: isolate.Config, request: dict[str, Any], descriptors: list[
     channels = descriptors[5:]
     try:
         os.chdir("/tmp")
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        isolate.prctl(isolate.PR_SET_PDEATHSIG, signal.SIGKILL)
         for number, descriptor in enumerate(standard):
             os.dup2(descriptor, number)
         isolate.disarm(config, request["limits"])
         _send(status, ["ready"])
         source = _read_all(code_pipe).decode("utf-8", "surrogatepass")
         try:
-            code = program.compiled("" if request["role"] == "tester" else source)
-        except program.SYNTAX_ERRORS as error:
+            code = solution.compiled("" if request["role"] == "tester" else source)
+        except solution.SYNTAX_ERRORS as error:
             _send(status, ["syntax", f"{type(error).__name__}: {error}"[:300]])
             os._exit(1)
         _close_all_but(channels)
@@ -197,7 +188,7 @@ def _program(config: isolate.Config, request: dict[str, Any], descriptors: list[
         _send(status, ["failed", "program", f"{type(error).__name__}: {error}"])
         os._exit(1)
     if request["role"] == "main":
-        return lambda: program.run_main(code, source)
+        return lambda: solution.run_main(code, source)
     if request["role"] == "solution":
         return lambda: solution.run(code, channels)
     return lambda: tester.run(source, channels)

@@ -1,25 +1,120 @@
-"""Values between tester and solution: built-in types go by value, all else is a handle of what stays where it is.
+"""Messages and values between tester, solution and the trusted process.
 
-On the wire a value is null, a boolean, a text, an integer below 2^63, a finite float, or an array `[tag, ...]`:
+A message is four bytes of length, then a JSON array. Whoever writes may be hostile: `FrameReader` accepts only arrays
+of arrays, texts, numbers, booleans and nulls, of bounded size, and never builds a dictionary from what it reads, whose
+keys could be chosen to collide.
+
+In a message built-in types go by value; everything else is a handle of an object that stays where it is. A value is
+null, a boolean, a text, an integer below 2^63, a finite float, or an array `[tag, ...]`:
 
     [1, 2.5]           ["list", [1, 2.5]]            {"a": (1,)}     ["dict", [["a", ["tuple", [1]]]]]
     10 ** 30           ["int", "0xc9f2c9cd0..."]     float("inf")    ["float", "inf"]
     Fraction(1, 2)     ["Fraction", 1, 2]            an object       ["handle", 17, "object"]
 
-The type is asked with `type(value) is …`, so that a subclass that defines `__eq__` never counts as the value
-that it pretends to be. Beside the built-in types the value types of the standard library go by value, since a
-dictionary and a Counter of the same content are equal to everyone.
+The type is asked with `type(value) is …`, so that a subclass that defines `__eq__` never counts as the value that it
+pretends to be. The value types of the standard library go by value too, since a dictionary and a Counter of the same
+content are equal to everyone.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
+import os
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
+
+HEADER = 4
+MAX_FRAME = 64 * 1024 * 1024
+MAX_DIGITS = 20  # longer integers travel as hexadecimal text, see `encode`
+_BLANK = re.compile(rb"[ \t\r\n]*\[")
+
+
+class FrameError(Exception):
+    """The stream is not one of frames; nothing after this point can be trusted."""
+
+
+class FrameReader:
+    """Cuts a stream into messages: `reader.feed(data)` gives those that `data` completed."""
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[list[Any]]:
+        """The messages completed by `data`, in order.
+
+        Raises:
+            FrameError: a frame is too long or is not a JSON array of the kind described above.
+        """
+        self._buffer += data
+        messages, position = [], 0
+        while len(self._buffer) - position >= HEADER:
+            length = int.from_bytes(self._buffer[position : position + HEADER], "big")
+            if length > self._limit:
+                raise FrameError(f"a frame of {length} bytes, more than {self._limit}")
+            end = position + HEADER + length
+            if len(self._buffer) < end:
+                break
+            messages.append(parse(bytes(self._buffer[position + HEADER : end])))
+            position = end
+        del self._buffer[:position]
+        return messages
+
+
+def parse(body: bytes) -> list[Any]:
+    """The array that the body of a frame holds.
+
+    Raises:
+        FrameError: it holds anything else.
+    """
+    if _BLANK.match(body) is None:
+        raise FrameError("a frame that is not a JSON array")
+    try:
+        value = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_refuse_object,
+            parse_constant=_refuse_constant,
+            parse_int=_short_int,
+        )
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a frame that is not usable JSON: {str(error)[:100]}") from error
+    if not isinstance(value, list):  # the parser reads nothing else after an opening bracket
+        raise FrameError("a frame that is not a JSON array")
+    return value
+
+
+def frame(message: list[Any]) -> bytes:
+    """A message as bytes on the stream."""
+    body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    return len(body).to_bytes(HEADER, "big") + body
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`, however often the kernel takes a part."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _refuse_object(pairs: Any) -> NoReturn:
+    raise ValueError("an object, where only arrays may be")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
 
 MAX_DEPTH = 100
 MAX_NODES = 2_000_000
@@ -99,7 +194,7 @@ class ValueEncoder:
 
 
 def encode(value: Any, export: Export) -> Any:
-    """The wire form of `value`, see `Encoder.encode`."""
+    """The wire form of `value`, see `ValueEncoder.encode`."""
     return ValueEncoder(export).encode(value)
 
 
