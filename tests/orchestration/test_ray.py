@@ -244,7 +244,7 @@ def driver_of_its_own_cluster(out: Path) -> tuple[subprocess.Popen[bytes], list[
         time.sleep(0.05)
     left = descendants(driver.pid)
     names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in left}
-    assert {"raylet", "gcs_server"} <= names and any(name.startswith("ray::Host") for name in names), names
+    assert {"raylet", "gcs_server"} <= names and any(name.startswith("ray::RayHost") for name in names), names
     return driver, left
 
 
