@@ -87,6 +87,8 @@ class Window:
 
 
 Fate = Literal["running", "kept", "dropped"]
+
+
 @dataclass
 class OpenGroup:
     """A group that was admitted and is neither trained nor dropped for good."""
