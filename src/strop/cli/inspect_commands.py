@@ -227,6 +227,6 @@ def plot(
     from strop.run.folder import RunFolder
 
     folder = RunFolder.open(run)  # says what is wrong before what is heavy takes its seconds to load
-    from strop.report.figures.training import plot_run
+    from strop.report.training_figures import plot_run
 
     print(plot_run(folder.path, out))

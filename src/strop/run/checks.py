@@ -25,7 +25,7 @@ from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource, question_key
 from strop.data.templates import Auto
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import Vllm
 from strop.evaluation.benchmarks import SUFFIXES
 from strop.model.location import RESERVED, locate, refuse_kind, stored_config
 from strop.model.settings import EMBEDDED, ModelSettings

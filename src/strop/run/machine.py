@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from strop.base import machine
 from strop.base.machine import GIB
-from strop.engines.vllm.settings import PYTHON_VARIABLE
+from strop.engines.settings import PYTHON_VARIABLE
 from strop.run.finding import Finding, Level
 
 if TYPE_CHECKING:

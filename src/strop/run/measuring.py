@@ -32,8 +32,7 @@ from strop.data.dataset import Data, Dataset
 from strop.data.loading import Seen, build_dataset, load_data, never_seen, no_instruction
 from strop.data.source import question_digest
 from strop.data.templates import Auto, PromptTemplate
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
 from strop.environments.base import Environment
 from strop.environments.responder import Play

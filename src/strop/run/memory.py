@@ -32,7 +32,7 @@ from strop.base import machine
 from strop.base.machine import GIB
 from strop.base.types import StropError, first_line
 from strop.config.schema import RunConfig, stage_configs
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import Vllm
 from strop.model.attention import AttentionContext
 from strop.model.attention_kinds import PLAIN, AttentionKind, longest_sequence
 from strop.model.head import logprob_entropy

@@ -24,8 +24,7 @@ from strop.base.types import Completion, InputError, IntArray, StropError, first
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling, Streaming
-from strop.engines.settings import EngineSettings
-from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
+from strop.engines.settings import PYTHON_VARIABLE, EngineSettings, Vllm
 from strop.model.device import pick_device
 from strop.model.files import cast_parameters
 from strop.model.policy import PackedInputs, Policy, load_policy
