@@ -18,7 +18,7 @@ from strop.cli import app
 from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
-from strop.engines.torch import TorchEngine
+from strop.engines.torch.engine import TorchEngine
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
