@@ -155,7 +155,7 @@ class Scheduler:
         self._unit = unit
 
     def enqueue(self, entry: SlotEntry) -> None:
-        """Queue an entry: last; or before all that have not begun if it continues a trajectory, so that few are open."""
+        """Queue an entry: last, or before all that have not begun if it continues a trajectory."""
         if entry.request.continues is None:
             self.waiting.append(entry)
         elif self.waiting and self.waiting[0].next_index:
