@@ -66,23 +66,27 @@ def pick(columns: Mapping[str, Any], name: str) -> Any:
     Raises:
         NoColumn: there is no such column.
     """
-    inner: Any = columns
-    rest = name
-    while rest not in inner:
-        first, dot, rest_of = rest.partition(".")
-        if not dot or not isinstance(inner.get(first), Mapping):
-            raise NoColumn(f"no column {name!r}; {nearest(rest, inner)}")
-        inner, rest = inner[first], rest_of
+    inner, rest = _reached(columns, name)
+    if rest not in inner:
+        raise NoColumn(f"no column {name!r}; {nearest(rest, inner)}")
     return inner[rest]
 
 
-def has(row: Mapping[str, Any], name: str) -> bool:
-    """Whether the row has the column, even if it is empty."""
-    try:
-        pick(row, name)
-    except NoColumn:
-        return False
-    return True
+def has(columns: Mapping[str, Any], name: str) -> bool:
+    """Whether there is such a column, even if it is empty."""
+    inner, rest = _reached(columns, name)
+    return rest in inner
+
+
+def _reached(columns: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:
+    """The innermost mapping that a dotted name reaches, and the rest of the name."""
+    rest = name
+    while rest not in columns:
+        first, dot, behind = rest.partition(".")
+        if not dot or not isinstance(columns.get(first), Mapping):
+            break
+        columns, rest = columns[first], behind
+    return columns, rest
 
 
 def first_present(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
