@@ -18,7 +18,7 @@ from strop.base.imports import allow_module
 from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
 from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
-from strop.engines.endpoint.client import ChatEndpoint
+from strop.engines.endpoint import ChatEndpoint
 from strop.environments.agent import Agent
 from strop.environments.games import GuessingGame, Retry
 from strop.environments.outside import OpenEnv, OutsideClass

@@ -208,6 +208,8 @@ def test_the_questions_of_the_page(tmp_path: Path) -> None:
         return json.loads(body)
 
     one, two = got("/api/runs")
+    metrics = {metric: error for _, metric, error, _ in got("/api/curves")}
+    assert metrics["evaluation/pass_rate"] == "evaluation/stderr" and metrics["pass_rate"] is None
     assert (one["name"], one["steps_kept"], one["status"]["step"]) == ("first", [1, 2, 3], 3)
     assert got("/api/metrics?run=second&offset=0")["rows"][-1]["step"] == 4
     assert got("/api/settings?run=first&run=second")["rows"] == [["steps", ["3", "4"]]]

@@ -269,7 +269,7 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
     run = place / "run"
     assert [(each.label, each.step) for each in parse_models([f"r={run}@2", str(run)])] == [("r", 2), (str(run), None)]
     assert parse_models(["owner/name"])[0].place == "owner/name"
-    with pytest.raises(InputError, match="has no checkpoint '7'; it has 1, 2"):
+    with pytest.raises(InputError, match="has no checkpoint 7; it has 1, 2"):
         parse_models([f"{run}@7"])
     with pytest.raises(InputError, match="two models are called"):
         parse_models([str(run), str(run)])

@@ -10,8 +10,8 @@ from shlex import quote
 from strop.base.imports import command
 from strop.base.text import amount, duration, percent
 from strop.cli.options import print_table
-from strop.report.figures.training import plot_run
 from strop.report.runs import interval_suffix, read_runs
+from strop.report.training_figures import plot_run
 from strop.run.folder import SUMMARY, RunFolder
 
 PARTS = {

@@ -200,12 +200,11 @@ def report(
     imports: Imports = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page on a run, or on several compared, with its pictures as PNG files too.
+    """Write one HTML page about a run, or comparing several.
 
-    The page needs nothing but itself: no network, no server. It has the curves, the evaluations, what differs from the
-    recipe, the tokens the model was sure and unsure of, and what it wrote at the beginning and at the end. All of it is
-    read from what the run recorded; what is not there is left out, and the page says so. PNG files lie in the folder of
-    the report; those of a page that --out names (compared.html) in compared-pictures.
+    The page is one file without any link to the network. It has the curves, the evaluations, the settings that differ
+    from the recipe, and completions of the first and the last step. Everything comes from what the run recorded; the
+    page lists what is missing.
 
     \b
     strop report runs/first
@@ -221,17 +220,11 @@ def report(
 
     with bar("reading") as tell:
         written = write_report(runs, out, samples, lambda what: tell(what=what))
-    value = {
-        "report": str(written.page),
-        "pictures": [str(picture) for picture in written.pictures],
-        "left_out": list(written.left_out),
-    }
+    value = {"report": str(written.page), "left_out": list(written.left_out)}
 
     def lines() -> None:
         for line in written.left_out:
             print(f"left out   {line}")
-        if written.pictures:
-            print(f"pictures   {len(written.pictures)} PNG files in {written.pictures[0].parent}")
         print(f"report     {written.page}")
 
     show(as_json, value, lines)

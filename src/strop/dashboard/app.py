@@ -1,6 +1,7 @@
 """The HTTP side of the dashboard, which answers only GET and only this machine.
 
     GET /                       the page; /static/NAME its parts, which are files of this package
+    GET /api/curves             the charts: title, metric, its standard error, least height of the y-axis
     GET /api/runs               every run with its status
     GET /api/metrics?run=&offset=      lines of metrics.jsonl from a byte on
     GET /api/rollouts?run=&…    a page of completions, by the fields of `Filters`
@@ -35,6 +36,7 @@ from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.config.edits import explain
 from strop.dashboard.reading import Filters, FollowedRuns, page
+from strop.report.curves import main_curves
 from strop.serving.http import HttpServer, asks_loopback, listen
 from strop_verify.child_process import ChildProcess, connect_to_parent, start_module, thread_environment
 from strop_verify.framing import Channel
@@ -47,6 +49,7 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )  # fmt: skip
+LEAST_HEIGHT = 0.02  # of a log chart; ratios that differ from 1 by rounding look flat
 _logger = logging.getLogger(__name__)
 
 
@@ -92,6 +95,8 @@ class Dashboard:
             return _error(500, f"{type(error).__name__}; the program's output says more")
 
     def _read(self, what: str, query: QueryParams) -> Any:
+        if what == "curves":
+            return _charts()
         if what == "runs":
             return self._runs.overview()
         if what == "settings":
@@ -105,6 +110,16 @@ class Dashboard:
             given = {name: value for name, value in query.items() if name != "run"}
             return page(self._runs.folder(run), Filters.model_validate(given))
         raise InputError(f"there is no /api/{what}")
+
+
+def _charts() -> list[tuple[str, str, str | None, float | None]]:
+    """The main curves of a report, each by its first metric."""
+    charts = []
+    for curves in main_curves():
+        metric, label = next(iter(curves.lines.items()))
+        title = curves.title if len(curves.lines) == 1 else f"{curves.title}, {label}"
+        charts.append((title, metric, curves.error, LEAST_HEIGHT if curves.scale == "log" else None))
+    return charts
 
 
 def _one(query: QueryParams, name: str) -> str:

@@ -39,10 +39,10 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup, serve
 from strop.orchestration.workers import ControllerConnection, WorkerSpec
 from strop.run.checks import large_adapters
-from strop.run.finding import Finding
+from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free
 from strop.run.learners import agreed, loopback, meet
-from strop.run.memory import TooLarge, largest_microbatch, tuning_noted
+from strop.run.memory import Device, largest_microbatch, of_tuning
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
@@ -50,7 +50,6 @@ from strop.run.trained_on import questions_of, write_questions
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of
-from strop.training.memory import Device
 from strop.training.ranks import ALONE, Ranks
 from strop.training.settings import SftSettings
 from strop.training.sft import Demonstration, FineTuning, SftPlan, planned
@@ -353,15 +352,7 @@ def _previewed(config: SftConfig, view: View) -> list[Finding]:
         view.note(line)
     batch, epoch = config.training.tokens_per_batch, sum(map(len, plan.fitting))
     view.note(f"{counted(len(plan.batches), 'updates')} of up to {batch:,} tokens; an epoch has {epoch:,}")
-    findings = _findings(config, data, plan)
-    longest, budget = max(map(len, plan.fitting)), config.training.tokens_per_microbatch
-    lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
-    device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
-    try:
-        view.note(tuning_noted(config.model, data.tokenizer, lengths, device, config.trainers))
-    except TooLarge as error:  # it may be meant for another machine
-        findings.append(Finding("memory", "warning", "memory", f"on this machine {error}"))
-    return findings
+    return _findings(config, data, plan, here=False)
 
 
 def _described(config: SftConfig, data: FineTuningData) -> list[str]:
@@ -374,8 +365,13 @@ def _described(config: SftConfig, data: FineTuningData) -> list[str]:
     ]
 
 
-def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan) -> list[Finding]:
-    found = list(large_adapters(config.model))
+def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan, here: bool = True) -> list[Finding]:
+    """All findings on a fine-tuning run; if it does not start `here`, too little memory is a warning."""
+    longest, budget = max(map(len, plan.fitting)), config.training.tokens_per_microbatch
+    lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
+    device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
+    memory = of_tuning(config.model, data.tokenizer, lengths, device, config.trainers)
+    found = [memory if here else elsewhere(memory), *large_adapters(config.model)]
     if data.answered_before:
         said = (
             f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
@@ -400,8 +396,11 @@ def _run(
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
     plan = planned(data.demonstrations, shuffled(config))
-    for line in (*_described(config, data), *(one.line for one in _findings(config, data, plan))):
+    for line in _described(config, data):
         view.note(line)
+    found = _findings(config, data, plan)
+    refuse(found)
+    note(found, view)
     with Watch(folder.path, None, view) as watch:
         if tuner is None:
             tuner = FineTuner.single(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)

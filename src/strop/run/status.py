@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from strop.base.files import writing
 from strop.base.imports import command
-from strop.base.metrics import by_step
+from strop.base.metrics_file import by_step
 from strop.base.plain_view import benchmark_rates
 from strop.base.types import InputError
 from strop.config.edits import flatten

@@ -32,13 +32,12 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.files import writing
 from strop.base.types import Completion, ExpertArray, FinishReason, InputError, IntArray, StropError, first_line
 from strop.engines import weights
-from strop.engines.base import BaseEngine, Row
+from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, SlotEntry
 from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
-from strop.engines.requests import RequestLimits, RunningSequence, SlotEntry
 from strop.engines.sampling import stream_key
+from strop.engines.settings import Vllm
 from strop.engines.vllm.client import LOWEST, Chunk, Client
 from strop.engines.vllm.server import SOCKET, arguments_of, start
-from strop.engines.vllm.settings import Vllm
 from strop.model import tensor_file
 from strop.model.files import DTYPES
 from strop.model.location import dtype_name
@@ -287,7 +286,7 @@ class VllmSample(RunningSequence):
             self.logprobs.append(logprob)
             ending = self.chain.ending(self.token_ids)
             if ending is not None:
-                self.reason = self.reason or self.chain.follow(self.token_ids, ending)
+                self.reason = self.reason or self.chain.follow(len(self.token_ids), ending)
                 self.wanted = self.reason is None and not self.chain.phase.inject
         return not self.wanted and chunk.reason is None
 
