@@ -12,7 +12,7 @@ from tests.report.cases import Parsed, group
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.cli.run_endings import report_run
+from strop.cli.run_commands import report_run
 from strop.model.files import byte_tokenizer
 from strop.report.build import write_report
 from strop.run.folder import RunFolder

@@ -25,10 +25,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.base import imports
 from strop.base.imports import allow_module
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError, IntArray, Problem, StropError, Verdict
 from strop.base.view import SilentView
-from strop.cli.run_endings import report_run
+from strop.cli.run_commands import report_run
 from strop.config.parse import edit
 from strop.engines.torch.engine import TorchEngine
 from strop.orchestration.evaluator import InProcessEvaluator

@@ -12,10 +12,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,14 +29,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
-from strop.base.types import InputError, StropError
-from strop.base.view import View
+from strop.base.types import InputError
 from strop.config.edits import explain
 from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.report.curves import main_curves
 from strop.serving.http import HttpServer, asks_loopback, listen
-from strop_verify.child_process import ChildProcess, connect_to_parent, start_module, thread_environment
-from strop_verify.framing import Channel
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = (
@@ -161,60 +155,3 @@ def background(runs: Sequence[Path]) -> Iterator[str]:
     listening = opened(0)
     with HttpServer(shown, listening).in_thread():
         yield address(listening)
-
-
-NICENESS = 10
-LOOK_SECONDS = 0.2
-
-
-@contextmanager
-def following(run: Path, view: View) -> Iterator[None]:
-    """A dashboard of the run in this folder while the block runs.
-
-    Raises:
-        StropError: its process cannot be started.
-    """
-    output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
-    child, end = start_module("strop.dashboard.app", thread_environment(1), output)
-    channel = Channel(end)
-    try:
-        view.note(f"dashboard: {_address(run, channel, child)}")
-        yield
-    finally:
-        channel.close()
-        child.end()
-        child.close()
-
-
-def _address(run: Path, channel: Channel, child: ChildProcess) -> str:
-    try:
-        channel.send_all(str(run.resolve()).encode())
-        return channel.next().decode()
-    except (EOFError, OSError) as error:
-        raise StropError(f"the dashboard's process {child.exit_reason()}") from error
-
-
-def main() -> None:
-    """Runs in the process that `following` starts: sends the address at once, and answers as soon as there is a run."""
-    os.nice(NICENESS)
-    channel = Channel(connect_to_parent())
-    run = Path(channel.next().decode())
-    try:
-        listening = opened(PORT)
-    except InputError:
-        listening = opened(0)
-    channel.send_all(address(listening).encode())
-    HttpServer(Dashboard(_begun(run)), listening).run()
-
-
-def _begun(run: Path) -> FollowedRuns:
-    """Wait until the run's folder is complete; a former run in its place may be removed meanwhile."""
-    while True:
-        try:
-            return FollowedRuns([run])
-        except InputError:
-            time.sleep(LOOK_SECONDS)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.files import distinct_names
-from strop.base.metrics import by_step
+from strop.base.metrics_file import by_step
 from strop.base.plain_view import benchmark_rates
 from strop.base.text import counted, duration
 from strop.base.types import InputError
