@@ -35,13 +35,13 @@ from bench.simulated import SimulatedLearner, Simulation
 
 from strop.base.view import SilentView
 from strop.config.parse import edit
-from strop.data.dataset import load_data
+from strop.data.loading import load_data
 from strop.model.files import byte_tokenizer
-from strop.orchestration.connection import WorkerSpec, end
-from strop.orchestration.fleet import Fleet, Supervision
+from strop.orchestration.fleet import Fleet
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import MEMORY, WeightStore, WeightTransport
+from strop.orchestration.workers import Supervision, WorkerSpec, end
 from strop.recipes.resolve import resolve
 from strop.run.loop import Loop
 from strop.verifiers.protocol import InlineJudge
@@ -174,7 +174,7 @@ def publication(arguments: argparse.Namespace) -> None:
     from strop.engines.settings import EngineSettings
     from strop.model.policy import load_policy
     from strop.model.settings import FreshModel, ModelSettings
-    from strop.orchestration.generator import GeneratorSettings
+    from strop.orchestration.fleet import GeneratorSettings
 
     fresh = FreshModel(hidden_size=512, layers=8, heads=8, kv_heads=4, head_dim=64, intermediate_size=1408)
     model = ModelSettings(fresh=fresh)
@@ -187,7 +187,7 @@ def publication(arguments: argparse.Namespace) -> None:
 
     fleet = Fleet(
         launcher=Processes(),
-        specs=[WorkerSpec(f"generator-{n}", "strop.orchestration.generator:main", settings) for n in range(2)],
+        specs=[WorkerSpec(f"generator-{n}", "strop.orchestration.fleet:main", settings) for n in range(2)],
         source=write,
         transport=WeightTransport(size, print, MEMORY if arguments.weights == "shared_memory" else None),
         supervision=Supervision(),

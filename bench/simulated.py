@@ -19,9 +19,9 @@ import numpy as np
 
 from strop.base.types import Completion, FinishReason, FloatArray, Group, InputError, IntArray, VersionSpan
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
-from strop.orchestration.connection import ControllerConnection
-from strop.orchestration.generator import serve
+from strop.orchestration.fleet import serve
 from strop.orchestration.messages import StoredWeights
+from strop.orchestration.workers import ControllerConnection
 
 TENSORS = 100
 

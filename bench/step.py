@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.data.dataset import load_data
+from strop.data.loading import load_data
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble

@@ -1,7 +1,7 @@
 """Two recipes on the same problems from the same model; each goes on where it was interrupted."""
 
 import strop
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 
 problems, others = ChainSum(part="train"), ChainSum(part="held_out", count=128)
 for recipe in ("grpo", "dapo"):

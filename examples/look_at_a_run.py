@@ -8,7 +8,7 @@ import sys
 import pyarrow.compute as pc
 
 import strop
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 
 if len(sys.argv) != 2:
     raise SystemExit(__doc__)

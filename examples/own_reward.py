@@ -1,7 +1,7 @@
 """A reward function of one's own on problems of one's own: the embedded model learns to add, in about two minutes."""
 
 import strop
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 
 problems = [{"prompt": sum.prompt, "answer": sum.reference} for sum in ChainSum(part="train", seed=1).load()]
 

@@ -1,7 +1,7 @@
 """Three rewards with weights: right above all, in a box at all, and brief."""
 
 import strop
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 
 
 def right(problem: strop.Problem, text: str) -> bool:

@@ -1,7 +1,7 @@
 """A reward function written for TRL's GRPOTrainer, as it is: prompts, completions and columns as lists."""
 
 import strop
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 
 problems = [{"prompt": sum.prompt, "answer": sum.reference} for sum in ChainSum(part="train", seed=1).load()]
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 import torch
 
-MODULES = ("strop.orchestration.worker_process", "strop.lab.ablation.runners", "strop.run.smoke")
+MODULES = ("strop.orchestration.processes", "strop.lab.ablation.run_process", "strop.run.smoke")
 
 
 class Fork:

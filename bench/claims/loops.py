@@ -16,11 +16,11 @@ import numpy as np
 from strop.base.files import cache_folder
 from strop.base.seeds import derive
 from strop.base.view import SilentView
-from strop.data.chain_sum import FallibleDemonstrator, draw_question, part_of
+from strop.data.generators import draw_question, part_of
 from strop.model.files import byte_tokenizer, export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
-from strop.training.embedded_base import WORDS, EmbeddedBase, embedded_base
+from strop.training.embedded_base import WORDS, EmbeddedBase, FallibleDemonstrator, embedded_base
 from strop.training.settings import AdamW, SftSettings
 from strop.training.sft import Demonstration, FineTuning
 

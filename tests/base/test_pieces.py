@@ -16,11 +16,9 @@ from strop.algorithms.aggregation import Aggregation, ConstantDenominator, Promp
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
 from strop.base.imports import allow_module
 from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
-from strop.data.chain_sum import ChainSum
-from strop.data.mixture import Mixture
-from strop.data.reasoning_gym import ReasoningGym
+from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
-from strop.engines.endpoint.client import ChatEndpoint
+from strop.engines.endpoint import ChatEndpoint
 from strop.environments.agent import Agent
 from strop.environments.games import GuessingGame, Retry
 from strop.environments.outside import OpenEnv, OutsideClass

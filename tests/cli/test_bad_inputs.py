@@ -56,8 +56,6 @@ FILES = {
     "judge/config.json": '{"architectures": ["Qwen3ForSequenceClassification"]}',
     "judge/tokenizer.json": "{}",
     "judge/model.safetensors": "",
-    "huge/config.json": '{"dtype": "bfloat16"}',
-    "huge/tokenizer.json": "{}",
     "run/run.json": '{"format": 2, "id": "0"}',
     "run/config.json": '{"recipe": "x"}',
     "future/run.json": '{"format": 99}',
@@ -97,10 +95,7 @@ CASES = (
     ("train grpo --set orchestration.executor=in_process --set orchestration.generators=2", "in_process has none"),
     (f"{EMBEDDED} --set trackers=tensorbord", "trackers"),
     # sizes
-    (f"{EMBEDDED} --set batch.prompts_per_step=1000000000", "completions at once"),
-    (f"{EMBEDDED} --set engine.slots=10000000000", "engine.slots"),
     (f"{EMBEDDED} --set data.source.count=100000000000", "data.source.count"),
-    ("train grpo --set model.path=huge", "parameters take"),
     # files
     ("train nowhere.toml", "no such file"),
     ("train bad.toml", "not TOML"),
@@ -196,8 +191,6 @@ CASES = (
     ("data pass-rates nowhere", "there is no run folder nowhere; strop runs lists"),
     ("fit nowhere", "there is no run folder or CSV file nowhere"),
     ("plan gpro", "did you mean 'grpo'"),
-    ("plan grpo --cost decode=1", "costs are decode_step"),
-    ("plan grpo --lengths normal:3", "write constant:TOKENS"),
     ("ablate gpro --leave-one-out", "did you mean 'grpo'"),
     ("doctor gpro", "did you mean 'grpo'"),
     ("recipes show gpro", "did you mean 'grpo'"),
@@ -214,8 +207,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in FILES.items():
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(text, encoding="latin-1" if name == "latin.toml" else "utf-8")
-    with (place / "huge" / "model.safetensors").open("wb") as weights:
-        weights.truncate(2 * 10**12)  # a trillion parameters, none of them on the disk
     return place
 
 

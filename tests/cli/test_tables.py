@@ -44,7 +44,7 @@ def test_no_number_of_fit_and_plan_is_broken(
     curve = tmp_path / "scalerl.csv"
     curve.write_text("compute,pass_rate\n0,0.1\n" + "".join(f"{c},{rate}\n" for c, rate in rates))
     fit = ["fit", str(curve), "--bootstrap", "20", "--predict", "1600000", "--fit-until", "8000"]
-    for command in (fit, ["plan", "scalerl", "--generators", "48", "--trainers", "16", "--steps", "2"]):
+    for command in (fit, ["plan", "scalerl", "--compare", "0,8", "--steps", "2"]):
         shown, wide = (CliRunner().invoke(app, command, env={"COLUMNS": each}) for each in (columns, "300"))
         assert shown.exit_code == wide.exit_code == 0
         told = [set(NUMBER.findall(each.stdout)) for each in (shown, wide)]

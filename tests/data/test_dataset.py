@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from strop.base.types import InputError, Message, Problem
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import assert_disjoint, build_dataset, load_data
+from strop.data.generators import ChainSum
+from strop.data.loading import assert_disjoint, build_dataset, load_data
 from strop.data.rows import JsonLines
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key

@@ -6,9 +6,8 @@ import pytest
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import assert_disjoint, load_data
-from strop.data.mixture import Mixture
+from strop.data.generators import ChainSum, Mixture
+from strop.data.loading import assert_disjoint, load_data
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.model.files import byte_tokenizer
 from strop.run.curriculum import Curriculum

@@ -8,8 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from strop.base.types import InputError
-from strop.data.chain_sum import ChainSum
-from strop.data.reasoning_gym import ReasoningGym
+from strop.data.generators import ChainSum, ReasoningGym
 from strop.data.rows import Gsm8k, HubDataset, JsonLines, ParquetFile
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource, parse_source

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from strop.base.types import InputError, Message, Problem
-from strop.data.chain_sum import ChainSum, signed_terms, solve
 from strop.data.columns import Columns
-from strop.data.reasoning_gym import ReasoningGym
+from strop.data.generators import ChainSum, ReasoningGym, signed_terms, solve
 from strop.data.rows import Gsm8k, HubDataset, JsonLines, ParquetFile
 from strop.data.source import ProblemSource, parse_source
 

@@ -56,7 +56,6 @@ NEEDS = {
     r"device=cuda": "a GPU",
     r"sft .*trainers=": "processes for every rank: tests/run/test_fine_tuning.py",
     r"strop quickstart": "minutes: tests/run/test_quickstart.py",
-    r"ablate .*--ray": "a Ray cluster: tests/lab/ablation",
     r"loss=Unclipped": "the class that the reader has added to losses.py",
 }
 
@@ -75,7 +74,6 @@ SMALL = {
     "eval": "--limit 2 --samples 1 --set sampling.max_new_tokens=8",
     "sample": "--max-new-tokens 8 --n 1",
     "report": "--samples 1",
-    "plan --from": "--steps 2",
     "plan": "--steps 1",
     "ablate show": "",
     "ablate": "--dry-run --out runs/ablation",
@@ -98,7 +96,7 @@ STANDS_FOR = {
         ("data.history=runs/one", "data.source.terms=2", "data.source.count=40", "data.held_out.count=8")
     ),
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
-    "steps=400": "steps=6", "--devices 64": "--devices 3", "--devices 80": "--devices 3", "--devices 8": "--devices 3",
+    "steps=400": "steps=6",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
     "export runs/first --adapter": "export runs/lora --adapter",
     "model.lora.rank=32": "model.lora.rank=8",  # which the small stand-in's layers have room for

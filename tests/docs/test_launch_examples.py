@@ -21,7 +21,7 @@ from strop.model.files import export
 from strop.recipes import catalogue
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
-from strop.run.preflight import resuming
+from strop.run.resuming import resumed_config
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "examples" / "launch" / "slurm.sh"
@@ -111,7 +111,7 @@ def test_a_run_takes_what_the_slurm_script_gives_it_when_it_goes_on(tmp_path: Pa
     command = ["bash", str(SLURM), "grpo", str(began), "--set", "steps=9"]
     subprocess.run(command, env=stand_ins(tmp_path, nodes=8), capture_output=True, timeout=60, check=True)
     (started,) = [call for call in calls.read_text().splitlines() if call.startswith("strop ")]
-    changed = resuming(RunFolder.open(began), re.findall(r"--set (\S+)", started))
+    changed = resumed_config(RunFolder.open(began), re.findall(r"--set (\S+)", started))
     assert (changed.orchestration.generators, changed.orchestration.trainers, changed.steps) == (55, 8, 9)
 
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from tests.prepare.working import questions, write_lines
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.engines.endpoint import client
-from strop.engines.endpoint.client import Callers, ChatEndpoint, EndpointError, GivenUp, Patience
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines import endpoint
+from strop.engines.endpoint import ChatEndpoint, EndpointClient, EndpointEngine, EndpointError, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
 
@@ -38,13 +36,12 @@ def dead() -> Iterator[str]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "TOLD_AFTER", 0.0)
+    monkeypatch.setattr(endpoint, "TOLD_AFTER", 0.0)
 
 
 def asking(url: str, *texts: str, told: list[str], **settings: Any) -> EndpointEngine:
     """An engine with a chat for each of `texts` on its way."""
-    endpoint = ChatEndpoint(url=url, model="m", **settings)
-    engine = EndpointEngine(endpoint, 8, told.append)
+    engine = EndpointEngine(ChatEndpoint(url=url, model="m", **settings), 8, told.append)
     for text in texts:
         tokens = EndpointTokenizer().apply_chat_template(
             [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
@@ -60,10 +57,6 @@ def finish(engine: EndpointEngine) -> int:
     return found
 
 
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "strop-endpoint"]
-
-
 def test_a_dead_port_is_told_once_for_all_requests_and_until_when(dead: str, at_once: None) -> None:
     told: list[str] = []
     engine = asking(dead, *"abcdef", told=told, retries=2, backoff=0.5)
@@ -72,7 +65,7 @@ def test_a_dead_port_is_told_once_for_all_requests_and_until_when(dead: str, at_
     engine.close()
     # It is asked again for 0.5 and 1 s, of which some 0.5 are over.
     [line] = told
-    assert re.match(rf"{dead} does not answer \(URLError: .*refused.*\); it is asked again for about [12] s$", line)
+    assert re.match(rf"{dead} does not answer \(ConnectError: .*\); it is asked again for about [12] s$", line)
 
 
 def test_one_failure_for_good_ends_the_pauses_of_all(at_once: None) -> None:
@@ -83,16 +76,13 @@ def test_one_failure_for_good_ends_the_pauses_of_all(at_once: None) -> None:
             return 400, {}, {"error": "no"}
         return 503, {"Retry-After": "60"}, {}
 
-    others = set(threads())
     with serving(answer) as server:
         engine = asking(server.url, "a", "b", "c", "refused", told=[])
         with pytest.raises(InputError):
             finish(engine)
         began = time.monotonic()
         engine.close()
-        for thread in set(threads()) - others:
-            thread.join(5)
-        assert time.monotonic() - began < 1 and not set(threads()) - others
+        assert time.monotonic() - began < 1
         assert len(server.bodies) == 4  # none was sent again
 
 
@@ -108,46 +98,28 @@ def test_an_endpoint_that_is_back_is_told_too(at_once: None) -> None:
         assert re.match(rf"{server.url} answers again, after [12] s$", second)
 
 
-def test_a_moments_silence_is_not_told_nor_one_that_follows_another() -> None:
-    patience = Patience()
-    patience.failed("url", "busy", 9.0)
-    assert patience.news() == []
-    patience._outages["url"].began -= 2.0
-    assert len(patience.news()) == 1 and patience.news() == []
-    patience.answered("url")
-    assert len(patience.news()) == 1
-    patience.failed("url", "busy", 9.0)
-    patience._outages["url"].began -= 2.0
-    assert patience.news() == []
-    patience._told["url"] -= 60.0
-    assert len(patience.news()) == 1
+def test_a_moments_silence_is_not_told_nor_one_that_follows_another(dead: str) -> None:
+    told: list[str] = []
+    client = EndpointClient(ChatEndpoint(url=dead, model="m"), told.append)
 
+    def silent(seconds: float) -> None:
+        client._failed("busy", 9.0)
+        assert client._failing is not None
+        client._failing -= seconds
+        client._failed("busy", 9.0)
 
-def test_a_request_that_is_given_up_is_not_sent(dead: str) -> None:
-    patience = Patience()
-    patience.give_up()
-    with pytest.raises(GivenUp, match=dead):
-        ChatEndpoint(url=dead, model="m").chat([], 1.0, 10, 0, patience)
-
-
-def test_calls_that_no_thread_has_begun_are_cancelled() -> None:
-    free, callers = threading.Event(), Callers(1)
-    first, second = callers.submit(free.wait), callers.submit(free.wait)
-    while not first.running():
-        time.sleep(0.001)
-    callers.close()
-    assert second.cancelled() and not first.done()
-    free.set()
-    assert first.result(5) is True
-
-
-def test_what_a_call_raises_is_raised_where_its_result_is_asked_for() -> None:
-    callers = Callers(2)
-    failed = callers.submit(lambda: 1 // 0)
-    wait([failed], 5)
-    with pytest.raises(ZeroDivisionError):
-        failed.result()
-    callers.close()
+    silent(0.0)
+    assert told == []
+    silent(2.0)
+    client._failed("busy", 9.0)
+    assert len(told) == 1
+    client._answered()
+    assert len(told) == 2
+    silent(2.0)
+    assert len(told) == 2
+    client._told -= 60.0
+    client._failed("busy", 9.0)
+    assert len(told) == 3
 
 
 class Heard(SilentView):
@@ -200,8 +172,7 @@ def test_an_error_waits_for_no_judge_and_keeps_the_votes_that_were_got(tmp_path:
 
 PROGRAM = """
 import sys, numpy as np
-from strop.engines.endpoint.client import ChatEndpoint
-from strop.engines.endpoint.engine import EndpointEngine
+from strop.engines.endpoint import ChatEndpoint, EndpointEngine
 from strop.engines.protocol import Request, Sampling
 engine = EndpointEngine(ChatEndpoint(url=sys.argv[1], model="m"), 2)
 engine.submit(Request("r", np.array([51], np.int32), Sampling(max_new_tokens=4), 0, 4))

@@ -28,7 +28,6 @@ from strop.engines.vllm.engine import ModelFolder, VllmEngine, VllmSample
 from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel
-from strop.run import preflight
 from strop.run.run import train
 
 PROMPT = np.array([5, 17, 80], np.int32)
@@ -144,9 +143,8 @@ def test_a_server_that_records_nothing_is_refused() -> None:
 
 
 def test_without_its_prefix_cache_it_is_refused() -> None:
-    config = small_config(*EXPERTS, 'engine.urls="http://there:8000"', "engine.prefix_caching=false")
     with pytest.raises(InputError, match=r"model\.replay_routing: .*engine\.prefix_caching"):
-        preflight.training(config)
+        small_config(*EXPERTS, 'engine.urls="http://there:8000"', "engine.prefix_caching=false")
 
 
 def test_replay_lessens_the_mismatch_of_a_run(tmp_path: Path) -> None:

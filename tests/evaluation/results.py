@@ -9,7 +9,8 @@ import numpy as np
 from tests.evaluation.scripted import ScriptedEngine
 
 from strop.base.types import FinishReason, Problem
-from strop.data.dataset import Dataset, build_dataset
+from strop.data.dataset import Dataset
+from strop.data.loading import build_dataset
 from strop.data.templates import Plain
 from strop.engines.protocol import Request, Sampling
 from strop.evaluation.evaluate import evaluate

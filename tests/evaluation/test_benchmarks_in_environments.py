@@ -11,7 +11,7 @@ from tests.runs import small_config
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.recipes.resolve import resolve

@@ -16,8 +16,8 @@ from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.config.schema import evaluation_sampling
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import load_data
+from strop.data.generators import ChainSum
+from strop.data.loading import load_data
 from strop.data.templates import Auto
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
@@ -269,7 +269,7 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
     run = place / "run"
     assert [(each.label, each.step) for each in parse_models([f"r={run}@2", str(run)])] == [("r", 2), (str(run), None)]
     assert parse_models(["owner/name"])[0].place == "owner/name"
-    with pytest.raises(InputError, match="has no checkpoint '7'; it has 1, 2"):
+    with pytest.raises(InputError, match="has no checkpoint 7; it has 1, 2"):
         parse_models([f"{run}@7"])
     with pytest.raises(InputError, match="two models are called"):
         parse_models([str(run), str(run)])

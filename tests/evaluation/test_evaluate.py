@@ -14,8 +14,9 @@ from tests.tiny import tiny_qwen3
 
 from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, StropError, Verdict
 from strop.base.view import SilentView, Values
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import Dataset, build_dataset
+from strop.data.dataset import Dataset
+from strop.data.generators import ChainSum
+from strop.data.loading import build_dataset
 from strop.data.templates import Plain
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine

@@ -12,7 +12,7 @@ from tests.runs import small_config
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.data.dataset import load_data
+from strop.data.loading import load_data
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.evaluate import ProblemSet, by_problem, gain
 from strop.evaluation.protocols import PLAIN, changed

@@ -16,9 +16,9 @@ from bench.simulated import SimulatedEngine, Simulation, load
 
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import KvMode, Request, WeightSource
-from strop.orchestration.connection import ControllerConnection
-from strop.orchestration.generator import serve
+from strop.orchestration.fleet import serve
 from strop.orchestration.messages import Finished, StoredWeights
+from strop.orchestration.workers import ControllerConnection
 from strop_verify.framing import framed
 
 

@@ -10,17 +10,15 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bench.simulated import SimulatedEngine, Simulation, load
 
 from strop.base.types import Completion, Problem, Verdict
 from strop.engines.protocol import Request
-from strop.orchestration.connection import Death, WorkerHandle, WorkerSpec
-from strop.orchestration.generator import GeneratorServer
+from strop.orchestration.fleet import GeneratorServer
 from strop.orchestration.messages import Ready
-from strop.orchestration.worker_process import LOOPBACK
+from strop.orchestration.workers import LOOPBACK, Death, WorkerHandle, WorkerLauncher, WorkerSpec
 from strop.verifiers.protocol import Judge, Key
 from strop_verify.verdict import Status
 
@@ -47,7 +45,7 @@ class Fate:
 
 
 class Puppet:
-    """A `WorkerHandle`, the `ControllerConnection` at its other end, and the generator between."""
+    """A worker: its `ControllerConnection`, and the generator behind it. The controller has a `_Controlled` of it."""
 
     address = LOOPBACK
 
@@ -143,20 +141,20 @@ class _Engine(SimulatedEngine):
         self.puppet.risk()
 
 
-class _Controlled:
+class _Controlled(WorkerHandle):
     """The controller's view of a puppet, whose `send` and `receive` are the other way round."""
 
     def __init__(self, puppet: Puppet) -> None:
+        super().__init__(puppet.role)
         self.puppet = puppet
-        self.role, self.pid = puppet.role, None
+
+    @property
+    def pid(self) -> None:
+        return None
 
     @property
     def silence(self) -> float:
         return self.puppet.silence
-
-    @property
-    def stalled(self) -> float:
-        return 0.0
 
     @property
     def death(self) -> Death | None:
@@ -191,14 +189,12 @@ class Clock:
         self.now += seconds
 
 
-class Puppets:
-    """A `Launcher`."""
+class Puppets(WorkerLauncher):
+    """Starts puppets."""
 
     def __init__(self, fate: Fate, chance: random.Random, clock: Clock) -> None:
+        super().__init__()
         self.fate, self.chance, self.clock = fate, chance, clock
-
-    def attach(self, folder: Path) -> None:
-        """Nothing is written down."""
 
     def launch(self, spec: WorkerSpec) -> WorkerHandle:
         return _Controlled(Puppet(spec.role, spec.settings, self.fate, self.chance))
@@ -210,9 +206,6 @@ class Puppets:
             assert isinstance(handle, _Controlled)
             for _ in range(self.chance.choice((1, 1, 2, 8))):
                 handle.puppet.advance()
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class SlowJudge(Judge):

@@ -9,8 +9,8 @@ from typing import Any
 
 from strop.base import progress
 from strop.base.types import InputError, StropError
-from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.rank_group import serve
+from strop.orchestration.workers import ControllerConnection
 
 
 def main(connection: ControllerConnection, rank: int) -> None:

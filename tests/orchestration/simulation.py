@@ -16,13 +16,14 @@ from tests.runs import small_config
 
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.data.dataset import Dataset, load_data
+from strop.data.dataset import Dataset
+from strop.data.loading import load_data
 from strop.model.files import byte_tokenizer
-from strop.orchestration.connection import WorkerLauncher, WorkerSpec
-from strop.orchestration.fleet import Fleet, Supervision
+from strop.orchestration.fleet import Fleet
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import WeightStore, WeightTransport
+from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.loop import Loop, StepRecord
 from strop.verifiers.protocol import InlineJudge, Judge
 

@@ -17,7 +17,7 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.puppets import Clock, Fate, Puppets, SlowJudge
 from tests.orchestration.simulation import Made, made
 
-from strop.orchestration.fleet import Supervision
+from strop.orchestration.workers import Supervision
 
 HAPPENS = (
     "SIGKILL) and is started again", "has not answered", "is generated again", "dropped that", "is left out",

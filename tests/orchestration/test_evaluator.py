@@ -20,19 +20,18 @@ from strop.base.imports import allow_module
 from strop.base.types import Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.data.chain_sum import ChainSum
-from strop.data.dataset import load_data
+from strop.data.generators import ChainSum
+from strop.data.loading import load_data
 from strop.evaluation.benchmarks import HELD_OUT, benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import EvaluationResult
 from strop.lab.scaling.curves import read_curve
 from strop.model.files import byte_tokenizer
-from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf, WorkerEvaluator
-from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
+from strop.orchestration.workers import Supervision, WorkerSpec
 from strop.run.assembly import assemble
 from strop.run.measuring import BenchmarkPlan, measure
 from strop.run.models import parse_models

@@ -19,7 +19,7 @@ from strop.base.seeds import derive
 from strop.base.types import IntArray, StropError
 from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
-from strop.orchestration.fleet import Supervision
+from strop.orchestration.workers import Supervision
 from strop.run.loop import WeightMismatch
 from strop.verifiers.base import Isolation
 from strop.verifiers.judges import ProcessJudge
@@ -235,8 +235,8 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
         run.fleet.submit(Request("long", np.arange(3, dtype=np.int32), sampling, seed=1), 0)
         progress.made("the start")
         assert run.fleet.poll(1.5) == []
-        assert progress.CURRENT.what == "tokens of generator-0" and progress.CURRENT.age < 1.5
-        monkeypatch.setattr("strop.orchestration.connection._LIVELY_SECONDS", 0.2)
+        assert progress.CURRENT.what == "work of generator-0" and progress.CURRENT.age < 1.5
+        monkeypatch.setattr("strop.orchestration.workers._LIVELY_SECONDS", 0.2)
         pid = run.fleet.generators[0].worker.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -250,7 +250,7 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
     places = undisturbed.fleet.transport.places
-    assert places and all(not place.path.exists() for place in places)
+    assert places and all(not place.root.exists() for place in places)
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{generator.worker.pid}").exists() for generator in undisturbed.fleet.generators):
         assert time.monotonic() < deadline

@@ -11,9 +11,9 @@ from tests.forks import forking
 
 from strop.base import progress
 from strop.base.types import StropError
-from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import Disagreement, RankGroup, RankGroupLost
+from strop.orchestration.workers import WorkerSpec
 
 Make = Callable[..., RankGroup]
 

@@ -23,13 +23,9 @@ from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.types import StropError
 from strop.base.view import SilentView
-from strop.lab.ablation.manifest import read_manifest
-from strop.lab.ablation.runners import Needs, RayRunner
-from strop.lab.ablation.scheduler import execute
-from strop.orchestration.connection import WorkerHandle, WorkerSpec, end
-from strop.orchestration.fleet import Supervision
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
+from strop.orchestration.workers import Supervision, WorkerHandle, WorkerSpec, end
 from strop.run.run import resume, train
 from strop.run.watchdog import descendants
 from strop.training import checkpoint
@@ -105,58 +101,6 @@ def test_two_actors_train_what_two_processes_train_bit_for_bit(cluster: Any, tmp
     assert_same_run(tmp_path / "embedded", tmp_path / "ray")
     assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "ray")) >= 1  # so that versions differ
     assert len(list((tmp_path / "ray" / "logs").iterdir())) == 2
-
-
-class Losing(SilentView):
-    """Notes, and a node that is lost once a run of an ablation has made a step, while room is made on the head."""
-
-    def __init__(self, cluster: Any) -> None:
-        import ray
-
-        self.notes: list[str] = []
-        self._cluster = cluster
-        self._taken = ray.util.placement_group([{"CPU": CPUS}])
-        assert self._taken.wait(30)
-        self._node = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def aside(self, name: str, step: int, steps: int) -> None:
-        import ray
-
-        if self._node is not None:
-            ray.util.remove_placement_group(self._taken)
-            self._cluster.remove_node(self._node, allow_graceful=False)
-            self._node = None
-
-
-@pytest.mark.slow
-def test_a_lost_node_costs_an_ablation_no_run(cluster: Any, tmp_path: Path) -> None:
-    """One place at first, on a node that is lost: its run goes on elsewhere, beside the one that waited for room."""
-    from tests.lab.ablation.cases import small_plan
-
-    out, view = tmp_path / "out", Losing(cluster)
-    manifest = small_plan(tmp_path, (0,), ["bad:optim.lr=1e30"], "steps=20", "evaluation.every=20")
-    runner = RayRunner(None, 2, Needs())
-    done = execute(out, manifest, view, jobs=2, runner=runner)
-    runner.close()
-    assert [run.state for run in done.runs] == ["finished", "failed"]  # and what fails costs the other nothing
-    assert "not finite" in str(done.runs[1].error)
-    said = [note.partition(",")[0] for note in view.notes[1:]]
-    assert said[:2] == ["base seed 0: begins", "bad seed 0: begins"], view.notes
-    assert said[2] == "base seed 0: lost" and said[3].startswith("base seed 0: going on after step"), view.notes
-    assert [row["step"] for row in metrics(out / "runs" / "base" / "seed0")] == list(range(21))
-
-
-def test_an_ablation_without_room_for_one_run_is_refused(cluster: Any, tmp_path: Path) -> None:
-    from tests.lab.ablation.cases import small_plan
-
-    runner = RayRunner(None, 1, Needs(cpus=99.0), patience=0.2)
-    out, manifest = tmp_path / "out", small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"])
-    with pytest.raises(StropError, match=r"99 CPU.* 2 CPU"):
-        execute(out, manifest, SilentView(), runner=runner)
-    assert [run.state for run in read_manifest(out).runs] == ["waiting", "waiting"]
 
 
 @pytest.mark.parametrize("lag", SLOWLY)
@@ -255,31 +199,6 @@ class Nodes(SilentView):
                     self.of_actors.update(row["bundles_to_node_id"].values())
 
 
-def test_a_cluster_of_our_own_leaves_no_session_folder(tmp_path: Path) -> None:
-    code = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "from strop.orchestration.ray_workers import RayWorkers\n"
-        "from strop.orchestration.settings import RaySettings\n"
-        "workers = RayWorkers(RaySettings(), 1)\n"
-        "workers.connect()\n"
-        "print(workers._session, flush=True)\n"
-        "assert workers._session.is_dir()\n"
-        "os._exit(0) if sys.argv[1:] else workers.close()\n"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-
-    def session(*arguments: str) -> Path:
-        command = [sys.executable, "-c", code, *arguments]
-        return Path(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip())
-
-    killed = session("without an end")
-    assert killed.is_dir()
-    ended = session()  # which also removes what the killed one left
-    assert not ended.exists() and not killed.exists()
-
-
-@pytest.mark.slow
 def test_a_killed_driver_leaves_no_process_of_its_cluster(tmp_path: Path) -> None:
     driver, left = driver_of_its_own_cluster(tmp_path / "run")
     driver.kill()

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from strop.base.types import InputError, StropError
-from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
 from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers, gpus_left
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightStore, read
-from strop.orchestration.worker_process import setup_of, written
+from strop.orchestration.workers import ControllerGone, WorkerSetup, WorkerSpec, written
 
 
 def test_messages_that_overtook_others_wait_for_them() -> None:
@@ -72,7 +71,7 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
-    host = RayHost(written(setup_of(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None), None)))
+    host = RayHost(written(WorkerSetup.of(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None), None)))
     collected = host.collect()
     while not collected.ended:
         collected = host.collect()

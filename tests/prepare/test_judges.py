@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -16,8 +17,7 @@ from tests.prepare.working import Outcome, questions, run, write_lines
 
 from strop.base.types import InputError
 from strop.base.view import SilentView, Values
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.endpoint import ChatEndpoint, EndpointClient, EndpointEngine, EndpointError, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
 from strop.prepare.judges import read_vote
@@ -234,16 +234,17 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     with serving(judging) as server:
         endpoint = ChatEndpoint(url=f"{server.url}/", model="m", api_key_env="STROP_TEST_KEY")
         with pytest.raises(InputError, match="STROP_TEST_KEY, which is not set"):
-            endpoint.chat([{"role": "user", "content": "Problem:\n1"}], 1.0, 10, 0)
+            EndpointClient(endpoint)
         monkeypatch.setenv("STROP_TEST_KEY", "secret")
-        assert endpoint.chat([{"role": "user", "content": "Problem:\n1"}], 1.0, 10, 0).prompt_tokens == 100
+        reply = asyncio.run(EndpointClient(endpoint).chat([{"role": "user", "content": "Problem:\n1"}], 1.0, 10, 0))
+        assert reply.prompt_tokens == 100
         assert server.keys == ["Bearer secret"]
 
 
 def test_no_server_at_all() -> None:
     endpoint = ChatEndpoint(url="http://127.0.0.1:9/v1", model="m", retries=1, backoff=0.0)
     with pytest.raises(EndpointError, match="does not answer for 'm' after 2 attempts"):
-        endpoint.chat([], 1.0, 10, 0)
+        asyncio.run(EndpointClient(endpoint).chat([], 1.0, 10, 0))
 
 
 @pytest.mark.parametrize(

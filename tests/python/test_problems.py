@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.base.types import InputError, Problem
-from strop.data.chain_sum import ChainSum
 from strop.data.columns import Columns
+from strop.data.generators import ChainSum
 from strop.data.rows import ParquetFile
 from strop.python.problems import count_of, problems_of, source_of, stored
 

@@ -21,12 +21,12 @@ from strop.base import session
 from strop.base.types import InputError, Problem, Verdict
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 from strop.environments.base import Environment, Session
 from strop.python.train import train
-from strop.run import preflight
 from strop.run.folder import RunFolder
 from strop.run.loop import NothingToLearn
+from strop.run.resuming import resumed_config
 from strop.verifiers.answer import Answer
 from strop_verify.verdict import Status
 
@@ -171,7 +171,7 @@ def test_going_on_with_the_function_given_again(tmp_path: Path) -> None:
     config = RunFolder.open("begun").read_json("config.json")
     assert parse(config, "config.json").verifier.session_functions(), "it can be read without the function"
     with pytest.raises(InputError, match=r"<lambda>' is not here: .*strop\.train\(…, resume=True\)"):
-        preflight.resuming(RunFolder.open("begun"))
+        resumed_config(RunFolder.open("begun"))
     run = begun(3)
     assert metrics(run.path) == metrics(whole.path)
     assert begun(3).summary == run.summary, "a run that is done stays as it is"

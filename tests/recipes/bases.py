@@ -13,9 +13,8 @@ import pytest
 
 from strop.base.files import cache_folder
 from strop.base.view import SilentView
-from strop.data.chain_sum import FallibleDemonstrator
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
-from strop.training.embedded_base import EmbeddedBase, embedded_base, named_base
+from strop.training.embedded_base import EmbeddedBase, FallibleDemonstrator, embedded_base, named_base
 
 STEPS = {EMBEDDED: 450, EMBEDDED_EXPERTS: 60}
 TEACHERS = {

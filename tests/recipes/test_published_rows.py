@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strop.base.types import Problem
-from strop.data.mixture import Mixture
+from strop.data.generators import Mixture
 from strop.data.rows import HubDataset, JsonLines
 from strop.data.source import ProblemSource
 from strop.data.templates import ChatTemplate, OpenReasonerZero

@@ -18,19 +18,21 @@ from strop import recipes
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.data.dataset import load_data
+from strop.data.loading import load_data
+from strop.data.rows import JsonLines
 from strop.engines.protocol import Sampling
 from strop.evaluation.evaluate import ProblemSet
 from strop.evaluation.result import EvaluationResult
 from strop.model.files import export
+from strop.model.settings import ModelSettings
 from strop.prepare import parse_config, prepare
 from strop.recipes.resolve import resolve
 from strop.run import resuming
-from strop.run import review as review_module
-from strop.run.checks import contradictions, of_settings, refuse
-from strop.run.finding import Finding
+from strop.run.checks import contradictions, findings, of_settings
+from strop.run.finding import Finding, refuse
 from strop.run.folder import RunFolder
-from strop.run.measuring import measure_open
+from strop.run.measuring import evaluate_model, measure_open
+from strop.run.models import configure
 from strop.run.questions import preview
 from strop.run.review import review
 from strop.run.run import train
@@ -74,7 +76,8 @@ def problems(folder: Path, rows: Sequence[Mapping[str, object]]) -> str:
 def found(model: Path, *sets: str) -> dict[str, Finding]:
     """The findings by their codes."""
     common = [f"model.path={model}", "sampling.max_new_tokens=64", "evaluation.every=5", "optim.lr=1e-4"]
-    return {one.code: one for one in review("grpo", [*common, *sets], False, 0, SilentView())}
+    all_of_them = review("grpo", [*common, *sets], False, 0, SilentView())
+    return {one.code: one for one in all_of_them if one.level != "ok"}
 
 
 def test_a_good_one_has_no_finding_but_that_it_was_not_asked(model: Path, tmp_path: Path) -> None:
@@ -172,13 +175,14 @@ def test_recipes_have_no_findings() -> None:
 # ---------------------------------------------------------------------- one list for every command
 
 
-def test_every_command_reports_the_same(tmp_path: Path) -> None:
-    """A start, a dry run, a resume and the doctor: one configuration with findings of several kinds."""
-    sets = ["batch.samples_per_prompt=1", "optim.warmup_steps=50", "steps=1", "data.held_out.count=4"]
+def test_every_command_reports_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start, a dry run, a resume, the doctor and eval: one configuration with findings of several kinds."""
+    fractions = source(tmp_path, *(f"{n}/7" for n in range(1, 13)))
+    sets = [fractions, "batch.samples_per_prompt=1", "optim.warmup_steps=50", "steps=1", "data.held_out.count=4"]
     config = small_config(*sets)
     dry = preview(config, SilentView()).findings
     codes = {one.code for one in dry}
-    assert {"no-baseline", "endless-warm-up", "few-held-out", "random-weights"} <= codes
+    assert {"memory", "no-baseline", "endless-warm-up", "few-held-out", "random-weights", "formulas-as-text"} <= codes
     started = Notes()
     train(config, tmp_path / "run", started)
     folder = RunFolder.open(tmp_path / "run")
@@ -186,9 +190,24 @@ def test_every_command_reports_the_same(tmp_path: Path) -> None:
     asked = review(str(tmp_path / "run"), (), False, 0, SilentView())
     asked = [one for one in asked if one.subject not in ("pass rate", "completions")]
     assert [one.code for one in again] == [one.code for one in asked] == [one.code for one in dry]
-    assert [one.line for one in dry if one.line in started.lines] == [one.line for one in dry]
+    noted = [f"{one.subject}: {one.line}" for one in dry]
+    assert [line for line in started.lines if line in noted] == noted
     result = CliRunner().invoke(app, ["doctor", str(tmp_path / "run"), "--json"])
     assert codes <= {row["code"] for row in json.loads(result.stdout)}
+    measured: list[Finding] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("strop.run.measuring.note", lambda found, view: measured.extend(found))
+        evaluate_model(configure(str(tmp_path / "run")), 1, SilentView())
+    of_training = {"no-baseline", "endless-warm-up", "few-held-out", "few-problems", "random-weights"}
+    assert {one.code for one in measured} == codes - of_training
+
+
+def test_eval_refuses_by_the_same_codes_as_a_start(tmp_path: Path) -> None:
+    config = small_config("steps=1")
+    data = config.data.model_copy(update={"source": JsonLines(path=str(tmp_path / "none.jsonl"))})
+    broken = config.model_copy(update={"data": data, "model": ModelSettings(path=str(tmp_path / "nowhere"))})
+    refused = [[one.code for one in findings(broken, trains=trains)] for trains in (True, False)]
+    assert set(refused[1]) == {"model", "source"} <= set(refused[0])
 
 
 FORMULAS = ("\\frac{1}{2}", "3x^2", "x_{1}", "1/2", "(1, 2)", "[0, 3)", "\\boxed{2\\sqrt{3}}", "some work #### 3/4")
@@ -281,7 +300,7 @@ def test_the_model_is_asked_how_it_begins(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(([problem.id for problem in problems.dataset.problems], problems.sampling))
         return measure_open(config, policy, tokenizer, problems, view)
 
-    monkeypatch.setattr(review_module, "measure_open", noted)
+    monkeypatch.setattr("strop.run.review.measure_open", noted)
     stages = 'stages=[{"steps": 2, "set": {"sampling.max_new_tokens": 11}}, {}]'
     sets = ["data.held_out.count=5", "evaluation.temperature=0", stages]
     findings = {one.code: one for one in review("grpo", sets, True, 16, SilentView())}

@@ -10,9 +10,9 @@ import torch
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup
+from strop.orchestration.workers import WorkerSpec
 from strop.run.assembly import generator_spec
 from strop.run.devices import devices_apart, driver_device, local_placement, seat
 from strop.run.learners import RankGroupLearner

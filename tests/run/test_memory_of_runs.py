@@ -10,26 +10,28 @@ from tests.kit.bring import FAMILIES, TEMPLATES, bring
 from typer.testing import CliRunner
 
 from strop.base.machine import GIB
-from strop.base.types import InputError
 from strop.cli import app
+from strop.config.parse import edit
 from strop.recipes.resolve import resolve
-from strop.run.memory import BLOCK, NotKnownBeforehand, fitting, need_of, noted
+from strop.run.memory import BLOCK, WAYS_OUT, NotKnownBeforehand, fitting, need_of, of_memory
 
 LARGE = "{hidden_size=2048, layers=10, heads=16, kv_heads=8, head_dim=128, intermediate_size=6144, max_positions=32768}"
 
 
-def test_a_run_that_does_not_fit_is_refused_with_what_would() -> None:
+def test_a_run_that_does_not_fit_is_an_error_with_ways_out() -> None:
     config = resolve("grpo", [f"model.fresh={LARGE}", "model.dtype=bfloat16"])
     need = need_of(config, "cuda", 80 * GIB)
     assert need["optimizer"] == 2 * need["gradients"] and sum(need.values()) > 8 * GIB
-    assert "needs about" in fitting(config, "cuda", 80 * GIB)
-    with pytest.raises(InputError, match="model.gradient_checkpointing=true and batch.tokens_per_microbatch=") as error:
-        fitting(config, "cuda", 8 * GIB)
-    ways = str(error.value).partition("; with ")[2].partition(" it would")[0].split(" and ")
-    smaller = resolve("grpo", [f"model.fresh={LARGE}", "model.dtype=bfloat16", *ways])
-    assert sum(need_of(smaller, "cuda", 8 * GIB).values()) <= 8 * GIB
-    with pytest.raises(InputError, match="take a smaller model"):
-        fitting(config, "cpu", GIB)
+    assert fitting(need, 80 * GIB, WAYS_OUT).level == "ok"
+    found = fitting(need, 8 * GIB, WAYS_OUT)
+    assert (found.code, found.level) == ("memory", "error") and "batch.tokens_per_microbatch" in found.way_out
+    smaller = edit(config, ["model.gradient_checkpointing=true", "batch.tokens_per_microbatch=1024"])
+    assert sum(need_of(smaller, "cuda", 8 * GIB).values()) < sum(need.values())
+
+
+def test_completions_of_a_step_take_memory_of_the_host() -> None:
+    config = resolve("grpo", ["model.fresh={}", "batch.prompts_per_step=1000000000"])
+    assert need_of(config, "cpu", GIB)["completions"] > 10**12
 
 
 def test_a_server_of_vllm_on_the_same_gpu_has_its_share() -> None:
@@ -51,7 +53,7 @@ SHORT = ["data.max_prompt_tokens=16", "sampling.max_new_tokens=16", "engine.slot
 def test_what_every_family_needs_is_known_beforehand(family: str, tmp_path: Path) -> None:
     folder = bring(family, TEMPLATES[0], tmp_path / "model")
     config = resolve("grpo", [f"model.path={folder}", *SHORT])
-    assert noted(config).startswith("memory: needs about ")
+    assert of_memory(config).code == "memory"
     halved = resolve("grpo", [f"model.path={folder}", "model.dtype=bfloat16", *SHORT])
     assert min(need_of(halved, "cuda", 80 * GIB).values()) > 0
 
@@ -94,8 +96,8 @@ def test_a_model_whose_code_looks_at_its_tokens_is_said_to_be_unknown_beforehand
     stored["auto_map"] = {"AutoModelForCausalLM": "own_code.Own"}
     (folder / "config.json").write_text(json.dumps(stored))
     sets = [f"model.path={folder}", "model.trust_remote_code=true", *SHORT]
-    line = noted(resolve("grpo", sets))
-    assert line.startswith("memory: what this model needs is not known before it is loaded") and "steps=3" in line
+    found = of_memory(resolve("grpo", sets))
+    assert found.code == "memory-unknown" and "steps=3" in found.line
     arguments = ["plan", "grpo", "--memory", "80", *(part for text in sets for part in ("--set", text))]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, NotKnownBeforehand), result.output
@@ -104,4 +106,4 @@ def test_a_model_whose_code_looks_at_its_tokens_is_said_to_be_unknown_beforehand
 def test_a_mistake_of_strops_own_is_not_taken_for_a_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strop.run.memory.BLOCK", None)
     with pytest.raises(TypeError, match="NoneType"):
-        noted(resolve("grpo", ["model.fresh={}", *SHORT]))
+        of_memory(resolve("grpo", ["model.fresh={}", *SHORT]))

@@ -32,8 +32,7 @@ from strop.cli.run_endings import report_run
 from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
 from strop.orchestration.evaluator import InProcessEvaluator
-from strop.orchestration.executor import Publication
-from strop.orchestration.in_process import InProcess
+from strop.orchestration.executor import InProcess, Publication
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import plot_run

@@ -15,7 +15,7 @@ from strop.base.types import Group, InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
-from strop.data.history import read_pass_rates
+from strop.data.loading import read_pass_rates
 from strop.data.sampler import NoProblemsLeft
 from strop.run.curriculum import Curriculum
 from strop.run.measuring import evaluate_model

@@ -17,9 +17,14 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
-from strop.engines.endpoint import client
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer, read_said
+from strop.engines.endpoint import (
+    ChatEndpoint,
+    EndpointClient,
+    EndpointEngine,
+    EndpointError,
+    EndpointTokenizer,
+    read_reply,
+)
 from strop.engines.protocol import Request, Sampling
 from strop.model.files import export
 from strop.serving import ServeLimits
@@ -100,7 +105,7 @@ def test_arguments_of_the_chat_template_are_sent(tmp_path: Path, problems: Path)
 
 
 def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.0)
+    monkeypatch.setattr(EndpointClient, "_backoff", lambda self, attempt: 0.0)
     with pytest.raises(EndpointError, match=r"does not answer for 'tiny' after 6 attempts .*; nothing was sampled"):
         measure(problems, tmp_path / "out", "tiny", "--endpoint", "http://127.0.0.1:9/v1")
     with pytest.raises(InputError, match="http:// or https://"):
@@ -110,12 +115,12 @@ def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, m
 def test_while_an_endpoint_does_not_answer_the_terminal_says_so(
     tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "TOLD_AFTER", 0.0)
-    monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.2)
+    monkeypatch.setattr("strop.engines.endpoint.TOLD_AFTER", 0.0)
+    monkeypatch.setattr(EndpointClient, "_backoff", lambda self, attempt: 0.2)
     dead = ("--endpoint", "http://127.0.0.1:9/v1", "--benchmark", str(problems), "--set", "verifier=ExactMatch")
     done = CliRunner().invoke(app, ["eval", "tiny", *dead, "--out", str(tmp_path / "out"), "--plain"])
     assert isinstance(done.exception, EndpointError)
-    assert done.stderr.count("http://127.0.0.1:9/v1 does not answer (URLError: ") == 1
+    assert done.stderr.count("http://127.0.0.1:9/v1 does not answer (ConnectError: ") == 1
 
 
 OPENAI = "max_tokens is too large: 20. This model supports at most 8 completion tokens, whereas you provided 20."
@@ -156,7 +161,7 @@ def test_a_served_models_limit_names_the_budget(tmp_path: Path, problems: Path) 
 def test_what_was_sampled_before_an_endpoint_died_is_kept_and_gone_on_with(
     tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.0)
+    monkeypatch.setattr(EndpointClient, "_backoff", lambda self, attempt: 0.0)
     common = ("tiny", "--samples", "1", "--set", "engine.slots=16")
 
     def dies(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
@@ -215,11 +220,11 @@ def test_the_engine_counts_what_it_asks_for(served: Running) -> None:
 
 def test_answers_of_other_servers_are_read() -> None:
     message = {"content": "4", "reasoning_content": "2 and 2"}
-    said = read_said({"choices": [{"message": message, "finish_reason": "length"}]})
+    said = read_reply({"choices": [{"message": message, "finish_reason": "length"}]})
     assert (said.text, said.finish_reason, said.completion_tokens) == ("<think>2 and 2</think>4", "length", 0)
-    empty = read_said({"choices": [{"message": {"content": None}, "finish_reason": "content_filter"}], "usage": None})
+    empty = read_reply({"choices": [{"message": {"content": None}, "finish_reason": "content_filter"}], "usage": None})
     assert (empty.text, empty.finish_reason) == ("", "stop")
     others: list[Any] = [{}, {"choices": []}, [], {"choices": [{"text": 5}]}]
     for broken in others:
         with pytest.raises((ValueError, LookupError, TypeError)):
-            read_said(broken)
+            read_reply(broken)

@@ -9,10 +9,10 @@ import pytest
 
 from strop.base.types import Problem
 from strop.base.view import SilentView
-from strop.data.chain_sum import ChainSum, FallibleDemonstrator, part_of, solve
+from strop.data.generators import ChainSum, part_of, solve
 from strop.model.files import byte_tokenizer
 from strop.model.settings import FreshModel
-from strop.training.embedded_base import WORDS, EmbeddedBase, demonstrations, embedded_base
+from strop.training.embedded_base import WORDS, EmbeddedBase, FallibleDemonstrator, demonstrations, embedded_base
 from strop.training.settings import SftSettings
 from strop.verifiers.answer import Answer
 

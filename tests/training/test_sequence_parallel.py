@@ -17,7 +17,6 @@ from strop.base.types import InputError
 from strop.model.policy import PackedInputs
 from strop.model.sequence_parallel import refuse_heads
 from strop.recipes.resolve import resolve
-from strop.run import preflight
 from strop.training.learner import Learner
 from strop.training.packing import pack
 from strop.training.samples import as_samples
@@ -94,4 +93,4 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
             refuse_heads(shape, ranks)
     sets = ["orchestration.trainers=3", "orchestration.sequence_parallel=2"]
     with pytest.raises(InputError, match="sequence_parallel=2"):
-        preflight.training(resolve("grpo", sets, small=True))
+        resolve("grpo", sets, small=True)

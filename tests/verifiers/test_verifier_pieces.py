@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
-from strop.data.reasoning_gym import ReasoningGym
+from strop.data.generators import ReasoningGym
 from strop.verifiers.answer import Answer, ReasoningGymScorer
 from strop.verifiers.base import Verifier
 from strop.verifiers.reward_function import PythonFunction
@@ -152,7 +152,7 @@ def test_reasoning_gym_scorer_refuses_what_is_not_its_own(countdown: Problem) ->
 
 
 def test_a_scorer_that_raises_is_an_error(countdown: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strop.data.reasoning_gym import open_task
+    from strop.data.generators import open_task
 
     dataset = open_task("countdown", 2, 3, {})
 

@@ -142,7 +142,8 @@ def pass_rates(
     """
     from strop.base.text import counted
     from strop.base.types import InputError
-    from strop.data.history import PassRateBetween, add_up
+    from strop.data.history import PassRateBetween
+    from strop.data.loading import add_up
     from strop.run.folder import near_run
 
     for run in map(Path, runs):

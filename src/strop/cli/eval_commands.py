@@ -122,16 +122,15 @@ def evaluate(
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
     chosen = protocols.changed(base, samples, _parts(metric), measured)
-    if endpoint is None:
-        from strop.run import preflight
+    from strop.run.models import parse_models, usable
 
-        for model in models:
-            preflight.using(model, recipe, sets)
+    named = parse_models(models)
+    if endpoint is None:
+        for model in named:
+            usable(model, recipe, sets)
     from strop.run.measuring import BenchmarkPlan, measure
-    from strop.run.models import parse_models
 
     folder = out if out is not None else free_folder("eval")
-    named = parse_models(models)
     plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, recipe, tuple(sets), endpoint)
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
     with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
@@ -196,14 +195,13 @@ def _on_own_problems(
 
     if samples is not None and not (samples.isdecimal() and int(samples) > 0):
         raise InputError(f"--samples {samples}: must be a number of at least 1 (NAME=N is for --benchmark)")
-    from strop.run import preflight
-
-    preflight.measuring(model, recipe, sets)  # before torch takes its seconds to load
-    from strop.run.measuring import evaluate_model
-    from strop.run.models import configure, parse_model
+    from strop.run.models import parse_model, refuse_without_problems, usable
 
     named = parse_model(model)
-    setup = configure(named, recipe, sets, limit=limit)
+    setup = usable(named, recipe, sets, limit=limit, reads_problems=True)
+    refuse_without_problems(named, recipe, sets)
+    from strop.run.measuring import evaluate_model
+
     count = DEFAULT_SAMPLES if samples is None else int(samples)
     with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
         found = evaluate_model(setup, count, view, named, seed)

@@ -23,8 +23,6 @@ from strop.cli.options import (
     viewing,
 )
 
-MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}
-
 recipes_app = typer.Typer(
     rich_markup_mode=None,
     help="""What can be trained: list the recipes, or show every setting of one.
@@ -146,6 +144,8 @@ def doctor(
     strop doctor grpo --set model.path=MODEL --set data.source=problems.jsonl --ask 16
     strop doctor runs/grpo
     """
+    from strop.run.finding import rows
+
     allow(imports, sets)
     if target is None:
         from strop.run.machine import accelerators, examine
@@ -162,8 +162,7 @@ def doctor(
             findings = review(target, sets, small, ask, view)
 
     def table() -> None:
-        rows = [(MARKS[finding.level], finding.subject, finding.found) for finding in findings]
-        print_table(("", "what", "found"), rows)
+        print_table(("", "what", "found"), rows(findings))
         for finding in findings:
             if finding.way_out:
                 print(f"{finding.subject}: {finding.way_out}")

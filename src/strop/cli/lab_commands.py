@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,9 +12,9 @@ import typer
 from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, print_json, print_table, show, viewing
 
 if TYPE_CHECKING:
+    from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
-    from strop.lab.ablation.runners import Runner
     from strop.lab.scaling.study import Study
 
 
@@ -45,13 +44,6 @@ Folder = Annotated[
     Path | None, typer.Option("--out", metavar="FOLDER", help="Where all runs go; by default runs/ablate-RECIPE.")
 ]
 Jobs = Annotated[int, typer.Option(help="Runs side by side; on this machine the cores are shared out.", min=1)]
-OnRay = Annotated[bool, typer.Option("--ray", help="Make each run on a node of a Ray cluster.")]
-Address = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="With --ray: of a running cluster; else RAY_ADDRESS, else it starts one."),
-]
-Cpus = Annotated[float, typer.Option(help="With --ray: what each run reserves.", min=0.01)]
-Gpus = Annotated[int, typer.Option(help="With --ray: what each run reserves.", min=0)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would run, and end.")]
 Over = Annotated[XAxis, typer.Option("--x", help="What curves and fits are over.")]
 Level = Annotated[float, typer.Option(help="Of the intervals, above 0 and below 1.")]
@@ -74,10 +66,6 @@ def ablate(
     small: Tiny = False,
     out: Folder = None,
     jobs: Jobs = 1,
-    ray: OnRay = False,
-    address: Address = None,
-    cpus: Cpus = 1.0,
-    gpus: Gpus = 0,
     dry_run: DryRun = False,
     x: Over = "compute",
     level: Level = 0.9,
@@ -98,7 +86,6 @@ def ablate(
     strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
     strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
     strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
-    strop ablate scalerl --leave-one-out --seeds 0,1,2 --ray --jobs 12 --gpus 1
     strop ablate scalerl --leave-one-out --dry-run
     strop ablate show runs/ablate-scalerl
     """
@@ -109,7 +96,7 @@ def ablate(
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
     if target == SHOW:
-        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run, ray)):
+        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run)):
             raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
@@ -118,8 +105,6 @@ def ablate(
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
-    if not ray and (address is not None or cpus != 1.0 or gpus):
-        raise InputError("--address, --cpus and --gpus are of a Ray cluster; add --ray")
     allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
     wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, baseline)
@@ -132,8 +117,7 @@ def ablate(
     with viewing(plain, f"strop · ablate · {where}", stopped, to_stderr=True) as view:
         from strop.lab.ablation.scheduler import execute
 
-        with closing(_runner(ray, address, jobs, cpus, gpus)) as runner:
-            execute(where, manifest, view, jobs, imports, runner)
+        execute(where, manifest, view, jobs, imports)
     found = _show(where, x, level, margin, as_json)
     if found.failures:
         count = len(found.failures)
@@ -141,16 +125,6 @@ def ablate(
             f"strop: {count} of {len(found.manifest.runs)} runs failed; the same command tries again", file=sys.stderr
         )
         raise typer.Exit(1)
-
-
-def _runner(ray: bool, address: str | None, jobs: int, cpus: float, gpus: int) -> Runner:
-    if ray:
-        from strop.lab.ablation.runners import Needs, RayRunner
-
-        return RayRunner(address, jobs, Needs(cpus, gpus))
-    from strop.lab.ablation.runners import LocalRunner
-
-    return LocalRunner(jobs)
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
@@ -332,22 +306,10 @@ def _print(found: Study, written: list[Path]) -> None:
 
 
 def plan(
-    target: Annotated[
-        str | None, typer.Argument(metavar="RECIPE|FILE", help="What would be trained; with --from it is that run.")
-    ] = None,
-    measured: Annotated[
-        list[Path],
-        typer.Option("--from", metavar="RUN", help="Measure costs and lengths from a run folder; may be repeated."),
-    ] = [],  # noqa: B006  (typer copies it)
-    sets: Sets = [],  # noqa: B006
-    devices: Annotated[int | None, typer.Option(help="Find the best split of so many devices.", min=2)] = None,
-    generators: Annotated[int | None, typer.Option(help="Engines that generate.", min=1)] = None,
-    trainers: Annotated[int | None, typer.Option(help="Ranks that train.", min=1)] = None,
-    per_generator: Annotated[int, typer.Option("--devices-per-generator", help="Devices of one engine.", min=1)] = 1,
-    slots: Annotated[int | None, typer.Option(help="Sequences an engine runs at once.", min=1)] = None,
-    max_lag: Annotated[int | None, typer.Option(help="k of PipelineRL-k, instead of the recipe's.", min=0)] = None,
+    target: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="What would be trained.")],
+    sets: Sets = [],  # noqa: B006  (typer copies it)
     compare: Annotated[
-        str | None, typer.Option(metavar="k=0,1,4,8", help="Lags to lay side by side, with PPO-off-policy-k.")
+        str | None, typer.Option(metavar="0,1,4,8", help="Compare these lags, with PPO-off-policy-k too.")
     ] = None,
     costs: Annotated[
         list[str],
@@ -357,57 +319,64 @@ def plan(
         str | None,
         typer.Option(metavar="LENGTHS", help="constant:TOKENS, lognormal:MEDIAN,SIGMA, +0.05x30 for stragglers."),
     ] = None,
-    prompt_tokens: Annotated[float | None, typer.Option(help="Mean tokens of a prompt.", min=0)] = None,
-    drop: Annotated[float | None, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = None,
+    drop: Annotated[float, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = 0.0,
     steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
-    seed: Annotated[int, typer.Option(help="Of the lengths drawn.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn lengths.", min=0)] = 0,
     placement: Annotated[
-        str | None, typer.Option(metavar="GPUS", help="Say who gets which GPU of hosts with so many: 8, or 8,8.")
+        str | None, typer.Option(metavar="GPUS", help="Print the GPUs of each process, on hosts with 8, or 8,8, GPUs.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(metavar="GIB", help="Say what training needs of a GPU with so much memory.", min=1)
+        float | None, typer.Option(metavar="GIB", help="Print the memory that training needs of such a GPU.", min=1)
     ] = None,
     figure: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it as a PNG.")] = None,
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Simulate a run by discrete events: step time, idle shares, and the best split of the devices.
+    """Simulate a run by discrete events: step time, idle shares, and the bound of any schedule.
 
-    Without --cost and --lengths it takes those of a 7B model on H800s, calibrated on published times, and says so.
-    Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) + decode_context ×
-    (their tokens); an update takes train_update + train_token × tokens / trainers; publish, swap, verdict,
-    record_step and others are listed by a wrong --cost. `bound` is what no schedule of these completions beats. Without
-    --devices, --generators and --trainers the run is planned in one process, which generates and trains in turn.
+    Batch, lag, generators, trainers and slots are those of the recipe; change them with --set. Without --cost and
+    --lengths it uses those of a 7B model on H800s, calibrated on published times, and prints a note. Costs are seconds:
+    a decode step takes decode_step + decode_sequence × (running sequences) + decode_context × (their tokens); an update
+    takes train_update + train_token × tokens / trainers; an unknown --cost lists the others.
 
     \b
-    strop plan scalerl --devices 64 --compare k=0,1,4,8
-    strop plan --from runs/grpo
-    strop plan --from runs/grpo --set batch.prompts_per_step=64 --max-lag 4 --devices 8
+    strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
+    strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5 --plot plan.png
     strop plan scalerl --placement 8,8 --set engine=Vllm --set engine.tensor_parallel=2 \\
         --set orchestration.executor=ray --set orchestration.generators=5 --set orchestration.trainers=4
     strop plan grpo --memory 80 --set model.path=Qwen/Qwen3-0.6B
-    strop plan scalerl --devices 80 --compare k=0,1,4,8 --lengths lognormal:7000,0.6 --plot plan.png \\
-        --cost decode_step=0.0102 --cost decode_sequence=0.00069 --cost train_token=9.5e-5 --cost train_update=4.8
     """
-    if memory is not None:
-        allow(imports, sets)
-        return _remember(target, sets, memory, as_json)
-    if placement is not None:
-        allow(imports)
-        return _place(target, sets, placement, as_json)
-    from strop.lab.planning.question import Question, answer, parse_lags
-    from strop.lab.planning.question import as_json as plan_values
+    from dataclasses import replace
+
+    from strop.lab.planning import simulate
+    from strop.lab.planning.bound import plan_values
+    from strop.lab.planning.costs import Costs, default_lengths, parse_lags, scalerl_costs, setup_of
+    from strop.lab.planning.lengths import parse_lengths
+    from strop.recipes.resolve import resolve
 
     allow(imports, sets)
-    changes = {
-        "generators": generators, "trainers": trainers, "slots": slots, "max_lag": max_lag,
-        "prompt_tokens": prompt_tokens, "drop": drop, "devices_per_generator": per_generator,
-    }  # fmt: skip
-    question = Question.of(target, measured, sets, costs, lengths).reshaped(changes)
-    lags = None if compare is None else parse_lags(compare)
-    with bar("planning") as tell:
-        plans = answer(question, lags, devices, steps, seed, lambda what: tell(what=f"planning {what}"))
-    value = plan_values(question, plans)
+    config = resolve(target, sets)
+    if memory is not None:
+        return _show_memory(config, memory, as_json)
+    if placement is not None:
+        return _show_placement(config, placement, as_json)
+    limit = config.sampling.max_new_tokens
+    drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
+    seconds = Costs().edited(costs) if costs else scalerl_costs()
+    setup = replace(setup_of(config), drop=drop)
+    setups = [setup] if compare is None else setup.schedules(parse_lags(compare))
+    with bar("planning", len(setups)) as tell:
+        plans = []
+        for each in setups:
+            # As many updates of each: the batches of PPO-off-policy-k are k times as large.
+            count = max(1, steps * setup.updates_per_step // each.updates_per_step)
+            plans.append(simulate(each, seconds, drawn, count, seed))
+            tell(len(plans))
+    value: dict[str, Any] = {
+        "costs": seconds.model_dump(),
+        "plans": [plan_values(each, seconds) for each in plans],
+        "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
+    }
     show(as_json, value, lambda: _print_plans(value))
     if figure is not None:
         from strop.report.figures.scaling import plot_plans
@@ -415,16 +384,15 @@ def plan(
         plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
 
 
-def _place(target: str | None, sets: list[str], gpus: str, as_json: bool) -> None:
+def _show_placement(config: RunConfig, gpus: str, as_json: bool) -> None:
     """Print which GPUs each process of a run would be given on hosts with so many."""
     from strop.base.types import InputError
-    from strop.recipes.resolve import resolve
     from strop.run.devices import placement_of
 
     counts = gpus.split(",")
-    if target is None or not all(count.strip().isdecimal() for count in counts):
-        raise InputError(f"--placement {gpus}: give a recipe or a file, and the GPUs of each host, such as 8 or 8,8")
-    found = placement_of(resolve(target, sets), [int(count) for count in counts])
+    if not all(count.strip().isdecimal() for count in counts):
+        raise InputError(f"--placement {gpus}: give the number of GPUs of each host, such as 8 or 8,8")
+    found = placement_of(config, [int(count) for count in counts])
     rows = [
         (one.role, str(one.host), ", ".join(map(str, one.gpus)) or "none", "shared" if one.shared else "")
         for one in found.shares
@@ -432,35 +400,25 @@ def _place(target: str | None, sets: list[str], gpus: str, as_json: bool) -> Non
     show(as_json, found.as_json(), lambda: print_table(("process", "host", "GPUs", ""), rows))
 
 
-def _remember(target: str | None, sets: list[str], gib: float, as_json: bool) -> None:
+def _show_memory(config: RunConfig, gib: float, as_json: bool) -> None:
     """Print how much of a GPU's memory training needs, found without loading the model."""
     from strop.base.machine import GIB
-    from strop.base.types import InputError
-    from strop.recipes.resolve import resolve
-    from strop.run.memory import fitting, need_of
-    from strop.run.preflight import named
+    from strop.run.checks import of_names
+    from strop.run.finding import refuse
+    from strop.run.memory import WAYS_OUT, fitting, need_of
 
-    if target is None:
-        raise InputError(f"--memory {gib:g}: give a recipe or a file whose model is looked at")
-    config = resolve(target, sets)
-    named(config)
+    refuse(one for one in of_names(config, reads_problems=False) if one.subject == "model")
     room = int(gib * GIB)
-    line = fitting(config, "cuda", room)
-    show(as_json, {"room_bytes": room, "needed_bytes": need_of(config, "cuda", room)}, lambda: print(line))
+    need = need_of(config, "cuda", room)
+    found = fitting(need, room, WAYS_OUT)
+    refuse([found])
+    show(as_json, {"room_bytes": room, "needed_bytes": need}, lambda: print(f"memory: {found.line}"))
 
 
 def _print_plans(value: dict[str, Any]) -> None:
-    from strop.base.text import number, percent
+    from strop.base.text import number
     from strop.lab.planning.costs import DEFAULTS_ARE
 
-    measured = value.get("measured")
-    if measured is not None:
-        fits = "; ".join(
-            f"{fit['what']} ±{percent(fit['relative_error'])} (R² {fit['r_squared']:.2f})" for fit in measured["fits"]
-        )
-        print(f"measured: {number(measured['step_seconds'])} s a step; fits: {fits}")
-        for note in measured["notes"]:
-            print(f"note: {note}")
     known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
     print(f"costs in seconds: {known or 'none'}")
     if value["defaults"]:

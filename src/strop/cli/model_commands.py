@@ -50,15 +50,13 @@ def sample(
 
     if (prompt is None) == (source is None):
         raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
-    from strop.run import preflight
+    from strop.run.models import parse_model, usable
 
     allow(imports, sets)
-    preflight.using(model, recipe, sets, source, path)  # says what is wrong before torch takes its seconds to load
-    from strop.run.answering import sample_model
-    from strop.run.models import configure, parse_model
-
     named = parse_model(model)
-    setup = configure(named, recipe, sets, source, path, limit)
+    setup = usable(named, recipe, sets, source, path, limit, reads_problems=source is not None)
+    from strop.run.answering import sample_model
+
     prompts = None if prompt is None else [prompt]
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
         answers = sample_model(setup, prompts, count, temperature, max_new_tokens, seed, view, named)
@@ -93,18 +91,17 @@ def export(
     strop export runs/first --adapter
     """
     from strop.base.types import InputError
-    from strop.run import preflight
     from strop.run.folder import RunFolder
+    from strop.run.models import export_checkpoint, stored_steps
 
     allow(imports)
     place, _, named = (run, "", "") if Path(run).exists() else run.rpartition("@")
     if place and named and step is not None:
         raise InputError(f"{run} names a checkpoint, and --step {step} too; leave one out")
     folder = RunFolder.open(place or run)
-    preflight.checkpoint(folder, named or step)
-    taken = int(named) if named else folder.checkpoint_steps()[-1] if step is None else step
+    known = stored_steps(folder, named or step)
+    taken = int(named) if named else known[-1] if step is None else step
     from strop.model.location import asks_plainly
-    from strop.run.models import export_checkpoint
 
     written = export_checkpoint(folder.path, out, taken, adapter)
     print(f"step {taken} of {folder.path}:", file=sys.stderr)
@@ -166,10 +163,10 @@ def serve(
 
     limits = ServeLimits(requests=max_requests, new_tokens=max_new_tokens)
     key = None if api_key_env is None else _key(api_key_env)
-    from strop.run import preflight
+    from strop.run.models import parse_model, usable
 
     allow(imports, sets)
-    preflight.using(model, recipe, sets)  # says what is wrong before torch takes its seconds to load
+    usable(parse_model(model), recipe, sets)  # before torch takes its seconds to load
     from strop.run import serve_model
 
     plan = serve_model.ServePlan(

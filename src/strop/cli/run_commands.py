@@ -143,12 +143,15 @@ def train(
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
-    from strop.run import preflight
+    from strop.run.checks import findings
+    from strop.run.finding import refuse
+    from strop.run.folder import check_free
     from strop.run.status import free_folder
 
     config = resolve(target, sets, small)
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
-    preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
+    check_free(folder)
+    refuse(findings(config))  # before torch takes its seconds to load
     if dry_run:
         from strop.run.questions import preview
 
@@ -174,15 +177,14 @@ def _refuse_lone_json(as_json: bool, dry_run: bool) -> None:
 def _show(preview: Callable[[View], list[Finding]], config: RunConfig | SftConfig, as_json: bool) -> None:
     """What a dry run notes, and then its findings; the settings instead of the notes where they are wanted."""
     from strop.base.view import SilentView
-    from strop.run.checks import refuse
+    from strop.run.finding import note, refuse
 
     if as_json:
         print(config.to_json())
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
         findings = preview(SilentView() if as_json else view)
         refuse(findings)
-        for one in findings:
-            view.note(one.line)
+        note((one for one in findings if one.level != "ok" or not as_json), view)
         if not as_json:
             view.note("every setting: --dry-run --json")
 
@@ -190,11 +192,11 @@ def _show(preview: Callable[[View], list[Finding]], config: RunConfig | SftConfi
 def _resume(
     folder: Path, step: int | None, sets: list[str], dry_run: bool, as_json: bool, dashboard: bool, plain: bool
 ) -> None:
-    from strop.run import preflight
     from strop.run.folder import RunFolder
+    from strop.run.resuming import resumed_config
 
     run = RunFolder.open(folder)
-    config = preflight.resuming(run, sets)
+    config = resumed_config(run, sets)
     if dry_run:
         from strop.run.resuming import preview
 
@@ -248,9 +250,8 @@ def sft(
     strop sft --resume runs/sft
     """
     from strop.base.types import InputError
-    from strop.run import preflight
     from strop.run.folder import RunFolder
-    from strop.run.sft_config import stored_config
+    from strop.run.sft_config import checked_config, stored_config
     from strop.run.status import free_folder
 
     allow(imports, sets)
@@ -263,7 +264,7 @@ def sft(
     elif model is None or demonstrations is None:
         raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
     else:
-        config = preflight.fine_tuning(model, demonstrations, sets, folder)
+        config = checked_config(model, demonstrations, sets, folder)
     if dry_run:
         from strop.run.fine_tuning import preview, preview_resume
 

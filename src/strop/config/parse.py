@@ -35,6 +35,7 @@ def _check(config: RunConfig) -> None:
     _check_algorithm(config)
     _check_critic(config)
     _check_orchestration(config)
+    _check_routing(config)
     _check_evaluation(config)
 
 
@@ -84,6 +85,15 @@ def _check_sampling(config: RunConfig) -> None:
         )
 
 
+def _check_routing(config: RunConfig) -> None:
+    if not config.model.replay_routing:
+        return
+    if isinstance(config.engine, Vllm) and not config.engine.prefix_caching:
+        raise InputError("model.replay_routing: vLLM records experts with its prefix cache; engine.prefix_caching=true")
+    if config.environment is not None and config.environment.history == "separate":
+        raise InputError("model.replay_routing: experts of several sequences are not kept; set it false")
+
+
 def _check_algorithm(config: RunConfig) -> None:
     algorithm, batch = config.algorithm, config.batch
     updates = batch.updates_per_step * batch.passes_per_batch
@@ -129,6 +139,11 @@ def _check_orchestration(config: RunConfig) -> None:
         raise InputError(
             f"engine.urls names {len(servers)} servers for orchestration.generators={orchestration.generators}: each "
             f"generator has one; set orchestration.generators={len(servers)}"
+        )
+    if orchestration.trainers % orchestration.sequence_parallel:
+        raise InputError(
+            f"orchestration.sequence_parallel={orchestration.sequence_parallel} does not divide "
+            f"orchestration.trainers={orchestration.trainers}; set orchestration.trainers to a multiple of it"
         )
     if orchestration.executor == "in_process" and orchestration.generators > 1:
         raise InputError(

@@ -17,9 +17,8 @@ from strop.algorithms.aggregation import Aggregation, ConstantDenominator
 from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
 from strop.config.parse import validated
 from strop.config.schema import RunConfig, Stage
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum, Mixture
 from strop.data.history import HardOnly, ProblemFilter
-from strop.data.mixture import Mixture
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Interruption, Sampling

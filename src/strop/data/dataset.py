@@ -7,16 +7,14 @@ data.train[3].prompt_ids, data.held_out, data.report()
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from strop.base.seeds import permutation
 from strop.base.text import counted
-from strop.base.types import InputError, IntArray, Problem
-from strop.data.history import EARLIER, Visit, recalled
-from strop.data.settings import DataSettings, HeldOutSettings
-from strop.data.source import problem_key, question_key
+from strop.base.types import IntArray, Problem
+from strop.data.history import Visit
+from strop.data.source import problem_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
 
 
@@ -131,94 +129,6 @@ class Data:
         return tuple(lines)
 
 
-Instruct = Callable[[Problem], Instruction | None]
-Seen = Callable[[Problem], bool]
-
-
-def no_instruction(problem: Problem) -> Instruction | None:
-    """For verifiers that read any form of an answer."""
-    return None
-
-
-def never_seen(problem: Problem) -> bool:
-    """Of a model that was trained on nothing known."""
-    return False
-
-
-def load_data(
-    settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction, seen: Seen = never_seen
-) -> Data:
-    """Read, render, filter by length and split, as `settings` say.
-
-    Args:
-        instruct: the verifier's `instruction`.
-        seen: whether the model was trained on a problem before; such a one is not held out.
-
-    Raises:
-        InputError: a source cannot be read, nothing is left to train on or to hold out, or the held-out count is too
-            large.
-    """
-    problems = settings.source.load(settings.limit)
-    loaded = build_dataset(
-        settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens, instruct
-    )
-    held_out, spoilt = _held_out(loaded, settings, tokenizer, instruct, seen)
-    if held_out is None:
-        return _with_history(Data(loaded, None, removed=0), settings)
-    forbidden = {question_key(example.problem) for example in held_out}
-    rest = [index for index, example in enumerate(loaded) if question_key(example.problem) not in forbidden]
-    if not rest:
-        raise InputError(f"{loaded.name}: all {len(loaded)} problems are held out, none is left to train on")
-    train = loaded.subset(rest)
-    assert_disjoint(held_out.problems, train.problems)
-    taken = len(held_out) if _splits_source(settings.held_out) else 0
-    removed = len(loaded) - len(train) - taken
-    return _with_history(Data(train, held_out, removed, spoilt=spoilt), settings)
-
-
-def _with_history(data: Data, settings: DataSettings) -> Data:
-    """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
-    if not settings.history:
-        return data
-    visits = recalled(settings.history, data.train.problems)
-    if settings.select is None:
-        return replace(data, train=replace(data.train, visits=visits))
-    # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.
-    before = {index: [visit._replace(stage=EARLIER) for visit in found] for index, found in visits.items()}
-    kept = [i for i in range(len(data.train)) if settings.select(before.get(i, ()), EARLIER + 1)]
-    if not kept:
-        raise InputError(
-            f"data.select={settings.select.piece_name()} keeps none of {len(data.train)} training problems; loosen it"
-        )
-    visits = {place: visits[index] for place, index in enumerate(kept) if index in visits}
-    train = replace(data.train.subset(kept), visits=visits)
-    return replace(data, train=train, deselected=len(data.train) - len(kept))
-
-
-def build_dataset(
-    name: str,
-    problems: Sequence[Problem],
-    template: PromptTemplate,
-    tokenizer: Tokenizer,
-    max_prompt_tokens: int,
-    instruct: Instruct = no_instruction,
-) -> Dataset:
-    """Render every problem; those whose prompt exceeds `max_prompt_tokens` are left out and counted.
-
-    Raises:
-        InputError: none is left.
-    """
-    examples = [make_example(problem, template, tokenizer, instruct(problem)) for problem in problems]
-    fitting = tuple(example for example in examples if len(example.prompt_ids) <= max_prompt_tokens)
-    if not fitting:
-        shortest = min((len(example.prompt_ids) for example in examples), default=0)
-        raise InputError(
-            f"{name}: no prompt of {len(examples)} fits in data.max_prompt_tokens={max_prompt_tokens}; "
-            f"the shortest has {shortest} tokens"
-        )
-    return Dataset(name, fitting, len(examples) - len(fitting), max_prompt_tokens)
-
-
 def make_example(
     problem: Problem, template: PromptTemplate, tokenizer: Tokenizer, instruction: Instruction | None = None
 ) -> Example:
@@ -229,78 +139,3 @@ def make_example(
     if begun:
         problem = replace(problem, extra={**problem.extra, "opening": begun})
     return Example(problem, encode_prompt(text, tokenizer, template.adds_bos))
-
-
-def _short_enough(dataset: Dataset) -> str:
-    """Words after a number of problems, where others were left out because their prompts are too long."""
-    if not dataset.over_budget:
-        return ""
-    limit = f"data.max_prompt_tokens={dataset.max_prompt_tokens}"
-    return f" of at most {limit} tokens, and {dataset.over_budget} longer ones"
-
-
-def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = never_seen) -> Dataset:
-    """`count` examples with different questions that were not `seen`, drawn by `seed`, in the order of the data set.
-
-    Raises:
-        InputError: fewer than `count` + 1 different questions, or fewer than `count` that were not seen.
-    """
-    first_of: dict[str, int] = {}
-    for index, example in enumerate(dataset):
-        first_of.setdefault(question_key(example.problem), index)
-    if count >= len(first_of):
-        questions = "a single question" if len(first_of) == 1 else f"{len(first_of)} different questions"
-        raise InputError(
-            f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {questions}"
-            f"{_short_enough(dataset)}; lower it, or hold out none with data.held_out=none"
-        )
-    firsts = [index for index in first_of.values() if not seen(dataset[index].problem)]
-    if count > len(firsts):
-        left = f"all but {len(firsts)}" if firsts else "every one"
-        lower = "lower it, " if firsts else ""
-        raise InputError(
-            f"data.held_out.count={count}: the model was trained on {left} of the {len(first_of)} questions of "
-            f"{dataset.name} before; {lower}name other problems with data.held_out.source, or hold out none with "
-            "data.held_out=none"
-        )
-    order = permutation(seed, len(firsts))
-    return replace(dataset.subset(sorted(firsts[place] for place in order[:count])), over_budget=0)
-
-
-def assert_disjoint(held_out: Sequence[Problem], *others: Sequence[Problem]) -> None:
-    """Refuse held-out problems whose question, white space aside, is also in one of `others` (RL or SFT problems).
-
-    Raises:
-        InputError: names the first such problem.
-    """
-    asked = {question_key(problem): problem.id for others_of_kind in others for problem in others_of_kind}
-    shared = [problem for problem in held_out if question_key(problem) in asked]
-    if shared:
-        other = asked[question_key(shared[0])]
-        raise InputError(
-            f"{len(shared)} held-out problems are also trained on, such as {shared[0].id!r} (the question of {other!r})"
-        )
-
-
-def _splits_source(settings: HeldOutSettings | None) -> bool:
-    return settings is not None and settings.source is None
-
-
-def _held_out(
-    loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct, seen: Seen
-) -> tuple[Dataset | None, int]:
-    """The problems that are held out, and how many of their source were seen before."""
-    held_out = settings.held_out
-    if held_out is None:
-        return None, 0
-    if held_out.source is None:
-        assert held_out.count is not None  # HeldOutSettings refuses to be without both
-        return split_by_question(loaded, held_out.count, held_out.seed, seen), 0
-    every = held_out.source.load(held_out.count)
-    problems = [problem for problem in every if not seen(problem)]
-    label = held_out.source.label
-    if not problems:
-        raise InputError(f"data.held_out.source: the model was trained on all {len(every)} problems of {label} before")
-    room = settings.max_prompt_tokens
-    chosen = build_dataset(label, problems, settings.template, tokenizer, room, instruct)
-    return chosen, len(every) - len(problems)

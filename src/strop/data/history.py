@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from strop.base.pieces import Piece
-from strop.base.types import InputError, Problem
+from strop.base.types import Problem
 from strop.data.source import question_digest
 
 PASS_RATES = "pass_rates.jsonl"
@@ -147,87 +145,3 @@ class HardOnly(ProblemFilter):
     def __call__(self, visits: Sequence[Visit], stage: int) -> bool:
         attempts = sum(visit.samples for visit in visits)
         return attempts > 0 and sum(visit.passed for visit in visits) < self.below * attempts
-
-
-QuestionKey = tuple[str, str]  # a problem's id, which another problem may have where seeds differ, and its digest
-
-
-def read_pass_rates(path: Path) -> dict[QuestionKey, list[Visit]]:
-    """The visits of every problem, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
-
-    Raises:
-        InputError: no such file, or a line that is not of this form.
-    """
-    file = _file(path)
-    if not file.is_file():
-        raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
-    found: dict[QuestionKey, list[Visit]] = {}
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line)
-            visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"], str(v["run"])) for v in row["visits"]]
-            found[row["id"], row["question"]] = visits
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
-    return found
-
-
-def merge_visits(files: Iterable[Sequence[Visit]]) -> list[Visit]:
-    """The visits that several files have of one problem, each once, in the order of the files.
-
-    Two visits of different files are the same where run, step and numbers are; two in one file are two.
-    """
-    kept: list[Visit] = []
-    for visits in files:
-        known = Counter(visit._replace(stage=EARLIER) for visit in kept)
-        for visit in visits:
-            same = visit._replace(stage=EARLIER)
-            if known[same]:
-                known[same] -= 1
-            else:
-                kept.append(visit)
-    return kept
-
-
-def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
-    """The visited problems of one or more runs that `wanted` keeps, the hardest first, then by id.
-
-    Raises:
-        InputError: see `read_pass_rates`.
-    """
-    files: dict[QuestionKey, list[list[Visit]]] = {}
-    for path in _unique(paths):
-        for name, visits in read_pass_rates(Path(path)).items():
-            files.setdefault(name, []).append(visits)
-    found = {name: merge_visits(visits) for name, visits in files.items()}
-    rows = [rate_of(name, visits) for (name, _), visits in found.items() if visits and wanted(visits, 0)]
-    return sorted(rows, key=lambda row: (row.pass_rate, row.id))
-
-
-def _file(path: Path) -> Path:
-    return path / PASS_RATES if path.is_dir() else path
-
-
-def _unique(paths: Sequence[str]) -> list[str]:
-    return list({_file(Path(path)).resolve(): path for path in reversed(paths)}.values())[::-1]
-
-
-def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> dict[int, list[Visit]]:
-    """The visits that the runs at `paths` made of `problems`, by the problem's place; unvisited ones are left out.
-
-    Raises:
-        InputError: see `read_pass_rates`; or a file that knows none of the problems.
-    """
-    place = {(each.id, question_digest(each)): index for index, each in enumerate(problems)}
-    files: dict[int, list[list[Visit]]] = {}
-    for path in _unique(paths):
-        visits = read_pass_rates(Path(path))
-        known = visits.keys() & place.keys()
-        if not known:
-            raise InputError(
-                f"data.history={path}: none of its {len(visits)} problems is among the {len(problems)} of this run "
-                "(they are matched by id and question); name a run on the same problems"
-            )
-        for name in known:
-            files.setdefault(place[name], []).append(visits[name])
-    return {index: merge_visits(found) for index, found in files.items()}

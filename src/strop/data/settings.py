@@ -7,13 +7,17 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.pieces import OneOrMore, Settings
-from strop.data.chain_sum import ChainSum
 from strop.data.history import ProblemFilter
 from strop.data.source import ProblemSource, add_path, expand_source
 from strop.data.templates import Auto, PromptTemplate
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
+
+
+def _chain_sums() -> ProblemSource:
+    """The default source; a run with another source does not import it."""
+    return ProblemSource.model_validate({"piece": "ChainSum"})
 
 
 class _WithSource(Settings):
@@ -76,7 +80,7 @@ class DataSettings(_WithSource):
         held_out: problems to evaluate on; None for none.
     """
 
-    source: SerializeAsAny[ProblemSource] = ChainSum()
+    source: SerializeAsAny[ProblemSource] = Field(default_factory=_chain_sums)
     path: str | None = None
     template: SerializeAsAny[PromptTemplate] = Auto()
     max_prompt_tokens: Count = 1024

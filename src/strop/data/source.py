@@ -38,10 +38,8 @@ class ProblemSource(Piece):
     """A place problems come from; a source of one's own defines `label` and `problems`."""
 
     modules: ClassVar[tuple[str, ...]] = (
-        "strop.data.chain_sum",
+        "strop.data.generators",
         "strop.data.rows",
-        "strop.data.mixture",
-        "strop.data.reasoning_gym",
         "strop.environments.source",
     )
 

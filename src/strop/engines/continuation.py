@@ -1,20 +1,19 @@
-"""How a completion goes on: a chain of spans, some sampled by the engine, some injected from outside.
+"""How a completion goes on: a chain of spans, some sampled by the engine, some injected.
 
-    phase = continuation.first()                      # tokens to inject (perhaps none), then a budget of sampled ones
-    ... the engine samples until a stop, the phase's marker, or the budget ...
-    step = continuation.next(token_ids, "budget")     # the next phase, or why the completion ends here
+    chain.phase                                     # tokens to inject (perhaps none), then a budget of sampled ones
+    ending = chain.ending(token_ids)                # after a sampled token: a stop, the marker, the budget, or None
+    reason = chain.follow(len(token_ids), ending)   # None: `chain.phase` is the next one; else why the completion ends
 
-Every engine obeys a `Continuation`, one object for each sample, and decides nothing of this itself: one that samples
-token by token asks at the token that ends a phase, one that talks to a server makes a request of every phase. Budgets
-of thinking and forced interruptions are `FollowThinking`. The reply of an environment would be another implementation:
-injected tokens after each turn, as many turns as it likes.
+Every engine follows a `Chain`, one object for each sample. An engine that samples token by token asks at each token;
+one that talks to a server makes a request of every phase. A `ContinuationPlan` says what the phases are: thinking up to
+its marker, its budget or a forced interruption, then the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,33 +92,6 @@ class Phase:
     marker: str | None = None
 
 
-class Continuation(Protocol):
-    """Says how one sample begins and what follows each of its sampled spans."""
-
-    def first(self) -> Phase:
-        """How the completion begins."""
-        ...
-
-    def next(self, token_ids: list[int], ending: Ending) -> Phase | FinishReason:
-        """What follows after all of the completion's tokens so far, the last span of which ended by `ending`."""
-        ...
-
-
-@dataclass
-class OneSpan:
-    """A completion without phases: a single span."""
-
-    budget: int
-
-    def first(self) -> Phase:
-        """The only phase."""
-        return Phase(self.budget)
-
-    def next(self, token_ids: list[int], ending: Ending) -> FinishReason:
-        """The end."""
-        return "stop" if ending == "stop" else "length"
-
-
 @dataclass(frozen=True)
 class ContinuationPlan:
     """How the samples of a request go on.
@@ -165,12 +137,6 @@ class ContinuationPlan:
         # The interruption comes before a budget of thinking could bind.
         return cls(total, total, sampling.answer_tokens, sampling.end_of_thinking, tuple(ids), asked.after)
 
-    def continuation(self, key: int) -> Continuation:
-        """How the sample whose stream has `key` goes on."""
-        if self.marker is None:
-            return OneSpan(self.total)
-        return FollowThinking(self, self.position(key))
-
     def position(self, key: int) -> int | None:
         """After how many tokens the sample whose stream has `key` is interrupted, uniform in [a, b]; None: never."""
         if self.after is None:
@@ -178,40 +144,6 @@ class ContinuationPlan:
         first, last = self.after
         uniform = float(uniforms(np.array([position_stream(key)], np.uint64), np.zeros(1, np.int64))[0])
         return first + int(uniform * (last - first + 1))
-
-
-@dataclass
-class FollowThinking:
-    """Thinking until its marker, its budget, or an interruption after `position` tokens; then the answer."""
-
-    plan: ContinuationPlan
-    position: int | None
-    _thinks: bool = True
-
-    def first(self) -> Phase:
-        """Thinking, unless it is interrupted before its first token."""
-        if self.position is None:
-            return Phase(self.plan.thinking, marker=self.plan.marker)
-        if self.position > 0:
-            return Phase(self.position, marker=self.plan.marker)
-        answer = self._answer(0, self.plan.phrase)
-        assert isinstance(answer, Phase), "Plan.of has made sure of room after the phrase"
-        return answer
-
-    def next(self, token_ids: list[int], ending: Ending) -> Phase | FinishReason:
-        """The answer where thinking has ended, by itself or by an interruption; else the end."""
-        if ending == "stop":
-            return "stop"
-        if not self._thinks or (ending == "budget" and self.position is None):
-            return "length"
-        return self._answer(len(token_ids), self.plan.phrase if ending == "budget" else ())
-
-    def _answer(self, done: int, inject: tuple[int, ...]) -> Phase | FinishReason:
-        self._thinks = False
-        budget = self.plan.total - done - len(inject)
-        if self.plan.answer is not None:
-            budget = min(budget, self.plan.answer)
-        return Phase(budget, inject) if budget > 0 else "length"
 
 
 @dataclass(frozen=True)
@@ -233,13 +165,19 @@ class Chain:
         versions: which weights drew what, as far as is known.
     """
 
-    def __init__(self, continuation: Continuation, watch: StopWatch) -> None:
+    def __init__(self, plan: ContinuationPlan, key: int, watch: StopWatch) -> None:
+        """The chain of the sample whose stream has `key`."""
         self.sampled_from = 0
         self.versions: list[VersionSpan] = []
-        self._continuation = continuation
+        self._plan = plan
+        self._position = plan.position(key)
+        self._thinks = True
         self._watch = watch
         self._injections: list[tuple[int, int]] = []
-        self._begin(0, continuation.first())
+        if self._position == 0:
+            self._answer(0, plan.phrase)
+        else:
+            self._begin(0, Phase(self._position or plan.thinking, marker=plan.marker))
 
     def _begin(self, done: int, phase: Phase) -> None:
         self.phase = phase
@@ -264,13 +202,23 @@ class Chain:
             return "marker"
         return None
 
-    def follow(self, token_ids: list[int], ending: Ending) -> FinishReason | None:
-        """Go over to the next phase after all of the completion's tokens; or why it ends here."""
-        step = self._continuation.next(token_ids, ending)
-        if isinstance(step, Phase):
-            self._begin(len(token_ids), step)
-            return None
-        return step
+    def follow(self, done: int, ending: Ending) -> FinishReason | None:
+        """Go over to the next phase after the completion's `done` tokens; or why it ends here."""
+        if ending == "stop":
+            return "stop"
+        if not self._thinks or (ending == "budget" and self._position is None):
+            return "length"
+        return self._answer(done, self._plan.phrase if ending == "budget" else ())
+
+    def _answer(self, done: int, inject: tuple[int, ...]) -> FinishReason | None:
+        self._thinks = False
+        budget = self._plan.total - done - len(inject)
+        if self._plan.answer is not None:
+            budget = min(budget, self._plan.answer)
+        if budget <= 0:
+            return "length"
+        self._begin(done, Phase(budget, inject))
+        return None
 
     def drawn_by(self, version: int, end: int) -> None:
         """What no version has yet, up to token `end`, is of `version`; an injection is of what goes on from it."""

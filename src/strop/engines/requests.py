@@ -99,7 +99,7 @@ class RunningSequence:
         self.entry = entry
         self.index = index
         self.key = stream_key(entry.request.seed, index)
-        self.chain = Chain(entry.plan.continuation(self.key), entry.watch)
+        self.chain = Chain(entry.plan, self.key, entry.watch)
 
 
 def checked(

@@ -24,7 +24,7 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings, complaint
 from strop.base.types import InputError, Problem
 from strop.data.columns import NoColumn, Row
-from strop.data.reasoning_gym import ReasoningGym
+from strop.data.generators import ReasoningGym
 from strop.data.rows import HubDataset, RowSource
 from strop.data.source import check_problem, parse_source
 from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate

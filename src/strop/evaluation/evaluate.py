@@ -23,7 +23,8 @@ from strop.base.seeds import derive
 from strop.base.text import counted
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.base.view import View
-from strop.data.dataset import Dataset, Example, Instruct, make_example
+from strop.data.dataset import Dataset, Example, make_example
+from strop.data.loading import Instruct
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.environments import turns

@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import StropError
 from strop.base.view import SilentView, View
@@ -33,18 +32,7 @@ from strop.engines.protocol import Engine
 from strop.evaluation.evaluate import ProblemSet, by_name, measure
 from strop.evaluation.result import EvaluationResult
 from strop.model.policy import Policy
-from strop.orchestration.connection import (
-    ControllerConnection,
-    Death,
-    WorkerHandle,
-    WorkerLauncher,
-    WorkerSpec,
-    end,
-    lively,
-    overdue,
-)
-from strop.orchestration.fleet import Supervision
-from strop.orchestration.generator import GeneratorSettings
+from strop.orchestration.fleet import GeneratorSettings
 from strop.orchestration.messages import (
     Evaluate,
     Evaluated,
@@ -56,6 +44,7 @@ from strop.orchestration.messages import (
     Work,
 )
 from strop.orchestration.weight_store import EVALUATED, WeightStore, WeightTransport, read
+from strop.orchestration.workers import ControllerConnection, Supervision, Team, WorkerLauncher, WorkerSpec
 from strop.verifiers.judges import OpenJudges
 
 
@@ -230,18 +219,13 @@ class WorkerEvaluator:
         version_bytes: int,
         supervision: Supervision,
     ) -> None:
-        self._launcher = launcher
-        self._spec = spec
+        self._team = Team(launcher, [spec], supervision)
         self._devices = devices
         self._transport = WeightTransport(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
-        self._supervision = supervision
         self._view: View = SilentView()
-        self._folder = Path()
-        self._handle: WorkerHandle | None = None
         self._ready = self._busy = False
         self._open: list[_Open] = []
         self._done: list[MeasuredVersion] = []
-        self._deaths = 0
 
     @property
     def outstanding(self) -> Sequence[int]:
@@ -256,10 +240,8 @@ class WorkerEvaluator:
     def start(self, folder: Path, view: View) -> None:
         """Launch the worker, which builds its engine meanwhile; `view` also shows a line for each death."""
         self._view = view
-        self._folder = folder.resolve()
-        self._launcher.attach(folder)
-        self._transport.start(self._folder)
-        self._launch()
+        self._transport.start(folder.resolve())
+        self._team.start(folder)
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Store the weights and return; the worker is given them when it is free."""
@@ -272,44 +254,25 @@ class WorkerEvaluator:
         self._hear()
         deadline = time.monotonic() + patience
         while self._open and not self._done and (left := deadline - time.monotonic()) > 0:
-            assert self._handle is not None
-            self._launcher.wait([self._handle], min(left, _LOOK_SECONDS))
+            self._team.wait(min(left, _LOOK_SECONDS))
             self._hear()
         found, self._done = self._done, []
         return found
 
     def close(self) -> None:
         """End the worker, at once where it is at work, and remove the weights."""
-        if self._handle is not None:
-            if self._open:
-                self._handle.kill("its result is not waited for")
-            end(self._launcher, [self._handle])
-            self._handle = None
+        self._team.close(kill="its result is not waited for" if self._open else None)
         self._transport.release()
 
     # ------------------------------------------------------------------ the worker
 
-    def _launch(self) -> None:
-        self._ready = self._busy = False
-        try:
-            self._handle = self._launcher.launch(self._spec)
-        except StropError as error:
-            raise StropError(f"{error}; or evaluate in turn with training: evaluation.asynchronous=false") from error
-
     def _hear(self) -> None:
         """Take all messages and a death that are there; give the worker what it is free for."""
-        handle = self._handle
-        assert handle is not None
+        (handle,) = self._team.handles
         for message in handle.receive():
             self._take(message)
-        if handle.death is not None:
-            self._replace(handle.death)
-            return
-        reason = overdue(handle, self._supervision.silence, self._supervision.stall)
-        if reason is not None:
-            handle.kill(reason)
-        elif self._busy and lively(handle):
-            progress.made(f"tokens of {handle.role}")
+        if self._team.check(0, busy=self._busy) is not None:
+            self._replace()
         elif self._ready and not self._busy and self._open:
             self._busy = True
             handle.send(WeightUpdate(self._open[0].stored))
@@ -328,15 +291,14 @@ class WorkerEvaluator:
         elif isinstance(message, Ready):
             self._ready = True
         elif not isinstance(message, Updated):
-            raise StropError(f"{self._spec.role} sent a {type(message).__name__}, which no evaluator sends")
+            raise StropError(f"{self._team.handles[0].role} sent a {type(message).__name__}, which no evaluator sends")
 
-    def _replace(self, death: Death) -> None:
-        role, steps = self._spec.role, ", ".join(str(item.step) for item in self._open)
-        self._deaths += 1
-        self._supervision.allow(role, death, self._deaths, f"its death number {self._deaths}", self._folder)
+    def _replace(self) -> None:
+        death = self._team.replace(0)
+        self._ready = self._busy = False
+        steps = ", ".join(str(item.step) for item in self._open)
         again = f"; the evaluation of step {steps} is done again" if steps else ""
-        self._view.note(f"{role} died ({death.reason}) and is started again{again}")
-        self._launch()
+        self._view.note(f"{self._team.handles[0].role} died ({death.reason}) and is started again{again}")
 
     def _remove_old_weights(self) -> None:
         """All but those of evaluations that are under way or wait."""

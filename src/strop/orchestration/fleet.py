@@ -1,11 +1,11 @@
-"""The executor of many generators: workers behind handles, whatever runs them.
+"""The executor of many generators, and the generators: workers with an engine each, whatever runs them.
 
     submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
     publish ─▶ transport ─WeightUpdate─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
 
 A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
-others compute. One that dies is noticed by its handle; what it had comes back from `poll` as `Lost`, and another worker
-takes its number, loads the current weights and is probed before it serves. Deaths beyond the budget end the run.
+others compute. The requests of one that dies come back from `poll` as `Lost`. Another worker takes its number
+(`workers.Team`), loads the current weights and is probed before it serves.
 
 A death cannot be blamed on one of the requests that ran. So those which have met two deaths are generated one at a time
 from then on; one that was the only one at a death, or the only one that has met two, is quarantined.
@@ -18,15 +18,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from strop.base import progress
-from strop.base.imports import command
 from strop.base.types import FloatArray, IntArray, StropError
-from strop.engines.protocol import KvMode, Request
-from strop.orchestration.connection import Death, WorkerHandle, WorkerLauncher, WorkerSpec, end, lively, overdue
+from strop.engines.protocol import KvMode, OpenRequests, Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
 from strop.orchestration.messages import (
     Cancel,
@@ -41,7 +38,24 @@ from strop.orchestration.messages import (
     WeightUpdate,
     Work,
 )
-from strop.orchestration.weight_store import Publish, WeightTransport
+from strop.orchestration.workers import (
+    ControllerConnection,
+    Supervision,
+    Team,
+    WorkerHandle,
+    WorkerLauncher,
+    WorkerSpec,
+)
+
+if TYPE_CHECKING:
+    from strop.engines.protocol import Engine, WeightSource
+    from strop.engines.settings import EngineSettings
+    from strop.model.settings import ModelSettings
+    from strop.orchestration.weight_store import Publish, WeightTransport
+
+DEATHS_OF_A_SUSPECT = 2
+IDLE_SECONDS = 1.0
+_LOOK_SECONDS = 1.0  # between two looks at who is silent
 
 
 @dataclass
@@ -60,7 +74,8 @@ class GeneratorHandle:
     """A generator by its number; after a death the same generator goes on with another worker.
 
     Attributes:
-        worker: the present worker process.
+        number: its place in the team.
+        team: all generators' workers.
         life: which worker it is, counted from 0.
         ready: its engine is built.
         serving: it has the current weights, was found to compute the right thing, and is given requests.
@@ -73,7 +88,7 @@ class GeneratorHandle:
     """
 
     number: int
-    worker: WorkerHandle
+    team: Team
     life: int = 0
     ready: bool = False
     serving: bool = False
@@ -85,19 +100,19 @@ class GeneratorHandle:
     work: Work = Work()
 
     @property
-    def role(self) -> str:
-        """Its worker's name."""
-        return self.worker.role
+    def worker(self) -> WorkerHandle:
+        """The present worker."""
+        return self.team.handles[self.number]
 
     @property
     def unfinished(self) -> int:
         """Samples queued or sent and not reported."""
         return sum(item.left for item in self.queue) + sum(item.left for item in self.sent.values())
 
-    def reborn(self, handle: WorkerHandle) -> list[Open]:
-        """Go on with another worker; the requests that the former one had."""
+    def reborn(self) -> list[Open]:
+        """Another worker has taken the place of the former one; the requests that the former one had."""
         lost = list(self.sent.values())
-        self.worker, self.life = handle, self.life + 1
+        self.life += 1
         self.ready = self.serving = self.loading = False
         self.probed, self.work = None, Work()
         self.pending.clear()
@@ -128,41 +143,6 @@ class GeneratorHandle:
             self.worker.send(Submit(tuple(batch)))
 
 
-DEATHS_OF_A_SUSPECT = 2
-_LOOK_SECONDS = 1.0  # between two looks at who is silent
-
-
-@dataclass(frozen=True)
-class Supervision:
-    """When a generator is given up, and how often.
-
-    Attributes:
-        silence: seconds without a sign of life after which a worker is killed.
-        stall: seconds without progress of a living worker's own loop after which it is killed: beyond the longest step
-            of an engine, and beyond the loading of a model.
-        restarts: how many deaths a run survives.
-    """
-
-    silence: float = 60.0
-    stall: float = 900.0
-    restarts: int = 10
-
-    def allow(self, role: str, death: Death, deaths: int, whose: str, folder: Path) -> None:
-        """Let the run in `folder` go on after a death of `role`, number `deaths` (in words: `whose`).
-
-        Raises:
-            StropError: another worker would meet the same end, or it is one death too many.
-        """
-        if death.fatal:
-            raise StropError(f"{role}: {death.reason}")
-        if deaths > self.restarts:
-            raise StropError(
-                f"{role} died: {death.reason}. That is {whose} in this run, and orchestration.restarts={self.restarts} "
-                f"allows no more; see its log in {folder / 'logs'}, then go on with: "
-                f"{command('train --resume', folder)}"
-            )
-
-
 class Fleet:
     """An `Executor` over one worker for each of `specs`.
 
@@ -171,7 +151,7 @@ class Fleet:
         specs: the generators.
         source: writes the trainer's present parameters into a store.
         transport: stores them where the generators read them.
-        supervision: of the workers.
+        supervision: when workers are killed, and how many deaths are survived.
         kv: whether cached keys and values are kept or computed again when weights change.
         note: receives a line for each death.
     """
@@ -189,18 +169,14 @@ class Fleet:
         self.generators: list[GeneratorHandle] = []
         self.transport = transport
         self._source = source
-        self._launcher = launcher
-        self._specs = specs
-        self._supervision = supervision
+        self._team = Team(launcher, specs, supervision)
         self._note = note
         self._kv: KvMode = kv
-        self._folder = Path()
         self._stored: StoredWeights | None = None  # the version that all shall have
         self._probe: IntArray = np.zeros(0, np.int32)
         self._reference: FloatArray | None = None  # what the generators say of the probe under the current weights
         # The deaths that a ticket's requests have met. That one of them was survived proves nothing of later turns.
         self._deaths: Counter[int] = Counter()
-        self._restarts = 0
         self._events: list[Event] = []
         self._at_publication: dict[tuple[int, int], Work] = {}  # by generator and life
 
@@ -213,11 +189,9 @@ class Fleet:
 
     def start(self, folder: Path) -> None:
         """Find a place for weights and start the workers, which build their engines meanwhile."""
-        self._folder = folder
-        self._launcher.attach(folder)
         self.transport.start(folder)
-        for number, spec in enumerate(self._specs):  # one by one: `close` ends those that were launched
-            self.generators.append(GeneratorHandle(number, self._launcher.launch(spec)))
+        self._team.start(folder)
+        self.generators = [GeneratorHandle(number, self._team) for number in range(len(self._team.handles))]
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request; it goes out with the next `poll`, together with the others of its generator."""
@@ -271,13 +245,13 @@ class Fleet:
 
     def close(self) -> None:
         """End the workers and remove the weights."""
-        end(self._launcher, [generator.worker for generator in self.generators])
+        self._team.close()
         self.transport.release()
 
     # ------------------------------------------------------------------ what workers say
 
     def _wait(self, seconds: float) -> None:
-        self._launcher.wait([generator.worker for generator in self.generators], min(seconds, _LOOK_SECONDS))
+        self._team.wait(min(seconds, _LOOK_SECONDS))
         self._hear()
 
     def _hear(self) -> None:
@@ -286,14 +260,8 @@ class Fleet:
         for generator in self.generators:
             for message in generator.worker.receive():
                 self._take(generator, message)
-            if generator.worker.death is not None:
-                self._replace(generator, generator.worker.death)
-                continue
-            reason = overdue(generator.worker, self._supervision.silence, self._supervision.stall)
-            if reason is not None:
-                generator.worker.kill(reason)
-            elif generator.sent and lively(generator.worker):
-                progress.made(f"tokens of {generator.worker.role}")  # its loop came round with work: a step was made
+            if self._team.check(generator.number, busy=bool(generator.sent)) is not None:
+                self._replace(generator)
         if self._stored is None:
             return
         version = self._stored.version
@@ -344,16 +312,12 @@ class Fleet:
 
     # ------------------------------------------------------------------ deaths
 
-    def _replace(self, generator: GeneratorHandle, death: Death) -> None:
+    def _replace(self, generator: GeneratorHandle) -> None:
         """A worker is dead: give back what it had, and start another."""
-        role = generator.worker.role
-        self._restarts += 1
-        whose = f"death number {self._restarts} of a generator"
-        self._supervision.allow(role, death, self._restarts, whose, self._folder)
+        role, death = generator.worker.role, self._team.replace(generator.number)
         self._note(f"{role} died ({death.reason}) and is started again, {len(generator.sent)} of its groups with it")
         generating = generator.serving and not generator.loading
-        lost = generator.reborn(self._launcher.launch(self._specs[generator.number]))
-        lost = [item for item in lost if not item.cancelled]
+        lost = [item for item in generator.reborn() if not item.cancelled]
         if generating:  # else it was not any of them that it died of
             self._deaths.update({item.ticket for item in lost})
         suspects = {item.ticket for item in lost if generating and self._deaths[item.ticket] >= DEATHS_OF_A_SUSPECT}
@@ -371,3 +335,105 @@ class Fleet:
             busy, idle = busy + work.busy - before.busy, idle + work.idle - before.idle
         self._at_publication = now
         return idle / (busy + idle) if busy + idle else None
+
+
+# ---------------------------------------------------------------------- the worker's side
+
+
+@dataclass(frozen=True)
+class GeneratorSettings:
+    """The settings from which a generator builds its engine; its weights come from the store.
+
+    `seed` is that of a fresh model's first parameters; `device` as torch names it.
+    """
+
+    model: ModelSettings
+    engine: EngineSettings
+    seed: int
+    device: str = "cpu"
+
+
+def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
+    """The entry of a worker with its own engine, whose model is loaded as the trainer's is."""
+    from strop.engines.build import own_engine
+
+    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))
+
+
+Load: TypeAlias = "Callable[[StoredWeights], WeightSource]"
+
+
+def serve(connection: ControllerConnection, engine: Engine, load: Load | None = None) -> None:
+    """Serve the controller at the other end of `connection` until it closes it (`ControllerGone` is raised then).
+
+    `load` turns a stored version into what the engine takes; by default the tensors, mapped and checked.
+    """
+    GeneratorServer(connection, engine, load or _read).run()
+
+
+def _read(stored: StoredWeights) -> WeightSource:
+    from strop.orchestration.weight_store import read
+
+    return read(stored)
+
+
+class GeneratorServer:
+    """The serving loop: messages between two steps of the engine, and never within one."""
+
+    def __init__(self, connection: ControllerConnection, engine: Engine, load: Load) -> None:
+        self.connection = connection
+        self.engine = engine
+        self.load = load
+        self._open = OpenRequests()
+        self._busy = self._idle = 0.0
+
+    def run(self) -> None:
+        """Until the connection is closed."""
+        self.connection.send(Ready())
+        while True:
+            self.listen()
+            if self.engine.unfinished:
+                self.step()
+
+    def listen(self) -> None:
+        """Take what has come in; wait for it where there is nothing to generate."""
+        idle = not self.engine.unfinished
+        begin = time.perf_counter()
+        messages = self.connection.receive(IDLE_SECONDS if idle else 0.0)
+        if idle:
+            self._idle += time.perf_counter() - begin
+        for message in messages:
+            self.take(message)
+
+    def step(self) -> None:
+        """A token for every running sequence; what finished is sent."""
+        begin = time.perf_counter()
+        completions = self.engine.step()
+        self._busy += time.perf_counter() - begin
+        if not completions:
+            return
+        self._open.reported(completions)
+        self.connection.send(Finished(tuple(completions)))
+
+    def take(self, message: Any) -> None:
+        """Do what a message asks for."""
+        if isinstance(message, Submit):
+            for request in message.requests:
+                self.engine.submit(request)
+                self._open.begin(request)
+        elif isinstance(message, Cancel):
+            if message.request_id in self._open:  # else its last completion is on its way
+                self.engine.cancel(message.request_id)
+        elif isinstance(message, WeightUpdate):
+            self.update(message)
+        elif isinstance(message, Probe):
+            self.connection.send(Probed(self.engine.weight_version, self.engine.verify_weights(message.token_ids)))
+        else:
+            raise TypeError(f"a generator knows no message {type(message).__name__}")
+
+    def update(self, message: WeightUpdate) -> None:
+        """Read, check and swap; running sequences go on with the new weights."""
+        self.connection.send(Updating())
+        weights = message.weights
+        self.engine.update_weights(self.load(weights), weights.version, message.kv)
+        self.connection.send(Updated(weights.version, Work(self._busy, self._idle)))

@@ -2,36 +2,55 @@
 
 A worker is another interpreter, never a fork of this one, which has threads. The watching thread reads what comes in
 and waits on the kernel's handle of every process (pidfd): a death is known within milliseconds, also while the trainer
-computes, and no worker ever waits for a controller that is busy. Each worker has its own connection: one that is
+computes, and no worker ever waits for a controller that is busy. Each worker has a separate connection: one that is
 killed while it sends cuts short its own message, and no other worker's.
+
+The second half is the program that a worker runs (`main`). It dies with its controller, however that one ends, and
+ignores Ctrl-C. SIGUSR1 makes it write the stacks of its threads into `stacks/ROLE.txt` of the run's folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import selectors
+import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
+import traceback
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from strop.base.types import StropError
-from strop.orchestration.connection import WorkerSpec
-from strop.orchestration.process_registry import ProcessRegistry, RegisteredWorker, WatchedHandle, WatchingLauncher
-from strop.orchestration.worker_process import environment_of, setup_of, written
-from strop_verify.child_process import ChildProcess, start_module
+from strop.orchestration.messages import Heartbeat
+from strop.orchestration.process_registry import ProcessRegistry, RegisteredWorker
+from strop.orchestration.workers import (
+    HEARTBEAT_SECONDS,
+    LOGS,
+    LOOPBACK,
+    ControllerGone,
+    WorkerHandle,
+    WorkerLauncher,
+    WorkerSetup,
+    WorkerSpec,
+    environment_of,
+    last_words,
+    standing_since,
+    written,
+)
+from strop_verify.child_process import ChildProcess, connect_to_parent, start_module
 from strop_verify.framing import Channel
 
-LOGS = "logs"
 _LOOK_SECONDS = 0.5
 
-WORKER = "strop.orchestration.worker_process"
+WORKER = "strop.orchestration.processes"
 
 
-class ProcessHandle(WatchedHandle):
+class ProcessHandle(WorkerHandle):
     """A `WorkerHandle` to a spawned process."""
 
     def __init__(self, launcher: Processes, role: str, process: ChildProcess, end: socket.socket) -> None:
@@ -62,7 +81,7 @@ class ProcessHandle(WatchedHandle):
             self.process.kill()
 
 
-class Processes(WatchingLauncher):
+class Processes(WorkerLauncher):
     """A `WorkerLauncher` of spawned processes.
 
     Args:
@@ -78,19 +97,14 @@ class Processes(WatchingLauncher):
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
 
-    @property
-    def folder(self) -> Path | None:
-        """The run's folder, once it is known."""
-        return self._registry.folder
-
     def launch(self, spec: WorkerSpec) -> ProcessHandle:
         """Start a worker.
 
         Raises:
             StropError: no process can be started.
         """
-        folder = None if self.folder is None else self.folder.resolve()
-        setup = written(setup_of(spec, folder))  # before the process: settings that cannot be sent leave none behind
+        # Before the process: settings that cannot be sent leave none behind.
+        setup = written(WorkerSetup.of(spec, self.folder))
         try:
             process, end = start_module(WORKER, environment_of(spec), self._log(spec.role))
         except OSError as error:
@@ -107,9 +121,6 @@ class Processes(WatchingLauncher):
                 self._thread.start()
         self._nudge()
         return handle
-
-    def close(self) -> None:
-        """Do nothing: the watching thread ends with the last worker."""
 
     def send(self, handle: ProcessHandle, content: bytes) -> None:
         """Queue a frame for a worker."""
@@ -237,3 +248,92 @@ class Processes(WatchingLauncher):
         path = self.folder / LOGS / f"{role}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+b")
+
+
+# ---------------------------------------------------------------------- the worker's side
+
+
+class SocketConnection:
+    """A `ControllerConnection` over a stream socket. A heartbeat thread may send too."""
+
+    address = LOOPBACK
+
+    def __init__(self, end: socket.socket) -> None:
+        self._channel = Channel(end)
+        self._sending = threading.Lock()
+        self._came_round = time.monotonic()
+
+    def send(self, message: object) -> None:
+        """Send a message; waits while the controller does not read."""
+        try:
+            with self._sending:
+                self._channel.send_all(written(message))
+        except OSError as error:
+            raise ControllerGone from error
+
+    def receive(self, seconds: float) -> list[Any]:
+        """The messages that are in; waits up to `seconds` for the first."""
+        self.progress()
+        deadline = time.monotonic() + seconds
+        found: list[Any] = []
+        while True:
+            try:
+                for body in self._channel.receive():
+                    found.append(pickle.loads(body))
+            except EOFError as error:
+                if not found:
+                    raise ControllerGone from error
+            self.progress()
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            self._channel.wait(left)
+
+    def first(self) -> Any:
+        """The first message, however long it takes; what came with it is received later."""
+        try:
+            return pickle.loads(self._channel.next())
+        except EOFError as error:
+            raise ControllerGone from error
+
+    def progress(self) -> None:
+        """Count as progress."""
+        self._came_round = time.monotonic()
+
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        self.send(Heartbeat(standing_since(self._came_round)))
+
+
+def _beat_for_ever(connection: SocketConnection) -> None:
+    with contextlib.suppress(ControllerGone):
+        while True:
+            connection.beat()
+            time.sleep(HEARTBEAT_SECONDS)
+    os._exit(1)  # whatever the main thread does: its results are no longer wanted
+
+
+def main() -> None:
+    """Run one worker to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = SocketConnection(connect_to_parent())
+    status = 0
+    try:
+        setup = connection.first()
+        threading.Thread(target=_beat_for_ever, args=(connection,), daemon=True, name="heartbeat").start()
+        assert isinstance(setup, WorkerSetup)
+        setup.run(connection)
+    except ControllerGone:
+        pass  # the normal end
+    except Exception as error:  # whatever it is, the controller must hear of it
+        status = 1
+        traceback.print_exc()
+        with contextlib.suppress(ControllerGone):
+            connection.send(last_words(error))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # no thread of a library may keep a worker that is done
+
+
+if __name__ == "__main__":
+    main()

@@ -16,16 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strop.base import progress
 from strop.base.types import StropError
-from strop.orchestration.connection import (
+from strop.orchestration.workers import (
     ControllerConnection,
+    Supervision,
+    Team,
     WorkerHandle,
     WorkerLauncher,
     WorkerSpec,
-    end,
-    lively,
-    overdue,
 )
 
 _LOOK_SECONDS = 0.5  # between two checks for silent members
@@ -80,11 +78,15 @@ class RankGroup:
     """
 
     def __init__(self, launcher: WorkerLauncher, specs: Sequence[WorkerSpec], silence: float, stall: float) -> None:
-        self._launcher = launcher
-        self._silence, self._stall = silence, stall
+        self._team = Team(launcher, specs, Supervision(silence, stall))
         self._calls = 0
         self._open = True
-        self.handles: list[WorkerHandle] = [launcher.launch(spec) for spec in specs]
+        self._team.start()
+
+    @property
+    def handles(self) -> Sequence[WorkerHandle]:
+        """The members."""
+        return self._team.handles
 
     @property
     def alive(self) -> bool:
@@ -121,7 +123,7 @@ class RankGroup:
         """End the members; may be called twice."""
         if self._open:
             self._open = False
-            end(self._launcher, self.handles)
+            self._team.close()
 
     # ------------------------------------------------------------------ inside
 
@@ -130,16 +132,14 @@ class RankGroup:
         found: dict[int, RankAnswer | RankRefusal] = {}
         deadline: float | None = None
         while len(found) < len(self.handles):
-            missing = [handle for place, handle in enumerate(self.handles) if place not in found]
-            self._launcher.wait(missing, _LOOK_SECONDS)
+            self._team.wait(_LOOK_SECONDS, [one for place, one in enumerate(self.handles) if place not in found])
             for place, handle in enumerate(self.handles):
                 for message in handle.receive():
                     if isinstance(message, RankAnswer | RankRefusal) and message.number == number:
                         found[place] = message
-            self._check(missing)
-            busy = [handle.role for place, handle in enumerate(self.handles) if place not in found and lively(handle)]
-            if busy:  # the others may wait for it
-                progress.made(f"work of {busy[0]}")
+            missing = [place for place in range(len(self.handles)) if place not in found]
+            if any([self._team.check(place, busy=True) is not None for place in missing]):
+                raise self._lost()
             if any(isinstance(reply, RankRefusal) for reply in found.values()):
                 deadline = deadline or time.monotonic() + _AGREE_SECONDS
                 if time.monotonic() > deadline:  # no other rank did; the others wait for it
@@ -147,21 +147,8 @@ class RankGroup:
                     break
         return [found[place] for place in sorted(found)]
 
-    def _check(self, missing: Sequence[WorkerHandle]) -> None:
-        """Give the rank group up where a member that is waited for will not answer."""
-        for handle in missing:
-            reason = overdue(handle, self._silence, self._stall)
-            if handle.death is None and reason is not None:
-                handle.kill(reason)
-        if any(handle.death is not None or overdue(handle, self._silence, self._stall) for handle in missing):
-            raise self._lost()
-
     def _lost(self) -> StropError:
-        until = time.monotonic() + _LAST_WORDS_SECONDS
-        while (left := until - time.monotonic()) > 0 and (living := [x for x in self.handles if x.death is None]):
-            self._launcher.wait(living, left)
-            for handle in self.handles:
-                handle.receive()
+        self._team.await_deaths(_LAST_WORDS_SECONDS)
         deaths = {handle.role: handle.death for handle in self.handles}
         self._end()
         said = "; ".join(f"{role}: {death.reason}" for role, death in deaths.items() if death is not None)
@@ -171,10 +158,7 @@ class RankGroup:
     def _end(self) -> None:
         """Kill the members that are left: they wait for those that are gone and would not end by themselves."""
         self._open = False
-        for handle in self.handles:
-            if handle.death is None:
-                handle.kill("another rank of the trainer is gone")
-        end(self._launcher, self.handles)
+        self._team.close(kill="another rank of the trainer is gone")
 
 
 Handler = Callable[..., tuple[Any, str]]

@@ -1,7 +1,7 @@
 """Workers as Ray actors, on this machine or on the nodes of a cluster; the same handles as of spawned processes.
 
     launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"), workers=12)
-    handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings, gpus=1))
+    handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.fleet:main", settings, gpus=1))
 
 Each worker has its own placement group, asked for with a time-out, and an actor in it that Ray never restarts:
 one that came back by itself would have its first weights. A thread for each collects what its actor has to say; a death
@@ -21,7 +21,6 @@ import logging
 import mmap
 import os
 import pickle
-import shutil
 import signal
 import socket
 import sys
@@ -34,24 +33,24 @@ from typing import Any
 
 from strop.base.imports import require
 from strop.base.types import StropError
-from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import StoredWeights, Updated, WeightUpdate
-from strop.orchestration.process_registry import ProcessRegistry, RegisteredWorker, WatchedHandle, WatchingLauncher
+from strop.orchestration.process_registry import ProcessRegistry, RegisteredWorker
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.worker_process import (
+from strop.orchestration.workers import (
     HEARTBEAT_SECONDS,
+    LOGS,
     LOOPBACK,
+    ControllerGone,
+    WorkerHandle,
+    WorkerLauncher,
     WorkerSetup,
+    WorkerSpec,
     environment_of,
     last_words,
-    run,
-    setup_of,
     standing_since,
     written,
 )
 from strop_verify.child_process import import_path
-
-LOGS = "logs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +204,7 @@ class RayHost:
             self._connection.address = address_of_node()
             if setup.folder is not None:
                 _write_to(setup.folder / LOGS / f"{setup.spec.role}.txt")
-            run(self._connection, setup)
+            setup.run(self._connection)
         except ControllerGone:
             pass  # the normal end
         except BaseException as error:  # whatever it is, the controller must hear of it
@@ -240,15 +239,13 @@ START_SECONDS = 600.0  # for an actor's process: its node may have to read an en
 _LOOK_SECONDS = 1.0
 _KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
-_SESSION_OWNER = "strop-owner"  # in the folder of a session that strop has started: the driver's process id
-_SESSION_SECONDS = 5.0  # for the processes of an ended session to write no more
 _CALLS_AT_ONCE = 4  # of an actor: one collects, others deliver
 _ADDRESS = "RAY_ADDRESS"
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"
 
 
-class RayHandle(WatchedHandle):
+class RayHandle(WorkerHandle):
     """A `WorkerHandle` to an actor."""
 
     def __init__(self, launcher: RayWorkers, role: str, actor: Any, group: Any) -> None:
@@ -279,7 +276,7 @@ class RayHandle(WatchedHandle):
             self._launcher.kill(self)
 
 
-class RayWorkers(WatchingLauncher):
+class RayWorkers(WorkerLauncher):
     """A `WorkerLauncher` of Ray actors.
 
     Args:
@@ -303,10 +300,8 @@ class RayWorkers(WatchingLauncher):
             self._ray = require("ray", extra="ray", purpose="Ray clusters")
         self._workers = workers
         self._ours = False
-        self._session: Path | None = None
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
-
 
     def connect(self) -> None:
         """Join the cluster before the first launch, where launches come from another thread than the main one.
@@ -324,8 +319,6 @@ class RayWorkers(WatchingLauncher):
         """
         self._connect()
         group = self._place(spec)
-        folder = None if self._registry.folder is None else self._registry.folder.resolve()
-        setup = setup_of(spec, folder)
         environment = {"PYTHONPATH": import_path(), **environment_of(spec)}
         place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         actor = (
@@ -339,7 +332,7 @@ class RayWorkers(WatchingLauncher):
                 scheduling_strategy=place,
                 runtime_env={"env_vars": environment},
             )
-            .remote(written(setup))
+            .remote(written(WorkerSetup.of(spec, self.folder)))
         )
         handle = RayHandle(self, spec.role, actor, group)
         thread = threading.Thread(target=self._watch, args=(handle,), daemon=True, name=f"handle to {spec.role}")
@@ -356,9 +349,6 @@ class RayWorkers(WatchingLauncher):
         if self._ours:
             self._ours = False
             self._ray.shutdown()
-            if self._session is not None:
-                _remove_session(self._session)
-                self._session = None
 
     # ------------------------------------------------------------------ the cluster
 
@@ -370,7 +360,7 @@ class RayWorkers(WatchingLauncher):
         try:
             if address is None:
                 with _loopback(self.settings):
-                    self._session = start_cluster(self._workers, self._own_gpus)
+                    start_cluster(self._workers, self._own_gpus)
             else:
                 _knock(address)
                 self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -500,15 +490,12 @@ class _Late(Exception):
     """An answer did not come in time."""
 
 
-def start_cluster(workers: int, own_gpus: int = 0) -> Path:
+def start_cluster(workers: int, own_gpus: int = 0) -> None:
     """Start a Ray cluster of this machine only, which ends with this process; nothing of it listens to a network.
 
     Args:
         workers: for which there is room, however few processors there are.
         own_gpus: the first of this process's GPUs, which no actor is given.
-
-    Returns:
-        The folder of its session, which Ray never removes; those of runs that were killed are removed here.
     """
     import ray
 
@@ -522,7 +509,7 @@ def start_cluster(workers: int, own_gpus: int = 0) -> Path:
         gpus, left = len(names), {_GPUS: ",".join(names)}
     # Ray's node and its workers have the environment of this moment.
     with _environment(left):
-        context: Any = ray.init(
+        ray.init(
             address="local",
             num_cpus=max(cpus, workers),
             num_gpus=gpus,
@@ -531,24 +518,6 @@ def start_cluster(workers: int, own_gpus: int = 0) -> Path:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    session = Path(context.address_info["session_dir"])
-    (session / _SESSION_OWNER).write_text(str(os.getpid()))
-    for other in session.parent.glob(f"session_*/{_SESSION_OWNER}"):
-        with contextlib.suppress(OSError, ValueError):  # another process removes it too
-            if not Path(f"/proc/{int(other.read_text())}").exists():
-                _remove_session(other.parent)
-    return session
-
-
-def _remove_session(session: Path) -> None:
-    """Remove the folder of a session whose processes are ending; what cannot be removed goes with the next one."""
-    latest = session.with_name("session_latest")
-    if latest.is_symlink() and latest.readlink() == session:
-        latest.unlink(missing_ok=True)
-    end = time.monotonic() + _SESSION_SECONDS
-    while session.exists() and time.monotonic() < end:
-        shutil.rmtree(session, ignore_errors=True)
-        time.sleep(0.05)
 
 
 def gpus_left(visible: str | None, count: int, own: int) -> list[str]:

@@ -1,16 +1,15 @@
 """The weight store: each publication is a file that is there whole, or not at all.
 
     store = WeightStore(root)
-    stored = store.write(7, policy.weights().items())       # root/weights-7.safetensors, then root/CURRENT
+    stored = store.write(7, policy.weights().items())       # root/weights-7.safetensors
     weights = read(stored)                                  # in a generator: mapped, hash checked, not copied
     store.keep({7})                                         # older versions go
 
-A version is written to a temporary folder, fsynced, renamed, and only then named by `CURRENT`, so
-that a reader finds all of it or none. The digest is SHA-256 of the SHA-256 of every 8 MiB: processors have instructions
-for it, and the pieces are computed side by side, which makes it two to four times as fast as BLAKE2b.
+A version is written to a temporary file, fsynced and renamed, so that a reader finds all of it or none. The digest is
+SHA-256 of the SHA-256 of every 8 MiB: processors have instructions for it, and the pieces are hashed in parallel.
 
-`claim` finds a place for the store: memory (/dev/shm) where there is room for it, else the run's own folder. What a
-killed run has left in memory goes at the next claim of any run.
+`claim` finds a place for the store: memory (/dev/shm) where there is room for it, else the run's folder. What a killed
+run has left in memory is removed at the next claim of any run.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
 import mmap
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self, TextIO, TypeAlias
+from typing import TextIO, TypeAlias
 
 from torch import Tensor
 
@@ -39,7 +37,6 @@ from strop.orchestration.messages import StoredWeights
 from strop.training.checkpoint import DiskFull
 
 MEMORY = Path("/dev/shm")
-CURRENT = "CURRENT"
 FOLDER = "weights"  # in the run's folder, where memory has no room
 EVALUATED = "weights-evaluated"  # likewise, of the versions that are being evaluated
 VERSIONS_AT_ONCE = 3  # the current one, the next, and one that a slow generator still reads
@@ -50,13 +47,19 @@ _ABANDONED_SECONDS = 600.0
 
 
 class WeightStore:
-    """The versions under `root`. One process writes."""
+    """The versions under `root`. One process writes.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: a folder; made when the first version is written.
+        owner: the open lock file of a folder that `claim` made.
+    """
+
+    def __init__(self, root: Path, owner: TextIO | None = None) -> None:
         self.root = root
+        self._owner = owner
 
     def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
-        """Store a version and make it the current one.
+        """Store a version.
 
         Raises:
             DiskFull: no room; what was written of it is removed, earlier versions are whole.
@@ -65,28 +68,19 @@ class WeightStore:
         partial = path.with_name(f".{path.name}{TEMPORARY}")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb", buffering=0) as file, Digest() as digest:
+            with partial.open("w+b", buffering=0) as file:
                 for part in tensor_file.parts(dict(weights)):
                     _write_all(file.fileno(), part)
-                    digest.update(part)
                 os.fsync(file.fileno())
-                stored = StoredWeights(version, str(path), digest.hexdigest(), digest.size)
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                    stored = StoredWeights(version, str(path), _digest_of(content), len(content))
             os.rename(partial, path)
-            self._point_at(stored)
         except OSError as error:
             partial.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no space in {self.root} for the weights of version {version}") from error
             raise
         return stored
-
-    def current(self) -> StoredWeights | None:
-        """The version that `CURRENT` names; None before the first."""
-        try:
-            facts = json.loads((self.root / CURRENT).read_text())
-        except FileNotFoundError:
-            return None
-        return StoredWeights(**facts)
 
     def keep(self, versions: Collection[int]) -> None:
         """Remove every other version. A reader that has one mapped keeps what it reads."""
@@ -95,18 +89,12 @@ class WeightStore:
             if file.name not in names:
                 file.unlink(missing_ok=True)
 
-    def _point_at(self, stored: StoredWeights) -> None:
-        partial = self.root / f".{CURRENT}{TEMPORARY}"
-        with partial.open("w") as file:
-            json.dump(vars(stored), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(partial, self.root / CURRENT)
-        folder = os.open(self.root, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    def release(self) -> None:
+        """Remove the folder and all versions in it; may be called twice."""
+        shutil.rmtree(self.root, ignore_errors=True)  # what cannot be removed now is swept later
+        if self._owner is not None:
+            self._owner.close()
+            self._owner = None
 
 
 def read(stored: StoredWeights) -> dict[str, Tensor]:
@@ -125,58 +113,15 @@ def read(stored: StoredWeights) -> dict[str, Tensor]:
     raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")
 
 
-class Digest:
-    """SHA-256 of the SHA-256 of every 8 MiB of a stream, computed while it is fed; to be used as a context.
-
-    What it is given must stay as it is until `hexdigest` has returned.
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._pool = ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0))))  # hashing lets other threads run
-        self._jobs: list[Future[bytes]] = []
-        self._piece: list[memoryview] = []
-        self._room = _PIECE
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def update(self, part: bytes | memoryview) -> None:
-        """The stream goes on with `part`."""
-        left = memoryview(part)
-        self.size += len(left)
-        while left:
-            head, left = left[: self._room], left[self._room :]
-            self._piece.append(head)
-            self._room -= len(head)
-            if not self._room:
-                self._next_piece()
-
-    def hexdigest(self) -> str:
-        """The digest of the whole stream, which ends here."""
-        if self._piece:
-            self._next_piece()
-        return hashlib.sha256(b"".join(job.result() for job in self._jobs)).hexdigest()
-
-    def _next_piece(self) -> None:
-        self._jobs.append(self._pool.submit(_piece_digest, self._piece))
-        self._piece, self._room = [], _PIECE
-
-
-def _piece_digest(parts: Sequence[memoryview]) -> bytes:
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return found.digest()
-
-
 def _digest_of(content: mmap.mmap) -> str:
-    with Digest() as digest, memoryview(content) as view:
-        digest.update(view)
-        return digest.hexdigest()
+    """SHA-256 of the SHA-256 of every 8 MiB."""
+    with memoryview(content) as view, ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
+
+        def piece(start: int) -> bytes:
+            with view[start : start + _PIECE] as part:
+                return hashlib.sha256(part).digest()  # hashing lets other threads run
+
+        return hashlib.sha256(b"".join(pool.map(piece, range(0, len(view), _PIECE)))).hexdigest()
 
 
 def _write_all(descriptor: int, part: bytes | memoryview) -> None:
@@ -188,45 +133,29 @@ def _write_all(descriptor: int, part: bytes | memoryview) -> None:
 # ---------------------------------------------------------------------- where it lies
 
 
-class Claim:
-    """A folder for a store, this process's for as long as it lives; `release` removes it."""
+def claim(folder: Path, version_bytes: int, memory: Path | None = MEMORY, within: str = FOLDER) -> WeightStore:
+    """A store of the run in `folder`, whose versions have `version_bytes`; dead runs' stores are swept.
 
-    def __init__(self, path: Path, owner: TextIO | None) -> None:
-        self.path = path
-        self._owner = owner
-
-    def release(self) -> None:
-        """Remove the folder and all versions in it; may be called twice."""
-        shutil.rmtree(self.path, ignore_errors=True)  # what cannot be removed now is swept later
-        if self._owner is not None:
-            self._owner.close()
-            self._owner = None
-
-
-def claim(folder: Path, version_bytes: int, memory: Path | None = MEMORY, within: str = FOLDER) -> Claim:
-    """A place for a store of the run in `folder`, whose versions have `version_bytes`; dead runs' places are swept.
-
-    In `memory` where a few versions fit into what is free there, else, or where that is None, `folder/WITHIN`.
+    It lies in `memory` where a few versions fit into what is free there, else, or where that is None, in
+    `folder/WITHIN`. It belongs to this process for as long as that lives.
     """
     in_folder = folder / within
     shutil.rmtree(in_folder, ignore_errors=True)  # a killed run's
     if memory is None or not memory.is_dir() or not os.access(memory, os.W_OK):
-        return Claim(in_folder, None)
+        return WeightStore(in_folder)
     sweep(memory)
     if shutil.disk_usage(memory).free < VERSIONS_AT_ONCE * version_bytes:
-        return Claim(in_folder, None)
+        return WeightStore(in_folder)
     run = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
     # Locked before it has its name, so that no sweep of another run takes it for abandoned.
-    partial = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{run}-", suffix=TEMPORARY, dir=memory))
+    partial = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{run}-{os.getpid()}-", suffix=TEMPORARY, dir=memory))
     owner = (partial / _OWNER).open("w")
     fcntl.flock(owner, fcntl.LOCK_EX)
     owner.write(f"{os.getpid()} {folder.resolve()}\n")
     owner.flush()
-    name = f"{_PREFIX}{run}-{os.getpid()}"
-    taken = len(list(memory.glob(f"{name}*")))  # by other stores of this very process
-    path = memory / (f"{name}-{taken}" if taken else name)
-    os.rename(partial, path)
-    return Claim(path, owner)
+    root = memory / partial.name.removeprefix(".").removesuffix(TEMPORARY)
+    os.rename(partial, root)
+    return WeightStore(root, owner)
 
 
 def sweep(memory: Path = MEMORY) -> list[Path]:
@@ -261,13 +190,13 @@ class WeightTransport:
         within: the name of the folder in the run's folder.
 
     Attributes:
-        places: the folders that are used, the present one last; none before `start`.
+        places: the stores that are used, the present one last; none before `start`.
     """
 
     def __init__(
         self, version_bytes: int, note: Callable[[str], None], memory: Path | None = MEMORY, within: str = FOLDER
     ) -> None:
-        self.places: list[Claim] = []
+        self.places: list[WeightStore] = []
         self._version_bytes = version_bytes
         self._note = note
         self._memory = memory
@@ -288,26 +217,26 @@ class WeightTransport:
         """
         for attempt in range(DISK_FULL_TRIES):
             try:
-                return publish(WeightStore(self.places[-1].path), version)
+                return publish(self.places[-1], version)
             except DiskFull as error:
                 self.keep(self._needed)
-                on_disk = Claim(self._folder / self._within, None)
-                if self.places[-1].path != on_disk.path:
+                on_disk = WeightStore(self._folder / self._within)
+                if self.places[-1].root != on_disk.root:
                     self.places.append(on_disk)
-                    self._note(f"{error}; from now on they go to {on_disk.path}")
+                    self._note(f"{error}; from now on they go to {on_disk.root}")
                 elif attempt + 1 < DISK_FULL_TRIES:
                     self._note(f"{error}; trying again")
                     time.sleep(DISK_FULL_SECONDS)
         raise StropError(
             f"the weights of version {version} could not be published in {DISK_FULL_TRIES} tries: no space in "
-            f"{self.places[-1].path}; free some, then go on with: {command('train --resume', self._folder)}"
+            f"{self.places[-1].root}; free some, then go on with: {command('train --resume', self._folder)}"
         )
 
     def keep(self, versions: Collection[int]) -> None:
         """Remove the files of all other versions; a worker that has one mapped keeps what it reads."""
         self._needed = set(versions)
         for place in self.places:
-            WeightStore(place.path).keep(versions)
+            place.keep(versions)
 
     def release(self) -> None:
         """Remove all weights; may be called twice."""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, StropError
-from strop.engines.endpoint.client import (
-    Callers,
+from strop.engines.endpoint import (
     ChatEndpoint,
+    EndpointClient,
     EndpointError,
     EndpointReply,
     NoChatTemplate,
     NoRoom,
-    Patience,
+    cancelled,
 )
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 
@@ -46,7 +45,7 @@ Answer with one JSON object and nothing else:
 Problem:
 """
 REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
-NOTHING = EndpointReply("", 0, 0, 0)
+NOTHING = EndpointReply("")
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 0.5  # how long an interrupted step still waits for running requests
 # \b and \f are read as LaTeX (\beta, \frac), not as control characters of JSON.
@@ -162,14 +161,16 @@ def _why(votes: list[Vote], valid: int, blamed: Counter[str]) -> Dropped:
 
 
 class _Polling:
-    """Collects the votes. Threads ask the judges; only the calling thread writes the journal."""
+    """Collects the votes: a task for each problem that is asked about."""
 
     def __init__(self, step: Judges, stage: Stage) -> None:
         self._step, self._stage = step, stage
         self._journal = Journal(stage.folder / "votes.jsonl")
-        self._patience = Patience()
-        # The request of each thread, with the votes that it has received so far.
-        self._running: dict[Future[None], list[dict[str, Any]]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._clients = [EndpointClient(judge, stage.view.note) for judge in step.judges]
+        self._ending = False
+        # The task of each problem, with the votes that it has received so far.
+        self._running: dict[asyncio.Task[None], list[dict[str, Any]]] = {}
         self._done = 0
         self.votes: dict[str, list[Vote | None]] = {}
         for entry in self._journal.entries:
@@ -186,35 +187,41 @@ class _Polling:
         After an error or a Ctrl-C it waits at most `GRACE_SECONDS` for running requests.
         """
         waiting = self._undecided()
-        callers = Callers(self._step.concurrency)
         try:
-            while self._fill(callers, waiting):
-                done, _ = wait(self._running, POLL_SECONDS, FIRST_COMPLETED)
-                for line in self._patience.news():
-                    self._stage.view.note(line)
-                self._take(done)
+            while self._fill(waiting):
+                self._take(self._wait(POLL_SECONDS, asyncio.FIRST_COMPLETED))
         except BaseException:
-            self._patience.give_up()
-            callers.close()
-            wait(self._running, GRACE_SECONDS)
+            self._ending = True
+            if self._running:
+                self._wait(GRACE_SECONDS, asyncio.ALL_COMPLETED)
             self._take(set(self._running), raising=False)
             raise
-        callers.close()
 
-    def _fill(self, callers: Callers, waiting: Iterator[Problem]) -> bool:
-        """Submit more problems; returns whether any request is running."""
-        while len(self._running) < 2 * self._step.concurrency:
+    def _wait(self, seconds: float, until: str) -> set[asyncio.Task[None]]:
+        """Wait for running tasks, at most `seconds`; returns those that are done."""
+        return self._loop.run_until_complete(asyncio.wait(self._running, timeout=seconds, return_when=until))[0]
+
+    def _fill(self, waiting: Iterator[Problem]) -> bool:
+        """Ask about more problems; returns whether any task is running."""
+        while len(self._running) < self._step.concurrency:
             problem = next(waiting, None)
             if problem is None:
                 break
             entries: list[dict[str, Any]] = []
-            ask = partial(self._ask, problem.id, problem.question, list(self._seats(problem.id)), entries)
-            self._running[callers.submit(ask)] = entries
+            ask = self._ask(problem.id, problem.question, list(self._seats(problem.id)), entries)
+            self._running[self._loop.create_task(ask)] = entries
         return bool(self._running)
 
     def close(self) -> None:
-        """Close the journal."""
+        """Drop the requests that are left, and close the journal."""
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
         self._journal.close()
+
+    async def _end(self) -> None:
+        await cancelled(asyncio.all_tasks())
+        for client in self._clients:
+            await client.close()
 
     def costs(self) -> dict[str, Any]:
         """Votes, tokens and dollars, including those before a kill."""
@@ -255,18 +262,20 @@ class _Polling:
         valid = sum(vote is not None and vote.valid is True for vote in seats)
         return valid >= self._step.threshold or valid + left < self._step.threshold
 
-    def _ask(self, problem_id: str, question: str, seats: list[Vote | None], entries: list[dict[str, Any]]) -> None:
-        """Runs in a thread: collects the votes on a problem in `entries`, the judges in turns; an error comes last."""
+    async def _ask(
+        self, problem_id: str, question: str, seats: list[Vote | None], entries: list[dict[str, Any]]
+    ) -> None:
+        """Collects the votes on a problem in `entries`, the judges in turns; an error comes last."""
         for seat in range(len(seats)):
-            if self._patience.given_up or self._decided(seats):
+            if self._ending or self._decided(seats):
                 break
             if seats[seat] is not None:
                 continue
-            judge = self._step.judges[seat % len(self._step.judges)]
+            judge = self._clients[seat % len(self._clients)]
             seed = derive(self._stage.seed, "judge", problem_id, seat)
             messages = [{"role": "user", "content": self._step.instruction + question}]
             try:
-                reply = judge.chat(messages, self._step.temperature, self._step.max_tokens, seed, self._patience)
+                reply = await judge.chat(messages, self._step.temperature, self._step.max_tokens, seed)
             except NoRoom as error:
                 # A problem that is too long for this judge does not end the step.
                 vote = seats[seat] = Vote(None, (), str(error)[:300])
@@ -282,7 +291,7 @@ class _Polling:
             vote = seats[seat] = read_vote(reply.text)
             entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(reply)})
 
-    def _take(self, done: set[Future[None]], raising: bool = True) -> None:
+    def _take(self, done: set[asyncio.Task[None]], raising: bool = True) -> None:
         """Journal the votes that came back, then raise the first error.
 
         With `raising=False` the requests may still be running; their votes so far are taken.

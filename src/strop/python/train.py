@@ -30,8 +30,10 @@ from strop.environments.outside import OutsideClass
 from strop.python.problems import Problems, count_of, source_of
 from strop.python.result import Run, end_in_one_line
 from strop.recipes.resolve import resolve
-from strop.run import preflight
-from strop.run.folder import RunFolder, is_run
+from strop.run.checks import findings
+from strop.run.finding import refuse
+from strop.run.folder import RunFolder, check_free, is_run
+from strop.run.resuming import resumed_config
 from strop.run.status import free_folder
 from strop.verifiers.base import Verifier
 from strop.verifiers.combined import WeightedSum
@@ -193,7 +195,8 @@ def train(
     edits = {**_held_out(held_out, columns, edits, base), **edits}
     config = _edited(base, edits)
     folder = Path(out) if out is not None else free_folder(config.recipe)
-    preflight.training(config, folder)
+    check_free(folder)
+    refuse(findings(config))
     wait_politely()
     from strop.run import run
 
@@ -313,7 +316,7 @@ def _resumed(
     given = [item for key, value in edits.items() for item in flatten(nested(key, _plain(value)))]
     imports.allow_edits(f"{key}={text}" for key, text in given)
     sets = [f"{key}={text}" for key, text in given if before.get(key) != text]
-    preflight.resuming(run_folder, sets)
+    resumed_config(run_folder, sets)
     from strop.run import run
 
     with _viewing(quiet, folder) as view:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strop.data.columns import Columns
-from strop.data.mixture import Mixture
+from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
 from strop.data.templates import ChatTemplate
 from strop.verifiers.base import Verifier

@@ -12,7 +12,7 @@ from strop.algorithms.losses import PpoClip
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.schema import RunConfig
-from strop.data.chain_sum import ChainSum
+from strop.data.generators import ChainSum
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.model.settings import ModelSettings

@@ -20,23 +20,21 @@ from strop.environments.responder import Play
 from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
-from strop.orchestration.connection import WorkerLauncher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
-from strop.orchestration.executor import Executor
-from strop.orchestration.fleet import Fleet, Supervision
-from strop.orchestration.generator import GeneratorSettings
-from strop.orchestration.in_process import InProcess
+from strop.orchestration.executor import Executor, InProcess
+from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.learning import Learning
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import MEMORY, WeightTransport
-from strop.run.checks import of_model, refuse
+from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
+from strop.run.checks import findings, of_model
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
+from strop.run.finding import note, refuse
 from strop.run.learners import RankGroupLearner, make_learner, modules_of
-from strop.run.memory import known, noted
-from strop.run.questions import fitted_into, read_problems
+from strop.run.questions import facts_of, fitted_into, read_problems
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
 from strop.verifiers.judges import OpenJudges, judge_for
@@ -80,20 +78,19 @@ def assemble(config: RunConfig, view: View) -> Parts:
     Raises:
         InputError: a model, a data set or a device that is not there, or cannot be used.
     """
-    placement = local_placement(config)  # first: what does not fit is refused before a model is loaded
-    if known(config.model) and placement is not None:
-        view.note(noted(config))
+    placement = local_placement(config)
+    facts = facts_of(config)
+    refuse(of_model(config, facts))  # before a model is loaded that does not fit
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
-    data, findings = read_problems(config, tokenizer, view)
-    refuse(findings)
-    for one in (*of_model(config, policy.parameter_count), *findings):
-        view.note(one.line)
+    data = read_problems(config, tokenizer, view)
+    found = findings(config, data, replace(facts, tokenizer=tokenizer, parameters=policy.parameter_count))
+    refuse(found)
+    note(found, view)
     engine, measuring = _engines(config, policy, tokenizer, placement)
     asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
-    for one in asked.findings:
-        view.note(one.line)
+    note(asked.findings, view)
     config, play, sets = asked.config, asked.play, asked.sets
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)
@@ -220,7 +217,7 @@ def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement
     role = f"{GENERATOR}-{number}"
     given = seat(config, placement, role)
     settings = GeneratorSettings(model, _engine_of(config, number), derive(config.seed, "model"), given.device)
-    entry = "strop.orchestration.generator:main"
+    entry = "strop.orchestration.fleet:main"
     return WorkerSpec(role, entry, settings, _threads(config), given.environment, given.gpus)
 
 

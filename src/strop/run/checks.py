@@ -1,46 +1,195 @@
-"""The checks before a run: one list, which `train`, `--resume`, `--dry-run` and `strop doctor` share.
+"""The checks before a run: one list for `train`, `--resume`, `--dry-run`, `strop doctor` and `strop eval`.
 
-    findings = [*of_settings(config), *of_problems(config, data, tokenizer)]
-    refuse(findings)                              # raises the first error
-    for one in findings: view.note(one.line)
-
-A check yields findings. This module checks the settings, the problems and the pass rate; `questions.py` runs the list
-and adds findings on context length and memory; `preflight.py` refuses before torch is loaded.
+    found = findings(config)                          # before torch is loaded: a fraction of a second
+    found = findings(config, data, facts)             # with the problems, and what is known of the model
+    refuse(found)                                     # raises the first error
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.rewards import LengthShaping
+from strop.base import machine, session
+from strop.base.imports import MAIN, not_allowed, refuse_absent
 from strop.base.text import counted, percent
 from strop.base.types import Completion, InputError, Problem, Verdict, VersionSpan
 from strop.config.schema import RunConfig, stage_configs
-from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset
-from strop.data.source import question_key
+from strop.data.generators import Mixture, part_of
+from strop.data.rows import HubDataset
+from strop.data.source import ProblemSource, question_key
 from strop.data.templates import Auto
-from strop.model.location import RESERVED
-from strop.model.settings import ModelSettings
-from strop.run.finding import Finding, Level
+from strop.engines.vllm.settings import Vllm
+from strop.evaluation.benchmarks import SUFFIXES
+from strop.model.location import RESERVED, locate, refuse_kind, stored_config
+from strop.model.settings import EMBEDDED, ModelSettings
+from strop.run.finding import Finding, Level, elsewhere, refused
 from strop.verifiers.answer import stated_answer
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import refusals
 from strop_verify.verdict import Status, shortened
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
 FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
 JUDGED = 40  # problems whose references are judged
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
-CUT_OFF = 0.2  # share of completions that end at the budget, beyond which it is worth a word
+CUT_OFF = 0.2  # share of completions that end at the budget, beyond which there is a note
 SHOWN = 40  # characters of a question or an answer
+PURPOSES = {
+    "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFacts:
+    """What is known of a run's model before its weights are loaded.
+
+    Attributes:
+        tokenizer: its tokenizer.
+        parameters: how many it has; None if that is known only after loading.
+        room: the most tokens of a prompt with its completion; None if that is known only after loading.
+        memory: what the memory estimate found; None if other machines hold the model.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    parameters: int | None = None
+    room: int | None = None
+    memory: Finding | None = None
+
+
+def findings(
+    config: RunConfig, data: Data | None = None, facts: ModelFacts | None = None, *, trains: bool = True,
+    reads_problems: bool = True, here: bool = True,
+) -> list[Finding]:  # fmt: skip
+    """Run all checks that the arguments allow.
+
+    Args:
+        config: the configuration.
+        data: its problems; None skips the checks that read them.
+        facts: what is known of its model; None skips the checks that need it.
+        trains: whether the model is trained; a model that is only measured skips the checks of training.
+        reads_problems: whether the problems of `config.data` are used.
+        here: whether it starts on this machine; if not, too little memory is a warning.
+    """
+    found = [*of_names(config, trains, reads_problems)]
+    if trains:
+        found += of_settings(config)
+    if facts is not None:
+        found += of_model(config, facts, trains, here)
+    if facts is not None and data is not None:
+        found += of_problems(config, data, facts.tokenizer, trains)
+    return found
+
+
+# ---------------------------------------------------------------------- what the configuration names
+
+
+def of_names(config: RunConfig, trains: bool = True, reads_problems: bool = True) -> Iterator[Finding]:
+    """Whether everything that the configuration names is there: model, functions, packages and files."""
+    yield from _functions(config)
+    if config.model.path is None and config.model.fresh is None:
+        yield Finding(
+            "no-model", "error", "model",
+            f"{config.recipe} names no model: train one of yours with --set model.path=FOLDER|HUB-NAME, or see the "
+            f"recipe at work on a small one that is made on the spot: strop train {config.recipe} --tiny",
+        )  # fmt: skip
+    yield from _engine(config, trains)
+    yield from of_model_named(config.model, config.device)
+    if trains:
+        yield from _packages(config)
+        yield from _files(config)
+    if reads_problems:
+        held_out = config.data.held_out
+        for source in (config.data.source, None if held_out is None else held_out.source):
+            if source is not None:
+                yield from refused("source", "data", partial(_source, source))
+
+
+def _functions(config: RunConfig) -> Iterator[Finding]:
+    """Reward functions that were defined in another Python session."""
+    for name in config.verifier.session_functions():
+        module = name.partition(":")[0]
+        if session.recall(name) is not None:
+            continue
+        found = (
+            f"the reward function {not_allowed(name, module)}" if module != MAIN
+            else f"the reward function {name.removeprefix(f'{MAIN}:')!r} is not here: only the script or notebook that "
+            "defines it has it; go on from there: strop.train(…, resume=True), or set another verifier"
+        )  # fmt: skip
+        yield Finding("function-absent", "error", "verifier", found)
+
+
+def of_model_named(
+    settings: ModelSettings, device: str = "auto", key: str = "model.path", made: str = EMBEDDED
+) -> Iterator[Finding]:
+    """Whether `settings.path`, which errors call `key`, leads to a model that can be trained, and its device exists.
+
+    `made` is the name of a model that is made on the spot, which the error suggests.
+    """
+    if device == "cuda" and not machine.has_gpu():
+        found = "device=cuda: this machine has no GPU that a driver shows; set device=auto or device=cpu"
+        yield Finding("no-gpu", "error", "device", found)
+    if settings.path is None or settings.path in RESERVED:
+        return
+    yield from refused("model", "model", partial(locate, settings, key, made))
+    yield from refused("model", "model", lambda: refuse_kind(f"{key} {settings.path}", stored_config(settings)))
+
+
+def _source(of: ProblemSource) -> None:
+    """Refuse problems that cannot be read: the file is missing, or its first row is not a problem."""
+    if isinstance(of, Mixture):
+        for inner in of.sources:
+            _source(inner)
+        return
+    if isinstance(of, HubDataset) and not Path(of.dataset).is_dir():
+        refuse_absent("datasets", extra="hub", purpose="data sets of the Hugging Face hub")
+    in_a_file = "path" in type(of).model_fields and of.model_dump()["path"] is not None
+    if in_a_file and next(of.problems(), None) is None:
+        raise InputError(f"{of.label}: no problems in it")
+
+
+def _engine(config: RunConfig, trains: bool) -> Iterator[Finding]:
+    """Whether the engine can sample as the stages ask, and where vLLM is."""
+    for stage in stage_configs(config) if trains else ():
+        yield from refused("engine", "engine", partial(config.engine.refuse_unable, stage.sampling))
+    if isinstance(config.engine, Vllm) and not config.engine.urls:
+        yield from refused("engine", "engine", config.engine.interpreter)
+
+
+def _packages(config: RunConfig) -> Iterator[Finding]:
+    wanted: dict[str, str] = {tracker: PURPOSES[tracker] for tracker in config.trackers}
+    if config.orchestration.executor == "ray":
+        wanted["ray"] = "generators on a Ray cluster"
+    for name, purpose in wanted.items():
+        yield from refused("package", "packages", partial(refuse_absent, name, extra=name, purpose=purpose))
+
+
+def _files(config: RunConfig) -> Iterator[Finding]:
+    """The critic's model, earlier runs, and benchmarks in files."""
+    if config.critic is not None and config.critic.path is not None:
+        settings = config.model.model_copy(update={"path": config.critic.path, "fresh": None})
+        yield from of_model_named(settings, key="critic.path")
+    for place in config.data.history:
+        if not Path(place).expanduser().exists():
+            found = f"data.history: there is no {place}; name a run folder or its pass_rates.jsonl"
+            yield Finding("history", "error", "data", found)
+    for number, benchmark in enumerate(config.evaluation.benchmarks):
+        if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():
+            found = f"evaluation.benchmarks.{number}: there is no file {benchmark.name}"
+            yield Finding("benchmark", "error", "measured on", found)
 
 
 # ---------------------------------------------------------------------- the settings
@@ -134,8 +283,13 @@ def _completion(length: int) -> Completion:
     return Completion("", 0, ids[:1], ids, logprobs, spans, injected, "", "stop")
 
 
-def of_model(config: RunConfig, parameters: int | None) -> Iterator[Finding]:
-    """The weights are random, or the learning rate is unusual for a model of this size."""
+def of_model(config: RunConfig, facts: ModelFacts, trains: bool = True, here: bool = True) -> Iterator[Finding]:
+    """The memory that it needs, random weights, or a learning rate that is unusual for a model of this size."""
+    if facts.memory is not None:
+        yield facts.memory if here else elsewhere(facts.memory)
+    if not trains:
+        return
+    parameters = facts.parameters
     if config.model.fresh is not None:
         yield Finding(
             "random-weights", "warning", "model",
@@ -152,33 +306,36 @@ def of_model(config: RunConfig, parameters: int | None) -> Iterator[Finding]:
 # ---------------------------------------------------------------------- the problems
 
 
-def of_problems(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -> list[Finding]:
-    """All checks that need the data: problems, the first prompt, the verifier and held-out problems."""
-    unusable = list(unjudgeable(config.verifier, data))
-    return [
-        *unusable,
-        *([] if unusable else of_prompts(config, data.train, tokenizer)),
-        *contradictory(data.train.name, data.train.problems),
-        *_left_out(config, data),
-        *_few(config, data),
-        *_held_out(config, data),
-        *_seen_sums(config, data),
-    ]
+def of_problems(
+    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, trains: bool = True
+) -> Iterator[Finding]:
+    """All checks that need the data: problems, the first prompt, the verifier and held-out problems.
 
-
-def of_prompts(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[Finding]:
-    """Check that prompts, references and verifier match, for problems to train on or to measure."""
-    return [
-        *_verifier(config, dataset, tokenizer),
-        *_narrow(config.verifier, dataset.problems),
-        *_template(config, tokenizer),
-    ]
-
-
-def unjudgeable(verifier: Verifier, data: Data) -> Iterator[Finding]:
-    """Training or held-out problems that the verifier can never judge."""
+    A model that is only measured is asked the problems of `data.train`.
+    """
     parts = [part for part in (data.train, data.held_out) if part is not None]
-    asked = [(part.name, problem) for part in parts for problem in part.problems]
+    unusable = list(unjudgeable(config.verifier, [(part.name, part.problems) for part in parts], trains))
+    yield from unusable
+    if not any(one.level == "error" for one in unusable):
+        yield from _verifier(config, data.train, tokenizer)
+        yield from _narrow(config.verifier, data.train.problems)
+        yield from _template(config, tokenizer)
+    yield from contradictory(data.train.name, data.train.problems)
+    yield from _left_out(config, data)
+    if trains:
+        yield from _few(config, data)
+        yield from _held_out(config, data)
+        yield from _seen_sums(config, data)
+
+
+def unjudgeable(
+    verifier: Verifier, parts: Sequence[tuple[str, Sequence[Problem]]], trains: bool = True
+) -> Iterator[Finding]:
+    """Problems that the verifier can never judge; `parts` are named.
+
+    An error for training. Where a model is only measured, an error if it can judge none: the others count in no rate.
+    """
+    asked = [(name, problem) for name, problems in parts for problem in problems]
     reasons = refusals(verifier, [problem for _, problem in asked])  # at once: it may need its own processes
     refused = [(*one, reason) for one, reason in zip(asked, reasons, strict=True) if reason is not None]
     if not refused:
@@ -191,9 +348,9 @@ def unjudgeable(verifier: Verifier, data: Data) -> Iterator[Finding]:
     taken = "set data.source.columns.answer_json=true, which takes the answer out of a list of one, or " * list_of_one
     prepared = f"strop data prepare with the step {step} mends or drops them, or " if count < total else ""
     yield Finding(
-        "unjudgeable", "error", "verifier",
+        "unjudgeable", "error" if trains or count == total else "warning", "verifier",
         f"{source}: {piece} cannot judge {count:,} of {total:,} problems, the first of them {problem.id!r}: {reason}",
-        f"{taken}{prepared}choose another verifier",
+        f"{taken}{prepared}choose another verifier" if trains else "set verifier=…",
     )  # fmt: skip
 
 
@@ -338,7 +495,7 @@ def _held_out(config: RunConfig, data: Data) -> Iterator[Finding]:
         advice = "hold out some to see whether it learns: data.held_out.count=64"
         yield Finding("nothing-held-out", "note", "held out", "no problem is held out", advice)
     elif config.evaluation.every is None:
-        found = "held out: measured by strop eval"
+        found = "measured only by strop eval"
         yield Finding("held-out-unmeasured", "note", "held out", found, "with evaluation.every=N in training too")
     elif (error := 0.5 / math.sqrt(len(data.held_out))) > 0.1:
         found = f"a pass rate over {counted(len(data.held_out), 'problems')} is known to ±{200 * error:.0f} points only"
@@ -393,14 +550,3 @@ def of_beginning(beginning: Beginning, budget: int, room: int | None) -> Iterato
             budget, way = room, "the model's context has room for no more; take shorter prompts, or another model"
         found = f"{percent(beginning.cut_off)} of the completions are cut off at {budget} tokens"
         yield Finding("cut-off", "note", "completions", found, f"what is cut off is seldom right: {way}")
-
-
-def refuse(findings: Iterable[Finding]) -> None:
-    """Raise the first error among the findings.
-
-    Raises:
-        InputError: its line.
-    """
-    for one in findings:
-        if one.level == "error":
-            raise InputError(one.line)

@@ -29,20 +29,20 @@ from strop.base.types import InputError, Problem, first_line
 from strop.base.view import View
 from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.source import question_digest
 from strop.data.templates import Auto
 from strop.model.device import pick_device
 from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
-from strop.orchestration.connection import ControllerConnection, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup, serve
+from strop.orchestration.workers import ControllerConnection, WorkerSpec
 from strop.run.checks import large_adapters
-from strop.run.finding import Finding
+from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free
 from strop.run.learners import agreed, loopback, meet
-from strop.run.memory import TooLarge, largest_microbatch, tuning_noted
+from strop.run.memory import largest_microbatch, of_tuning
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
@@ -353,15 +353,7 @@ def _previewed(config: SftConfig, view: View) -> list[Finding]:
         view.note(line)
     batch, epoch = config.training.tokens_per_batch, sum(map(len, plan.fitting))
     view.note(f"{counted(len(plan.batches), 'updates')} of up to {batch:,} tokens; an epoch has {epoch:,}")
-    findings = _findings(config, data, plan)
-    longest, budget = max(map(len, plan.fitting)), config.training.tokens_per_microbatch
-    lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
-    device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
-    try:
-        view.note(tuning_noted(config.model, data.tokenizer, lengths, device, config.trainers))
-    except TooLarge as error:  # it may be meant for another machine
-        findings.append(Finding("memory", "warning", "memory", f"on this machine {error}"))
-    return findings
+    return _findings(config, data, plan, here=False)
 
 
 def _described(config: SftConfig, data: FineTuningData) -> list[str]:
@@ -374,8 +366,13 @@ def _described(config: SftConfig, data: FineTuningData) -> list[str]:
     ]
 
 
-def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan) -> list[Finding]:
-    found = list(large_adapters(config.model))
+def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan, here: bool = True) -> list[Finding]:
+    """All findings on a fine-tuning run; if it does not start `here`, too little memory is a warning."""
+    longest, budget = max(map(len, plan.fitting)), config.training.tokens_per_microbatch
+    lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
+    device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
+    memory = of_tuning(config.model, data.tokenizer, lengths, device, config.trainers)
+    found = [memory if here else elsewhere(memory), *large_adapters(config.model)]
     if data.answered_before:
         said = (
             f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
@@ -400,8 +397,11 @@ def _run(
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
     plan = planned(data.demonstrations, shuffled(config))
-    for line in (*_described(config, data), *(one.line for one in _findings(config, data, plan))):
+    for line in _described(config, data):
         view.note(line)
+    found = _findings(config, data, plan)
+    refuse(found)
+    note(found, view)
     with Watch(folder.path, None, view) as watch:
         if tuner is None:
             tuner = FineTuner.single(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)

@@ -50,7 +50,7 @@ from strop.base.sample import Sample
 from strop.base.types import Group, InputError
 from strop.config.edits import differing
 from strop.data.history import PASS_RATES
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.loading import PROBLEMS, ProblemRecord
 
 FORMAT = 2
 LOCK = ".lock"

@@ -40,10 +40,10 @@ from strop.model.critic import HEAD_FILE, Critic
 from strop.model.device import pick_device
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.sequence_parallel import SequenceParallel, refuse_heads
-from strop.orchestration.connection import ControllerConnection, WorkerLauncher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, RankGroup, serve
 from strop.orchestration.weight_store import WeightStore, read
+from strop.orchestration.workers import ControllerConnection, WorkerLauncher, WorkerSpec
 from strop.run.devices import Seat
 from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of

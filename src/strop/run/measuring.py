@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from strop.base.view import SilentView, View
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, evaluation_sampling
-from strop.data.dataset import Dataset, Seen, build_dataset, load_data, never_seen, no_instruction
+from strop.data.dataset import Data, Dataset
+from strop.data.loading import Seen, build_dataset, load_data, never_seen, no_instruction
 from strop.data.source import question_digest
 from strop.data.templates import Auto, PromptTemplate
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
-from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
 from strop.environments.base import Environment
 from strop.environments.responder import Play
@@ -41,7 +41,6 @@ from strop.evaluation.benchmarks import (
     HELD_OUT,
     Benchmark,
     load_problems,
-    refuse_unjudged,
     with_instruction,
     without_instruction,
 )
@@ -62,18 +61,19 @@ from strop.model.files import load_tokenizer
 from strop.model.location import RESERVED, asked_with
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
-from strop.run import preflight
-from strop.run.checks import of_prompts
+from strop.run.checks import findings, of_problems, unjudgeable
+from strop.run.finding import Finding, note, refuse
 from strop.run.folder import RunFolder, holds_out, is_run
 from strop.run.models import (
     DEFAULT_RECIPE,
     ModelSetup,
     NamedModel,
+    as_measured,
     configure,
     open_engine,
     open_model,
 )
-from strop.run.questions import first_prompt, play_of
+from strop.run.questions import facts_of, first_prompt, play_of
 from strop.run.trained_on import questions_of, trained_before
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.base import Verifier
@@ -102,9 +102,13 @@ def evaluate_model(
         StropError: the model or the problems cannot be used.
     """
     config = setup.config
-    preflight.in_session(config)
+    facts = facts_of(config, trains=False)
+    refuse(findings(config, None, facts, trains=False))
     policy, tokenizer = open_model(config, view, model)
     dataset, trained_on = problems_of(setup, tokenizer, view)
+    found = findings(config, Data(dataset, None, removed=0), replace(facts, tokenizer=tokenizer), trains=False)
+    refuse(found)
+    note(found, view)
     stream = held_out_seed(config.seed if seed is None else seed)
     asked = ProblemSet(dataset.name, dataset, samples, evaluation_sampling(config), config.verifier, stream)
     return measure_open(config, policy, tokenizer, asked, view, model).summary() | {"trained_on": trained_on}
@@ -121,8 +125,6 @@ def measure_open(
     """
     for line in first_prompt(asked.dataset, config.data.template, tokenizer):
         view.note(line)
-    for one in of_prompts(config, asked.dataset, tokenizer):
-        view.note(one.line)
     engine, judges = open_engine(config, policy, tokenizer, model, asked.sampling), OpenJudges()
     try:
         room = engine.capabilities.max_tokens
@@ -216,7 +218,7 @@ class BenchmarkPlan:
 
     def setting(self, *keys: str) -> list[str]:
         """The changes of settings that are `keys` or inside them."""
-        named = [(f"{text.partition('=')[0].strip()}.", text) for text in preflight.as_measured(self.sets)]
+        named = [(f"{text.partition('=')[0].strip()}.", text) for text in as_measured(self.sets)]
         return [text for name, text in named if any(name.startswith(f"{key}.") for key in keys)]
 
     @property
@@ -239,7 +241,9 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
     for found in plan.benchmarks:
         problems = terms.problems[found.name]
         view.note(f"{found.name}: {counted(len(problems), 'problems')}")
-        refuse_unjudged(found.name, problems, terms.verifiers[found.name], view.note, "--set verifier=…")
+        unusable = list(unjudgeable(terms.verifiers[found.name], [(found.name, problems)], trains=False))
+        refuse(unusable)
+        note(unusable, view)
     for model in plan.models:
         for name, problems in terms.problems.items():
             count = sum(map(seen[model.label], problems))
@@ -268,7 +272,7 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
 def _config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
     if plan.endpoint is None:
         return configure(model, plan.recipe, (*_seed_of_base(plan, model), *plan.sets)).config
-    return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, preflight.as_measured(plan.sets))
+    return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, as_measured(plan.sets))
 
 
 # ---------------------------------------------------------------------- the same terms for all models
@@ -438,6 +442,7 @@ class _Opened:
     """
 
     label: str
+    config: RunConfig
     engine: Engine
     tokenizer: PreTrainedTokenizerBase | EndpointTokenizer
     weights: str
@@ -452,12 +457,12 @@ def _open(
         weights = f"behind an endpoint: {model.place}"  # which weights have that name is not known
         at_once = config.engine.slots if plan.setting("engine.slots") else 16
         remote = EndpointEngine(_endpoint(plan.endpoint, model.place), at_once, view.note)
-        return _Opened(model.label, remote, EndpointTokenizer(), weights, seen, None)
+        return _Opened(model.label, config, remote, EndpointTokenizer(), weights, seen, None)
     view.stage(f"load {model.label}", None)
     policy, tokenizer = open_model(config, view, model)
     engine = open_engine(config, policy, tokenizer, model)
     play = None if terms.environment is None else Play(terms.environment, TurnTokens(tokenizer, terms.template))
-    return _Opened(model.label, engine, tokenizer, fingerprint(policy), seen, play)
+    return _Opened(model.label, config, engine, tokenizer, fingerprint(policy), seen, play)
 
 
 def _endpoint(url: str, model: str) -> ChatEndpoint:
@@ -496,6 +501,7 @@ def _measure_one(
         shown.add(prompt)
         where = "" if model.play is None else f" in the environment {model.play.environment.piece_name()}"
         view.note(f"{title}: {model.label} is asked first{where}: {prompt!r}")
+        note(_checked(model, template, asked), view)
     if dataset.over_budget:
         left_out = counted(dataset.over_budget, "problems")
         view.note(f"{title}: {left_out} left out, the model has no room for their prompts")
@@ -523,6 +529,13 @@ def _measure_one(
     before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
     whole = replace(load_result(folder), seconds=before + seconds)
     write_json(summary, whole.summary() | {TRAINED_ON: sum(map(model.seen, dataset.problems))})
+
+
+def _checked(model: _Opened, template: PromptTemplate, asked: ProblemSet) -> Iterator[Finding]:
+    """The checks on the problems of a benchmark, with its template and verifier."""
+    data = model.config.data.model_copy(update={"template": template})
+    config = model.config.model_copy(update={"data": data, "verifier": asked.verifier})
+    return of_problems(config, Data(asked.dataset, None, removed=0), model.tokenizer, trains=False)
 
 
 def _asking(plan: BenchmarkPlan, terms: _Terms, found: Benchmark) -> PromptTemplate:

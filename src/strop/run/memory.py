@@ -1,7 +1,7 @@
 """Estimates the memory of a run before its model is loaded: "needs about 61 of 80 GiB".
 
-    need = need_of(config, "cuda")                      # bytes by what takes them
-    line = fitting(config, "cuda", room=80 * GIB)       # or refused, with the settings that would fit
+    need = need_of(config, "cuda", 80 * GIB)            # bytes by what takes them
+    found = fitting(need, 80 * GIB, WAYS_OUT)           # a finding: `ok`, or an error
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base import machine
 from strop.base.machine import GIB
-from strop.base.types import InputError, StropError, first_line
-from strop.config.parse import edit
+from strop.base.types import StropError, first_line
 from strop.config.schema import RunConfig, stage_configs
 from strop.engines.vllm.settings import Vllm
 from strop.model.attention_kinds import longest_sequence
 from strop.model.policy import Policy, meta_policy
-from strop.model.settings import AUTO, ModelSettings
+from strop.model.settings import ModelSettings
 from strop.run.devices import seen_gpus
+from strop.run.finding import Finding
 from strop.training.embedded_base import named_base
 from strop.training.memory import Device, cached_bytes, update_need
 
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
-LEAST_TOKENS = 1024  # of a micro-batch that is suggested
-RANKS = (2, 4, 8)
+COMPLETION_BYTES = 1024  # of Python's objects for a completion, at least
+WAYS_OUT = (
+    "set model.gradient_checkpointing=true, lower batch.tokens_per_microbatch or engine.slots, train adapters "
+    "(model.lora.rank=32) or take a smaller model"
+)
+TUNING_WAYS_OUT = "lower training.tokens_per_microbatch, train adapters (model.lora.rank=32) or take a smaller model"
 _STROP = Path(__file__).parents[1]
 
 
@@ -37,23 +41,22 @@ class NotKnownBeforehand(StropError):
     """The memory of a model is known only after loading it."""
 
 
-class TooLarge(InputError):
-    """A run does not fit into the memory of this device; it may fit on another one."""
-
-
-def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
+def need_of(
+    config: RunConfig, device: Device, room: int, tokenizer: PreTrainedTokenizerBase | None = None
+) -> dict[str, int]:
     """Bytes on the training device by purpose; on a CPU, those of all processes of the run.
 
     Args:
         config: the configuration of the run.
         device: the kind of device.
         room: its bytes of memory; a vLLM server on the same device takes a share of them.
+        tokenizer: a fresh model takes its vocabulary from it.
 
     Raises:
         NotKnownBeforehand: the model's code cannot be gone through without its weights.
     """
     with _without_data():
-        return _need_of(config, device, room)
+        return _need_of(config, device, room, tokenizer)
 
 
 def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
@@ -87,8 +90,10 @@ def _raised_here(error: Exception) -> bool:
     return Path(last.filename).is_relative_to(_STROP)
 
 
-def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
-    policy = outline(config.model)
+def _need_of(
+    config: RunConfig, device: Device, room: int, tokenizer: PreTrainedTokenizerBase | None
+) -> dict[str, int]:
+    policy = outline(config.model, tokenizer)
     ranks = config.orchestration.trainers
     shared = config.orchestration.sequence_parallel
     update = update_need(policy, [-(-length // shared) for length in _lengths(config, policy)], device, ranks)
@@ -101,6 +106,7 @@ def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     orchestration = config.orchestration
     if device == "cpu":
         found = {name: size * ranks for name, size in found.items()}
+        found["completions"] = COMPLETION_BYTES * (orchestration.max_lag + 1) * _samples(config)
     if isinstance(config.engine, Vllm):
         if orchestration.in_process and not config.engine.urls and device == "cuda":
             found["vLLM's server"] = int(config.engine.memory_fraction * room)
@@ -112,46 +118,38 @@ def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     return found | ({"engines": engines * cache + copies * own} if engines else {})
 
 
-def fitting(config: RunConfig, device: Device, room: int) -> str:
-    """Return one line that says how much of the room a run needs.
+def of_memory(config: RunConfig, tokenizer: PreTrainedTokenizerBase | None = None, trains: bool = True) -> Finding:
+    """Whether this machine has the memory that a run needs; of a model that is only measured, that of its weights.
 
     Raises:
-        TooLarge: it does not fit. The message names settings that make it fit, if there are any.
         InputError: no such model, or one that cannot be trained so on any device.
-        NotKnownBeforehand: see `need_of`.
     """
-    need = need_of(config, device, room)
-    said = _said(need, room)
-    if sum(need.values()) <= room:
-        return f"memory: {said}"
-    tried: dict[str, str] = {}
-    for key, value in _changes(config, device):
-        if key == "orchestration.trainers":  # which train every parameter
-            tried.pop("model.lora.rank", None)
-        tried[key] = f"{key}={value}"
-        try:
-            smaller = sum(need_of(edit(config, list(tried.values())), device, room).values())
-        except InputError:  # not for this model, such as adapters larger than its layers
-            del tried[key]
-            continue
-        if smaller <= room:
-            way_out = " and ".join(tried.values())
-            raise TooLarge(f"this run {said}; with {way_out} it would need {_gib(smaller)}")
-    raise TooLarge(f"this run {said}, and no setting makes it fit; take a smaller model")
+    device: Device = "cuda" if seen_gpus(config) else "cpu"
+    room = room_of(device)
+    try:
+        if trains:
+            return fitting(need_of(config, device, room, tokenizer), room, WAYS_OUT)
+        weights = sum(parameter.nbytes for parameter in outline(config.model, tokenizer).model.parameters())
+        return fitting({"weights": weights}, room, "take a smaller model")
+    except NotKnownBeforehand as error:
+        return Finding("memory-unknown", "note", "memory", str(error))
 
 
-def _said(need: Mapping[str, int], room: int) -> str:
-    """Say how much of the room is needed, and for which purposes."""
+def fitting(need: Mapping[str, int], room: int, ways_out: str) -> Finding:
+    """Whether `need` (bytes by purpose) fits into `room` bytes: `ok`, or an error with the ways out."""
     whole = sum(need.values())
     largest = sorted(need.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size >= 0.01 * whole)
-    return f"needs about {_gib(whole)} of {_gib(room)} GiB ({parts})"
+    found = f"needs about {_gib(whole)} of {_gib(room)} GiB ({parts})"
+    if whole <= room:
+        return Finding("memory", "ok", "memory", found)
+    return Finding("memory", "error", "memory", f"this run {found}", ways_out)
 
 
-def tuning_noted(
+def of_tuning(
     model: ModelSettings, tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], device: Device, ranks: int
-) -> str:
-    """Return one line that says how much of the device's memory fine-tuning needs, or why that is not known.
+) -> Finding:
+    """Whether this machine has the memory that fine-tuning needs.
 
     Args:
         model: the model to tune.
@@ -161,42 +159,15 @@ def tuning_noted(
         ranks: the number of ranks that shard the model.
 
     Raises:
-        TooLarge: it does not fit.
         InputError: no such model, or one that cannot be trained so on any device.
     """
     try:
         with _without_data():
             update = update_need(outline(model, tokenizer), lengths, device, ranks)
     except NotKnownBeforehand as error:
-        return f"memory: {error}"
+        return Finding("memory-unknown", "note", "memory", str(error))
     need = {name: size * (ranks if device == "cpu" else 1) for name, size in asdict(update).items()}
-    room = room_of(device)
-    said = _said(need, room)
-    if sum(need.values()) > room:
-        raise TooLarge(f"this run {said}; lower training.tokens_per_microbatch, or train adapters: model.lora.rank=32")
-    return f"memory: {said}"
-
-
-def fitting_here(config: RunConfig) -> str:
-    """Call `fitting` for the device of this machine that the run would use.
-
-    Raises:
-        InputError, NotKnownBeforehand: see `fitting`.
-    """
-    device: Device = "cuda" if seen_gpus(config) else "cpu"
-    return fitting(config, device, room_of(device))
-
-
-def noted(config: RunConfig) -> str:
-    """Return the line of `fitting_here`, or a line that says why the need is not known.
-
-    Raises:
-        InputError: see `fitting`.
-    """
-    try:
-        return fitting_here(config)
-    except NotKnownBeforehand as error:
-        return f"memory: {error}"
+    return fitting(need, room_of(device), TUNING_WAYS_OUT)
 
 
 def room_of(device: Device) -> int:
@@ -206,11 +177,6 @@ def room_of(device: Device) -> int:
     import torch
 
     return torch.cuda.get_device_properties(0).total_memory
-
-
-def known(model: ModelSettings) -> bool:
-    """Whether the memory is worth reporting: the embedded bases take only a few MiB."""
-    return model.path is None or named_base(model.path, 0) is None
 
 
 def _settings(model: ModelSettings) -> ModelSettings:
@@ -226,9 +192,14 @@ def _longest(config: RunConfig, policy: Policy) -> int:
     return min([config.data.max_prompt_tokens + budget, *(limit for limit in limits if limit is not None)])
 
 
+def _samples(config: RunConfig) -> int:
+    """The most completions of a step."""
+    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in stage_configs(config))
+
+
 def _lengths(config: RunConfig, policy: Policy) -> list[int]:
     """The sequences of the largest micro-batch."""
-    most = max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in stage_configs(config))
+    most = _samples(config)
     budget = max(stage.batch.tokens_per_microbatch for stage in stage_configs(config))
     return largest_microbatch(_longest(config, policy), most, budget)
 
@@ -246,24 +217,6 @@ def _cache_bytes(config: RunConfig, policy: Policy) -> int:
     while capacity < _longest(config, policy):
         capacity = -(-(capacity * 3 // 2) // BLOCK) * BLOCK
     return config.engine.slots * capacity * cached_bytes(policy)
-
-
-def _changes(config: RunConfig, device: Device) -> Iterator[tuple[str, str]]:
-    """Settings that need less memory, the cheapest first; each is tried together with those before it."""
-    if config.model.gradient_checkpointing in (False, AUTO):
-        yield "model.gradient_checkpointing", "true"
-    tokens = config.batch.tokens_per_microbatch
-    while tokens > LEAST_TOKENS:
-        tokens = max(tokens // 4, LEAST_TOKENS)
-        yield "batch.tokens_per_microbatch", str(tokens)
-    if not isinstance(config.engine, Vllm) and config.engine.slots > 16:
-        yield "engine.slots", "16"
-    if config.model.lora is None and not config.model.mixture_of_experts:
-        yield "model.lora.rank", "32"
-    if device == "cuda" and config.model.lora is None:
-        for ranks in RANKS:
-            if ranks > config.orchestration.trainers:
-                yield "orchestration.trainers", str(ranks)
 
 
 def _gib(size: int) -> str:

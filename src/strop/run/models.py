@@ -9,35 +9,39 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from transformers import PreTrainedTokenizerBase
+from pydantic import ValidationError
 
+from strop.base.imports import command, refuse_code
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import SilentView, View
-from strop.config.edits import flatten
+from strop.config.edits import explain, flatten
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.source import ProblemSource
-from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Sampling
-from strop.model.device import pick_device
-from strop.model.files import export
-from strop.model.lora import export_adapter
-from strop.model.policy import Policy, load_policy
+from strop.model.location import RESERVED, locate, on_hub
+from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
-from strop.run import preflight
-from strop.run.fine_tuning import load_model, stored_config
-from strop.run.folder import RunFolder, holds_out, is_run
+from strop.run.checks import findings
+from strop.run.finding import refuse
+from strop.run.folder import RunFolder, holds_out, is_run, near_run
+from strop.run.sft_config import stored_config
 from strop.run.trained_on import write_questions
-from strop.training import checkpoint
-from strop.training.embedded_base import located
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from strop.model.policy import Policy
 
 DEFAULT_RECIPE = "grpo"
+NOT_TRAINING = ("evaluation.every=none", "evaluation.benchmarks=[]")  # of a model that is asked: nothing comes due
 ALL = "all"
 _PROBLEMS = ("data.source", "data.path", "data.limit", "data.held_out")  # settings that name other problems
 
@@ -73,16 +77,13 @@ def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
             newest = _newest(place)
             name = label if newest is None or label != place else f"{place}@{newest}"
             found.append(NamedModel(name, place, newest))
-            continue
-        known = checkpoint.steps(RunFolder.open(run).checkpoints)
-        name = label if equals and label != place else run
-        if step == ALL:
+        elif step == ALL:
+            name = label if equals and label != place else run
+            known = stored_steps(RunFolder.open(run))
             found += [NamedModel(f"{name}@{each}", run, each) for each in known]
-        elif step.isdecimal() and int(step) in known:
+        else:
+            stored_steps(RunFolder.open(run), step)
             found.append(NamedModel(label, run, int(step)))
-        if not known or (step != ALL and not (step.isdecimal() and int(step) in known)):
-            has = ", ".join(map(str, known)) or "none"
-            raise InputError(f"{text}: {run} has no checkpoint {step!r}; it has {has} (@all takes every one)")
     labels = [model.label for model in found]
     for label in labels:
         if labels.count(label) > 1:
@@ -94,8 +95,23 @@ def _newest(place: str) -> int | None:
     """The newest checkpoint of a run without a final model; None for any other model."""
     if not is_run(Path(place)) or RunFolder.open(place).model.is_dir():
         return None
-    preflight.checkpoint(RunFolder.open(place))
-    return RunFolder.open(place).checkpoint_steps()[-1]
+    return stored_steps(RunFolder.open(place))[-1]
+
+
+def stored_steps(run: RunFolder, step: str | int | None = None) -> list[int]:
+    """The steps of a run that have a checkpoint, at least one; `step` must be among them.
+
+    Raises:
+        InputError: there is none, or not that of `step`.
+    """
+    known = run.checkpoint_steps()
+    if not known and step is None:
+        go_on = command(f"{'sft' if run.fine_tunes else 'train'} --resume", run.path)
+        raise InputError(f"{run.path} has no model yet, and no checkpoint; go on with it by {go_on}")
+    if step is not None and str(step) not in map(str, known):
+        has = ", ".join(map(str, known)) or "none"
+        raise InputError(f"{run.path} has no checkpoint {step}; it has {has} (@all takes every one)")
+    return known
 
 
 def parse_model(text: str) -> NamedModel:
@@ -150,14 +166,14 @@ def configure(
     """
     model = NamedModel(model, model) if isinstance(model, str) else model
     base, place, template = recipe, model.place, None
-    sets, run = preflight.as_measured(sets), RunFolder.open(model.place) if is_run(Path(model.place)) else None
+    sets, run = as_measured(sets), RunFolder.open(model.place) if is_run(Path(model.place)) else None
     if run is not None:
         place = str(run.model)
         if base is None and run.fine_tunes:
             template = stored_config(run).template
         elif base is None:
             base = str(run.config_path)
-    edits = [*preflight.NOT_TRAINING]
+    edits = [*NOT_TRAINING]
     if model.step is None:
         edits += ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if template is not None:
@@ -178,6 +194,66 @@ def configure(
     if limit is not None and config.data.held_out is None:
         config = edit(config, [f"data.limit={limit}"])  # no more are read
     return ModelSetup(config, None if run is None else Path(model.place), own, limit, verbatim=template is None)
+
+
+def as_measured(sets: Sequence[str]) -> tuple[str, ...]:
+    """Apply the temperature and top-p of `sampling` in `sets` to `evaluation`, which finished models are used with."""
+    return tuple(re.sub(r"^\s*sampling\.(temperature|top_p)\s*=", r"evaluation.\1=", text) for text in sets)
+
+
+def usable(
+    model: NamedModel, recipe: str | None = None, sets: Sequence[str] = (), source: str | None = None,
+    path: str | None = None, limit: int | None = None, *, reads_problems: bool = False,
+) -> ModelSetup:  # fmt: skip
+    """The configuration of a model after the checks that need no torch.
+
+    Args:
+        model, recipe, sets, source, path, limit: see `configure`.
+        reads_problems: whether the problems of its configuration are used.
+
+    Raises:
+        InputError: the first error that the checks found.
+    """
+    setup = configure(model, recipe, sets, source, path, limit)
+    if setup.run is None:
+        _refuse_unknown(model.place, setup.config.model)
+    refuse(findings(setup.config, trains=False, reads_problems=reads_problems))
+    return setup
+
+
+def refuse_without_problems(model: NamedModel, recipe: str | None, sets: Sequence[str]) -> None:
+    """Refuse to measure a model without a training run if no problems are named.
+
+    Raises:
+        InputError: no problems are named.
+    """
+    said = recipe is not None or any(text.strip().startswith("data.source") for text in sets)
+    if said or model.place in RESERVED or holds_out(model.place):
+        return
+    above = Path(model.place).expanduser().absolute().parent
+    of_run = f"; what its run held out: {command('eval', above)}" if holds_out(str(above)) else ""
+    raise InputError(
+        f"{model.place} held out no problems: say what to measure it on by --benchmark (a name of strop eval --list, "
+        f"or a file of problems), or by --set data.source=…{of_run}"
+    )
+
+
+def _refuse_unknown(place: str, settings: ModelSettings) -> None:
+    """Refuse what is neither a run nor a model.
+
+    Raises:
+        InputError: it says what `place` looks like.
+    """
+    if place in RESERVED or Path(place).expanduser().exists():
+        return
+    try:
+        locate(settings)
+    except InputError as error:
+        why = str(error).removeprefix(f"model.path {place}: ")
+        if place.count("/") == 1 and on_hub(place):
+            raise InputError(f"{place} looks like a name on the hub, and cannot be loaded: {why}") from error
+        why = f" ({error})" if on_hub(place) else ""
+        raise InputError(f"{place} is neither a run nor a model folder{near_run(Path(place))}{why}") from error
 
 
 def _edits(key: str, value: object) -> list[str]:
@@ -208,6 +284,10 @@ def open_model(
     config: RunConfig, view: View, model: NamedModel | None = None
 ) -> tuple[Policy, PreTrainedTokenizerBase]:
     """The policy of a configuration, or of the checkpoint that `model` names, on its device; its tokenizer."""
+    from strop.model.device import pick_device
+    from strop.model.policy import load_policy
+    from strop.training.embedded_base import located
+
     if model is not None and model.step is not None:
         run = RunFolder.open(model.place)
         if not run.model.is_dir():
@@ -238,15 +318,35 @@ def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, Pr
     Raises:
         StropError: there is none.
     """
+    from strop.model.policy import load_policy
+    from strop.run.fine_tuning import load_model
+    from strop.training import checkpoint
+    from strop.training.embedded_base import located
+
     found = checkpoint.load(run.checkpoints, step)
     if run.fine_tunes:
         policy, tokenizer = load_model(stored_config(run))
     else:
-        settings, seed = preflight.model_of(run)
+        settings, seed = _model_of(run)
         policy, tokenizer = load_policy(located(settings, seed, SilentView()), seed=derive(seed, "model"))
         policy.requires_grad_(False).eval()
     policy.load_weights(found.tensors["policy"])
     return policy, tokenizer
+
+
+def _model_of(run: RunFolder) -> tuple[ModelSettings, int]:
+    """The model settings and the seed of a run. Losses and verifiers are not read, as they may be missing.
+
+    Raises:
+        InputError: the settings are not valid, or would run code that the user has not named.
+    """
+    stored = run.read_json("config.json")
+    try:
+        found = ModelSettings.model_validate(stored.get("model"))
+    except ValidationError as error:
+        raise InputError(f"{run.config_path}: model.{explain(error)}") from error
+    refuse_code({"model": found.model_dump(mode="json")}, str(run.config_path))
+    return found, int(stored.get("seed", 0))
 
 
 def open_engine(
@@ -258,6 +358,8 @@ def open_engine(
     Raises:
         StropError: see `build_engine`.
     """
+    from strop.engines.build import build_engine
+
     version = 0 if model is None else model.version
     return build_engine(config.engine, config.model, tokenizer, policy, version, sampling=sampling)
 
@@ -270,6 +372,9 @@ def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None 
     Raises:
         StropError: no such run or checkpoint, or one without adapters; `out` holds something else.
     """
+    from strop.model.files import export
+    from strop.model.lora import export_adapter
+
     run = RunFolder.open(run_path)
     target = out if out is not None else run.path / "adapter" if adapter else run.model
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -1,10 +1,9 @@
-"""Reads the problems of a run, fits them into the model's context, and collects the findings of all checks.
+"""What precedes a start: the problems of a run, the facts of its model, and the findings of all checks on them.
 
-    data, findings = read_problems(config, tokenizer, view)                  # read, noted, and checked
-    asked = fitted_into(config, data, tokenizer, room, view)                 # within the model's context
-    data, findings = preview(config, view)                                   # both, without loading the model
-
-A start, a resume, a dry run and the doctor use the same functions.
+    facts = facts_of(config)                                    # without the weights
+    data = read_problems(config, tokenizer, view)
+    asked = fitted_into(config, data, tokenizer, room, view)    # within the model's context
+    data, found = preview(config, view)                         # all of it, for `--dry-run`
 """
 
 from __future__ import annotations
@@ -14,28 +13,31 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from strop import recipes
 from strop.base.hub import silence
 from strop.base.types import InputError
 from strop.base.view import View
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
-from strop.data.dataset import Data, Dataset, load_data
-from strop.data.record import ProblemRecord
+from strop.data.dataset import Data, Dataset
+from strop.data.loading import ProblemRecord, load_data
 from strop.data.templates import Auto, PromptTemplate
+from strop.engines.protocol import Sampling
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT, SUFFIXES
 from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
-from strop.model.policy import Policy
-from strop.run import checks, preflight
+from strop.run.checks import ModelFacts, findings
 from strop.run.finding import Finding
-from strop.run.memory import NotKnownBeforehand, TooLarge, noted, outline
+from strop.run.memory import NotKnownBeforehand, of_memory, outline
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 from strop_verify.verdict import shortened
 
 SHOWN_IDS = 24
+LEAST_BUDGET = 8  # tokens that an answer needs at least
 
 
 class AskedProblems(NamedTuple):
@@ -61,8 +63,23 @@ class Preview(NamedTuple):
     findings: list[Finding]
 
 
-def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Data, list[Finding]]:
-    """Read the problems of a run and show the first prompt. Returns them with the findings on data and settings.
+def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
+    """What is known of the model of a run without loading it.
+
+    Raises:
+        InputError: there is no such model, or one that cannot be trained so on any device.
+    """
+    tokenizer, room = tokenizer_of(config.model), known_room(config)
+    try:
+        parameters = outline(config.model, tokenizer).parameter_count
+    except NotKnownBeforehand:
+        parameters = None
+    in_cluster = config.orchestration.executor == "ray"
+    return ModelFacts(tokenizer, parameters, room, None if in_cluster else of_memory(config, tokenizer, trains))
+
+
+def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Data:
+    """Read the problems of a run and show how many there are and the first prompt.
 
     Raises:
         InputError: the problems cannot be read.
@@ -70,7 +87,7 @@ def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: V
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
-    return data, [*checks.of_settings(config), *checks.of_problems(config, data, tokenizer)]
+    return data
 
 
 def fitted_into(
@@ -82,67 +99,45 @@ def fitted_into(
         InputError: prompts and completions exceed it; an environment or a benchmark cannot be used.
     """
     longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    config, lowered = preflight.fitted(config, longest, room)
+    config, lowered = _fitted(config, longest, room)
     play = play_of(config, tokenizer, room)
     notes = [] if play is None else play.notes()
     sets = validation_sets(config, data, tokenizer, room, view, play)
-    findings = [] if lowered is None else [Finding("budget-lowered", "note", "budgets", lowered)]
-    findings += [Finding("environment", "note", "environment", note) for note in notes]
-    return AskedProblems(config, play, sets, [*findings, *_trained_benchmarks(config, sets, data)])
+    found = [] if lowered is None else [Finding("budget-lowered", "note", "budgets", lowered)]
+    found += [Finding("environment", "note", "environment", each) for each in notes]
+    return AskedProblems(config, play, sets, [*found, *_trained_benchmarks(config, sets, data)])
 
 
-def preview(config: RunConfig, view: View) -> Preview:
-    """Run all checks without loading the model, and show the data, the first prompt and the memory needed.
+def _fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig, str | None]:
+    """Fit the token budget into a model of `room` tokens, after the longest prompt.
 
-    Each reason to refuse a start becomes a finding of level `error`.
+    The default budget of a recipe is lowered if no other setting depends on it; the second value says so.
+
+    Raises:
+        InputError: the budget does not fit, and the user chose it or other settings depend on it.
     """
-    subject = "configuration"
-    data: Data | None = None
-    findings: list[Finding] = []
-    try:
-        preflight.training(config)
-        subject = "model"
-        tokenizer, policy = tokenizer_of(config.model), _outline(config)
-        findings += checks.of_model(config, None if policy is None else policy.parameter_count)
-        subject = "data"
-        data, found = read_problems(config, tokenizer, view)
-        findings += found
-        subject = "budgets"
-        room = known_room(config)
-        here, unseen = within_reach(config)
-        asked = fitted_into(here, data, tokenizer, most_room(config) if room is None else room, view)
-        findings += asked.findings
-        findings += [] if unseen is None else [Finding("benchmarks-not-seen", "note", "measured on", unseen)]
-        view.note(noted(config))
-    except TooLarge as error:  # it may be meant for another machine
-        findings.append(Finding("memory", "warning", "memory", f"on this machine {error}"))
-    except InputError as error:
-        findings.append(Finding(subject, "error", subject, str(error)))
-    return Preview(data, findings)
-
-
-def _outline(config: RunConfig) -> Policy | None:
-    """The model's shapes without its weights; None if they are known only after loading."""
-    try:
-        return outline(config.model, tokenizer_of(config.model))
-    except NotKnownBeforehand:
-        return None
-
-
-def within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
-    """Leave out benchmarks on the hub if the hub cannot be reached, because the run may be meant for another machine.
-
-    Returns:
-        The configuration, and a line that names the benchmarks left out; None if there are none.
-    """
-    evaluation = config.evaluation
-    files = [one for one in evaluation.benchmarks if evaluation.benchmark_data or one.name.endswith(SUFFIXES)]
-    silent = silence() if len(files) < len(evaluation.benchmarks) else None
-    if silent is None:
+    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    left = room - longest_prompt
+    if budget <= left:
         return config, None
-    names = ", ".join(one.name for one in evaluation.benchmarks if one not in files)
-    here = config.model_copy(update={"evaluation": evaluation.model_copy(update={"benchmarks": tuple(files)})})
-    return here, f"evaluation.benchmarks: {names} not looked at, for the hub cannot be asked from here ({silent})"
+    over = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
+    plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
+    independent = plain and not config.stages and not config.algorithm.shaping
+    if left < LEAST_BUDGET or not independent or budget != _own_budget(config.recipe):
+        ways = [f"sampling.max_new_tokens={left}"] * (left > 0)
+        ways += [f"data.max_prompt_tokens={room - budget}, which leaves longer prompts out"] * (room > budget)
+        raise InputError(f"{over} of the model; set {' or '.join(ways) or 'a lower sampling.max_new_tokens'}")
+    lowered = edit(config, [f"sampling.max_new_tokens={left}"])
+    way_out = f"; data.max_prompt_tokens={room - budget} leaves longer prompts out" if room > budget else ""
+    return lowered, f"completions end at {left} tokens: {over} that the model has room for{way_out}"
+
+
+def _own_budget(name: str) -> int | None:
+    """The default budget of one of strop's recipes; None for any other name."""
+    try:
+        return recipes.build(name).sampling.max_new_tokens
+    except InputError:
+        return None
 
 
 def known_room(config: RunConfig) -> int | None:
@@ -154,11 +149,6 @@ def known_room(config: RunConfig) -> int | None:
     if config.model.path in RESERVED:
         return EmbeddedBase().model.max_positions
     return longest_sequence(found_config(config.model))
-
-
-def most_room(config: RunConfig) -> int:
-    """Tokens of the longest prompt and completion that the configuration allows."""
-    return config.data.max_prompt_tokens + max(stage.sampling.max_new_tokens for stage in stage_configs(config))
 
 
 def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
@@ -177,7 +167,7 @@ def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrain
 
 
 def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) -> Play | None:
-    """The environment of a run with the tokens of its turns; None where there is none.
+    """The environment of a run with the tokens of its turns; None if it has none.
 
     Args:
         room: the longest prompt + completion of the engine.
@@ -223,3 +213,52 @@ def _trained_benchmarks(config: RunConfig, sets: Sequence[ProblemSet], data: Dat
                 which = f"{count} of the {len(problems)} problems of {one.name}"
                 found = f"{who} on {which}, so that its pass rate there is no measure"
                 yield Finding("benchmark-trained-on", "note", "measured on", found)
+
+
+# ---------------------------------------------------------------------- a dry run
+
+
+def preview(config: RunConfig, view: View) -> Preview:
+    """Run all checks without loading the model, and show the data and the first prompt.
+
+    What cannot be read becomes a finding of level `error`.
+    """
+    found = findings(config)
+    if any(one.level == "error" for one in found):
+        return Preview(None, found)
+    subject = "model"
+    data: Data | None = None
+    try:
+        facts = facts_of(config)
+        subject = "data"
+        data = read_problems(config, facts.tokenizer, view)
+        found = findings(config, data, facts, here=False)
+        subject = "budgets"
+        here, unseen = _within_reach(config)
+        room = _most_room(config) if facts.room is None else facts.room
+        found += fitted_into(here, data, facts.tokenizer, room, view).findings
+        found += [] if unseen is None else [Finding("benchmarks-not-seen", "note", "measured on", unseen)]
+    except InputError as error:
+        found.append(Finding(subject, "error", subject, str(error)))
+    return Preview(data, found)
+
+
+def _within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
+    """Leave out benchmarks on the hub if the hub cannot be reached, because the run may be meant for another machine.
+
+    Returns:
+        The configuration, and a line that names the benchmarks left out; None if there are none.
+    """
+    evaluation = config.evaluation
+    files = [one for one in evaluation.benchmarks if evaluation.benchmark_data or one.name.endswith(SUFFIXES)]
+    silent = silence() if len(files) < len(evaluation.benchmarks) else None
+    if silent is None:
+        return config, None
+    names = ", ".join(one.name for one in evaluation.benchmarks if one not in files)
+    here = config.model_copy(update={"evaluation": evaluation.model_copy(update={"benchmarks": tuple(files)})})
+    return here, f"evaluation.benchmarks: {names} not checked, because the hub cannot be asked from here ({silent})"
+
+
+def _most_room(config: RunConfig) -> int:
+    """Tokens of the longest prompt and completion that the configuration allows."""
+    return config.data.max_prompt_tokens + max(stage.sampling.max_new_tokens for stage in stage_configs(config))

@@ -1,5 +1,6 @@
 """Finds the point at which a run resumes and checks that it can. A resume and its dry run share these functions.
 
+    config = resumed_config(folder, sets)              # before torch is loaded
     config, found = point(folder, step, sets)          # the configuration and the checkpoint
     findings = preview(folder, step, sets, view)       # the same, shown without training
 """
@@ -7,20 +8,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from strop.base.imports import command
 from strop.base.text import counted
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.edits import differing
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
-from strop.data.record import ProblemRecord
-from strop.run import preflight, questions
-from strop.run.finding import Finding
+from strop.data.loading import ProblemRecord
+from strop.run.checks import of_names
+from strop.run.finding import Finding, refuse
 from strop.run.folder import RunFolder
-from strop.training import checkpoint
-from strop.training.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from strop.training.checkpoint import Checkpoint
+
+# Settings that a resume cannot change, because a checkpoint depends on them.
+FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
+
+
+def resumed_config(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
+    """Return the configuration of a resumed run, with `sets` applied.
+
+    Raises:
+        InputError: it is a fine-tuning run, something that it names is missing, or a setting cannot change.
+    """
+    stored = folder.read_json("config.json")
+    if "demonstrations" in stored:
+        raise InputError(f"{folder.path} is a fine-tuning run; go on with it by {command('sft --resume', folder.path)}")
+    kept = {key.partition(".")[0] for key in FIXED}
+    replacing = [text for text in sets if text.partition("=")[0].partition(".")[0].strip() not in kept]
+    before = parse(stored, str(folder.config_path), replacing=replacing)
+    config = edit(before, tuple(sets)) if sets else before
+    for key, _, _ in differing(before.model_dump(mode="json"), config.model_dump(mode="json")):
+        if any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
+            raise InputError(
+                f"--set {key}: a run keeps what it began with; start a new one with it: "
+                f"strop train {folder.config_path} --set {key}=…"
+            )
+    refuse(of_names(config))
+    return config
 
 
 class Point(NamedTuple):
@@ -37,7 +67,7 @@ def point(folder: RunFolder, step: int | None = None, sets: Sequence[str] = ()) 
         StropError: a setting cannot change, the checkpoint does not exist, more steps are done than `steps` allows, or
             no step is left that would use the new settings.
     """
-    config = preflight.resuming(folder, sets)
+    config = resumed_config(folder, sets)
     found = checkpoint_of(folder, step)
     if found is not None and found.step > config.steps:
         raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
@@ -54,6 +84,8 @@ def point(folder: RunFolder, step: int | None = None, sets: Sequence[str] = ()) 
 
 def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | None:
     """The checkpoint of `step` (None: the newest); None where there is none yet."""
+    from strop.training import checkpoint
+
     at = checkpoint.latest(folder.checkpoints) if step is None else step
     return None if at is None else checkpoint.load(folder.checkpoints, at)
 
@@ -90,6 +122,8 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
     Raises:
         StropError: a resume would be refused.
     """
+    from strop.run import questions
+
     config, found = point(folder, step, sets)
     done = 0 if found is None else found.step
     left = counted(config.steps - done, "steps")

@@ -1,4 +1,4 @@
-"""`strop doctor RUN|CONFIG`: the findings of all checks, and the pass rate at the start of training if it is known."""
+"""`strop doctor RUN|CONFIG`: the findings of all checks, and the pass rate before training if it is known."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 
 
 def review(target: str, sets: Sequence[str], small: bool, ask: int, view: View) -> list[Finding]:
-    """Run all checks on a run folder, a recipe or a configuration file.
+    """Run all checks on a run folder, a recipe or a configuration file, and add the pass rate before training.
 
     Args:
         target: the run folder, recipe or file.
         sets: changes to its configuration.
         small: use the tiny form of the recipe.
-        ask: how many problems to ask the model, to measure its pass rate before training; 0 does not load it.
+        ask: how many problems to ask the model, to measure its pass rate; 0 does not load it.
         view: receives the notes of a dry run.
 
     Raises:
         InputError: there is no such run or configuration, or it is a fine-tuning run.
     """
-    config, run = _subject(target, sets, small)
-    data, findings = preview(config, view)
-    if data is None or any(one.level == "error" for one in findings):
-        return findings
+    config, run = _reviewed(target, sets, small)
+    data, found = preview(config, view)
+    if data is None or any(one.level == "error" for one in found):
+        return found
     try:
         beginning = _asked(config, data.train, ask, view) if ask else _first_steps(run)
     except InputError as error:
-        return [*findings, Finding("model", "error", "pass rate", f"the model cannot be asked: {error}")]
+        return [*found, Finding("model", "error", "pass rate", f"the model cannot be asked: {error}")]
     if beginning is None:
-        advice = "ask the model some problems (--ask 16), or train a few steps and look at that run: strop doctor RUN"
-        return [*findings, Finding("pass-rate-unknown", "note", "pass rate", "not known before it is asked", advice)]
+        advice = "ask the model some problems (--ask 16), or train a few steps and review that run: strop doctor RUN"
+        return [*found, Finding("pass-rate-unknown", "note", "pass rate", "not known", advice)]
     room = known_room(config)
     longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
     left = None if room is None else room - longest
-    return [*findings, *of_beginning(beginning, config.sampling.max_new_tokens, left)]
+    return [*found, *of_beginning(beginning, config.sampling.max_new_tokens, left)]
 
 
-def _subject(target: str, sets: Sequence[str], small: bool) -> tuple[RunConfig, RunFolder | None]:
+def _reviewed(target: str, sets: Sequence[str], small: bool) -> tuple[RunConfig, RunFolder | None]:
     if not is_run(Path(target)):
         return resolve(target, tuple(sets), small), None
     run = RunFolder.open(target)
     stored = run.read_json("config.json")
     if "demonstrations" in stored:
-        raise InputError(f"{target} is a fine-tuning run; what is looked at here is reinforcement learning")
+        raise InputError(f"{target} is a fine-tuning run; strop doctor reviews runs of reinforcement learning")
     config = parse(stored, str(run.config_path), replacing=sets)
     return (edit(config, tuple(sets)) if sets else config), run
 

@@ -24,17 +24,27 @@ from strop.base.types import StropError
 from strop.base.view import View
 from strop.config.parse import validated
 from strop.config.schema import RunConfig
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.learning import Learning
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
-from strop.run import preflight
 from strop.run.assembly import Parts, assemble
+from strop.run.checks import findings
 from strop.run.devices import devices_apart
-from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, RunFolder, SettingChange, write_change
+from strop.run.finding import refuse
+from strop.run.folder import (
+    CHANGES,
+    PLACEMENT,
+    SUMMARY,
+    UNTRAINED,
+    RunFolder,
+    SettingChange,
+    check_free,
+    write_change,
+)
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
 from strop.run.tracking import Trackers, open_trackers
@@ -153,7 +163,8 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     """
     # The parts are built before the folder, so that a failure leaves no folder behind.
     config = as_asked(validated(config))
-    preflight.training(config, out, replace)
+    check_free(out, replace)
+    refuse(findings(config))
     parts = assemble(config, view)
     folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
     try:

@@ -17,8 +17,11 @@ from strop.data.columns import Columns
 from strop.data.demonstrations import COMPLETION, Demonstrations
 from strop.data.rows import JsonLines
 from strop.data.templates import Auto, PromptTemplate
+from strop.model.location import RESERVED
 from strop.model.settings import FreshModel, ModelSettings
-from strop.run.folder import RunFolder
+from strop.run.checks import of_model_named
+from strop.run.finding import refuse
+from strop.run.folder import RunFolder, check_free
 from strop.training.settings import SftSettings
 
 FRESH = "fresh"
@@ -66,6 +69,21 @@ def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> Sft
     for text in sets:
         data = apply_edits(data, parse_set(text), SftConfig)
     return _parse(data, "--set")
+
+
+def checked_config(model: str, demonstrations: Path, sets: Sequence[str], out: Path) -> SftConfig:
+    """The configuration of `strop sft` after checking its model, demonstrations and folder, without loading torch.
+
+    Raises:
+        InputError: one of them, or a setting, cannot be used.
+    """
+    if model in RESERVED:
+        raise InputError(f"{model} is made for reinforcement learning; name a folder, a hub name, or fresh")
+    config = configure(model, demonstrations, sets)
+    check_free(out)
+    next(config.source.problems(), None)
+    refuse(of_model_named(config.model, config.device, made=FRESH))
+    return config
 
 
 def stored_config(folder: RunFolder) -> SftConfig:

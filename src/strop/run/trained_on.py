@@ -3,7 +3,7 @@
     seen = trained_before(config.model.path)       # seen(problem), for what is held out
     write_questions(folder, run)                   # next to an exported model, with which it is copied and renamed
 
-A question is known by its digest (`data/record.py`).
+A question is known by its digest (`data/loading.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from strop.base.files import read_json, write_json
 from strop.base.types import InputError
-from strop.data.dataset import Seen
+from strop.data.loading import Seen
 from strop.data.source import question_digest
 from strop.run.folder import RunFolder, is_run
 

@@ -273,7 +273,7 @@ class ReasoningGymScorer(Verifier):
         Raises:
             InputError: the package is absent.
         """
-        from strop.data.reasoning_gym import open_entry, open_task
+        from strop.data.generators import open_entry, open_task
 
         found = extract_answer(text, self.extract)
         if found is None:

@@ -32,24 +32,20 @@ def test_seeds_and_variants_may_be_added(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "named", "sets", "expected"),
+    ("seeds", "named", "sets", "named_in_it"),
     [
-        ((0, 1), ["slow:optim.lr=2e-4"], (), "its slow has optim.lr=0.0001 where this command has 0.0002; choose"),
-        ((0, 1), [SLOW], ("steps=5",), "its base has steps=4 where this command has 5; choose"),
-        (
-            (0, 1), [SLOW], ("steps=5", "optim.lr=3e-3", "optim.weight_decay=0.5", "sampling.temperature=0.5"),
-            "its base has steps=4 where this command has 5, .*=1.0 where .* 0.5, .*, and 1 more that differ; choose",
-        ),
-        ((0, 1), [HOT], (), "it has the variant slow, which this command does not make"),
-        ((0,), [SLOW], (), "it has the seed 1"),
+        ((0, 1), ["slow:optim.lr=2e-4"], (), r"slow .*optim\.lr=0\.0001"),
+        ((0, 1), [SLOW], ("steps=5",), "base .*steps=4"),
+        ((0, 1), [HOT], (), "variant slow"),
+        ((0,), [SLOW], (), "seed 1"),
     ],
 )
 def test_a_changed_definition_is_refused(
-    tmp_path: Path, seeds: tuple[int, ...], named: list[str], sets: tuple[str, ...], expected: str
+    tmp_path: Path, seeds: tuple[int, ...], named: list[str], sets: tuple[str, ...], named_in_it: str
 ) -> None:
     out = tmp_path / "out"
     write_manifest(out, small_plan(tmp_path, (0, 1), [SLOW]))
-    with pytest.raises(InputError, match=expected) as caught:
+    with pytest.raises(InputError, match=named_in_it) as caught:
         merged(out, small_plan(tmp_path, seeds, named, *sets))
     assert "\n" not in str(caught.value) and "--out" in str(caught.value)
 
@@ -65,16 +61,16 @@ def test_states_are_read_from_the_runs(tmp_path: Path) -> None:
     assert [run.state for run in read_manifest(out).runs] == ["finished", "stopped", "stopped"]
     with held(out):
         assert [run.state for run in read_manifest(out).runs] == ["finished", "running", "running"]
-        with pytest.raises(InputError, match="worked on by another process"), held(out):
+        with pytest.raises(InputError, match=str(out)), held(out):
             pass
 
 
 def test_folders_that_hold_something_else_are_refused(tmp_path: Path) -> None:
     found = small_plan(tmp_path, (0,), [SLOW])
-    with pytest.raises(InputError, match="is not empty and no ablation"):
+    with pytest.raises(InputError, match=str(tmp_path)):
         merged(tmp_path, found)
-    with pytest.raises(InputError, match="is no ablation"):
+    with pytest.raises(InputError, match="ablation.json"):
         read_manifest(tmp_path)
     (tmp_path / "ablation.json").write_text('{"recipe": "x"}')
-    with pytest.raises(InputError, match="ablation.json: seeds: missing"):
+    with pytest.raises(InputError, match="ablation.json: seeds"):
         read_manifest(tmp_path)

@@ -16,11 +16,11 @@ from tests.runs import metrics, parameters, small_config
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.lab.ablation import runners
+from strop.lab.ablation import run_process
 from strop.lab.ablation.collect import collect
 from strop.lab.ablation.manifest import read_manifest, write_manifest
-from strop.lab.ablation.runners import Ended, RunJob, environment
-from strop.lab.ablation.scheduler import LOSSES, AblationProgress, execute
+from strop.lab.ablation.run_process import environment
+from strop.lab.ablation.scheduler import AblationProgress, execute
 from strop.run.folder import RunFolder
 from strop.run.run import train
 
@@ -145,7 +145,7 @@ def test_finished_runs_are_not_made_again(trained: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}
     done = execute(out, small_plan(trained, (0, 1), ["hot:sampling.temperature=1.5"]), view)
     assert [run.state for run in done.runs] == ["finished"] * 4 and not (out / "logs").exists()
-    assert view.notes == ["4 runs, 0 of them to make, 1 side by side"]
+    assert view.notes == ["4 runs, 0 of them to make, 1 in parallel"]
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")} and len(before) == 4
 
 
@@ -168,7 +168,7 @@ def test_a_run_with_another_configuration_is_left_alone(tmp_path: Path) -> None:
     config = small_config().model_dump(mode="json")
     RunFolder.create(tmp_path / "run", config | {"steps": 99}).close()
     with pytest.raises(InputError, match="is not that of the ablation; remove"):
-        runners._run(tmp_path / "run", config, [])
+        run_process._run(tmp_path / "run", config, [])
     assert lines(tmp_path / "run") == 0
 
 
@@ -184,53 +184,6 @@ def test_steps_follow_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
     assert steps.look() and (steps.step, steps.pass_rate) == (3, 0.75)
     path.write_text(json.dumps({"step": 1}) + "\n")
     assert steps.look() and steps.step == 1
-
-
-class Losing:
-    """A runner that loses every run of the variant `hot`, each time after a step more; others fail by themselves."""
-
-    def __init__(self) -> None:
-        self.started: list[tuple[str, int]] = []
-        self.closed: list[str] = []
-
-    def start(self, job: RunJob, slot: int) -> "LosingRun":
-        self.started.append((job.label, slot))
-        return LosingRun(self, job)
-
-    def close(self) -> None:
-        raise AssertionError("the caller closes it")
-
-
-class LosingRun:
-    def __init__(self, runner: Losing, job: RunJob) -> None:
-        self._runner, self._job = runner, job
-        job.folder.mkdir(parents=True, exist_ok=True)
-        with (job.folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": lines(job.folder) + 1}) + "\n")
-
-    def poll(self) -> Ended:
-        return Ended("lost", "its node has died") if "hot" in self._job.label else Ended("finished")
-
-    def stop(self) -> None:
-        raise AssertionError("nobody asked")
-
-    def close(self) -> None:
-        self._runner.closed.append(self._job.label)
-
-
-def test_a_lost_run_goes_on_elsewhere_a_few_times_and_none_is_finished_without_a_summary(tmp_path: Path) -> None:
-    runner, view = Losing(), Notes()
-    done = execute(
-        tmp_path / "out", small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"]), view, jobs=2, runner=runner
-    )
-    assert [run.state for run in done.runs] == ["failed", "failed"]
-    assert "ended without a summary" in str(done.runs[0].error)
-    assert str(done.runs[1].error) == f"lost {LOSSES + 1} times, at last: its node has died"
-    hot = [label for label, _ in runner.started if label == "hot seed 0"]
-    assert len(hot) == LOSSES + 1 and sorted(runner.closed) == sorted(label for label, _ in runner.started)
-    assert [slot for _, slot in runner.started[:2]] == [0, 1]
-    assert "hot seed 0: lost, its node has died; it goes on elsewhere" in view.notes
-    assert f"hot seed 0: going on after step {LOSSES}" in view.notes
 
 
 def test_cores_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

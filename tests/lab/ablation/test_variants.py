@@ -77,23 +77,6 @@ def test_what_needs_each_other_goes_back_together() -> None:
     assert together.critic is None and together.algorithm.advantage == resolve("grpo").algorithm.advantage
 
 
-DECLARES = """
-from tests.runs import small_config
-def recipe(): return small_config()
-def loo_clip(): return small_config("algorithm.loss=Cispo")
-def loo_slow(): return small_config("optim.lr=1e-4")
-"""
-
-
-def test_a_file_declares_what_may_be_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "own_recipe.py"
-    path.write_text(DECLARES)
-    found = variants(str(path), VariantRequest(leave_one_out=True), ["steps=5"])
-    assert [variant.name for variant in found.all] == ["base", "clip", "slow"]
-    assert all(variant.config.steps == 5 for variant in found.all)
-    assert found.all[2].changes == {"optim.lr": ("0.001", "0.0001")}
-
-
 def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from strop import recipes
 
@@ -108,19 +91,18 @@ def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (VariantRequest(), "say what to vary"),
-        (VariantRequest(leave_one_out=True), r"declares no leave-one-out variants \(grpo.loo_NAME\)"),
-        (VariantRequest(leave_one_out=True), "declares no leave-one-out variants .* such as --baseline grpo"),
-        (VariantRequest(leave_one_out=True, baseline="grpo"), "--baseline grpo: its algorithm is that of the recipe"),
-        (VariantRequest(grid=("optim.lr",)), "write key=a,b,c"),
-        (VariantRequest(grid=("optim.lr=1", "optim.lr=2")), "names optim.lr twice"),
-        (VariantRequest(grid=("optim.lx=1",)), "--grid: unknown setting optim.lx=1; did you mean optim.lr"),
-        (VariantRequest(grid=("seed=1,2",)), "give them by --seeds"),
-        (VariantRequest(grid=("optim.lr=1e-3",)), "nothing differs"),
-        (VariantRequest(named=("a",)), "write NAME:key=value"),
-        (VariantRequest(named=("a:optim.lr=2", "a:optim.lr=3")), "two variants are called 'a'"),
-        (VariantRequest(named=("base:optim.lr=2",)), "cannot be called 'base'"),
-        (VariantRequest(grid=("optim.lr=2",), baseline="grpo"), "add --leave-one-out"),
+        (VariantRequest(), "--leave-one-out"),
+        (VariantRequest(leave_one_out=True), r"grpo\.loo_NAME"),
+        (VariantRequest(leave_one_out=True, baseline="grpo"), "--baseline grpo"),
+        (VariantRequest(grid=("optim.lr",)), "--grid 'optim.lr'"),
+        (VariantRequest(grid=("optim.lr=1", "optim.lr=2")), r"optim\.lr"),
+        (VariantRequest(grid=("optim.lx=1",)), r"--grid: .*optim\.lx"),
+        (VariantRequest(grid=("seed=1,2",)), "--seeds"),
+        (VariantRequest(grid=("optim.lr=1e-3",)), "small.json"),
+        (VariantRequest(named=("a",)), "--variant 'a'"),
+        (VariantRequest(named=("a:optim.lr=2", "a:optim.lr=3")), "'a'"),
+        (VariantRequest(named=("base:optim.lr=2",)), "'base'"),
+        (VariantRequest(grid=("optim.lr=2",), baseline="grpo"), "--leave-one-out"),
     ],
 )
 def test_refusals(small: str, wanted: VariantRequest, expected: str) -> None:

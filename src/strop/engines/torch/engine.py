@@ -67,16 +67,6 @@ class ModelRunner:
         """Compute the keys and values of `jobs`, and nothing else."""
         self._prefill(self._portions(jobs))
 
-    def probe(self, token_ids: IntArray) -> FloatArray:
-        """Log-probs [L - 1] of `token_ids` [L] after the first at temperature 1."""
-        device = self.policy.device
-        ids = torch.from_numpy(token_ids.astype(np.int64)).to(device)
-        positions = torch.arange(len(ids), device=device)
-        hidden = self._hidden(ids, positions, PackedContext((len(ids),), device))
-        logprobs = self._logits(hidden[:-1]).log_softmax(-1)
-        found: FloatArray = logprobs.gather(1, ids[1:, None])[:, 0].float().cpu().numpy()
-        return found
-
     def score(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
         """Scores of every sequence [L] under logits / temperature, with the `top` most probable tokens."""
         found: list[Scores] = []
@@ -128,18 +118,15 @@ class ModelRunner:
         slots, device = self.slots, self.policy.device
         ids, positions = slots.token[:width], slots.position[:width]
         lengths = slots.lengths(width)
-        longest = int(lengths.max()) if width else 0
-        if prefill is not None:
-            longest = max(longest, int(prefill.positions.max()) + 1)
-        self.cache.reserve(blocks(longest))
+        longest = blocks(int(lengths.max())) if width else 0
+        self.cache.reserve(longest if prefill is None else max(longest, blocks(int(prefill.positions.max()) + 1)))
         # A free slot may stand just beyond the cache; what it writes in the last place is behind any prompt it lends.
         positions = np.minimum(positions, self.cache.capacity - 1)
         decoding = _sent(positions, device)
         if prefill is not None:
             ids = np.concatenate((ids, prefill.token_ids))
             positions = np.concatenate((positions, prefill.positions))
-        rows = self.cache.spans(lengths) if width else ()
-        context = SlotContext(self.cache, decoding, rows, prefill, _sent(slots.active[:width], device))
+        context = SlotContext(self.cache, decoding, prefill, _sent(slots.active[:width], device), longest)
         hidden = self._hidden(_sent(ids, device), _sent(positions, device), context)
         if self.policy.routing is not None:
             for layer, chosen in enumerate(self.policy.routing.chosen):
@@ -303,11 +290,6 @@ class TorchEngine(BaseEngine):
         self._runner.prefill(jobs)
 
     @torch.inference_mode()
-    def verify_weights(self, probe_ids: IntArray) -> FloatArray:
-        """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head."""
-        return self._runner.probe(probe_ids)
-
-    @torch.inference_mode()
     def score(self, sequences: Sequence_[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
         """Log-probs of given tokens, packed into few forward passes; see `strop.engines.protocol.Scoring`."""
         for ids in sequences:
@@ -349,7 +331,6 @@ class TorchEngine(BaseEngine):
         """One token for every running sequence, after giving free slots to waiting samples."""
         if self.policy.model.training:
             self.policy.model.eval()
-        self._scheduler.sort()
         jobs = self._scheduler.admit()
         self._scheduler.shrink({slot for job in jobs for slot in job.slots})
         width = self._scheduler.width()
@@ -384,7 +365,7 @@ class TorchEngine(BaseEngine):
             token_ids = slots.drawn[row, : done[row] + 1]
             ending: Ending | None = "stop" if stopped[row] else self._sequence(row).chain.text_ending(token_ids)
             if ending or spent[row]:
-                self._end_phase(row, token_ids.tolist(), ending or "budget")
+                self._end_phase(row, len(token_ids), ending or "budget")
 
     def _sequence(self, slot: int) -> RunningSequence:
         sequence = self._slots.sequences[slot]
@@ -399,9 +380,9 @@ class TorchEngine(BaseEngine):
         chain = self._sequence(slot).chain
         return chain.phase.inject[done - chain.sampled_from]
 
-    def _end_phase(self, slot: int, token_ids: list[int], ending: Ending) -> None:
+    def _end_phase(self, slot: int, done: int, ending: Ending) -> None:
         """Go over to the sequence's next phase, or finish it."""
-        reason = self._sequence(slot).chain.follow(token_ids, ending)
+        reason = self._sequence(slot).chain.follow(done, ending)
         if reason is None:
             self._slots.follow(slot)
         else:

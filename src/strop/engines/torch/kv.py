@@ -1,7 +1,7 @@
 """Keys and values of running sequences, one slot each, and the attention of an engine step over them.
 
 Shapes: W decoding slots (rows 0..W-1 of a step), R prompt tokens after them, H query heads, K key/value heads,
-D head dimension (of values it may be another), C capacity of a slot in tokens, L keys read by the rows of a span.
+D head dimension (of values it may be another), C capacity of a slot in tokens.
 """
 
 from __future__ import annotations
@@ -22,46 +22,12 @@ from strop.model.attention_kinds import EVERYTHING, PLAIN, AttentionKind, Reach,
 
 # Keys are read, and capacity grows, by whole blocks of tokens, so that shapes repeat.
 BLOCK = 32
-# Slots that always read equally many keys: fewer, and the calls would cost more than the padding that they save.
-_TOGETHER = 8
 Ids = NDArray[np.int64]
 
 
 def blocks(tokens: int) -> int:
     """`tokens` rounded up to whole blocks."""
     return -(-tokens // BLOCK) * BLOCK
-
-
-class Span(NamedTuple):
-    """Rows `start` to `stop` of a step, which all read the first `length` keys of their slots."""
-
-    start: int
-    stop: int
-    length: int
-
-
-def spans(lengths: Ids) -> list[Span]:
-    """Divide rows of `lengths` [W] tokens into spans of similar length: at most about a fifth of padding where the
-    rows are in order of length, and down to a single span where they are not."""
-    starts = np.arange(0, len(lengths), _TOGETHER)
-    found: list[Span] = []
-    shortest = 0
-    for start, longest in zip(starts.tolist(), np.maximum.reduceat(lengths, starts).tolist(), strict=True):
-        length, stop = blocks(longest), min(start + _TOGETHER, len(lengths))
-        if found:
-            last = found[-1]
-            low, high = min(shortest, length), max(last.length, length)
-            if high <= low * 1.25 + BLOCK:
-                found[-1], shortest = Span(last.start, stop, high), low
-                continue
-        found.append(Span(start, stop, length))
-        shortest = length
-    return found
-
-
-def keys_read(parts: Sequence[Span]) -> int:
-    """Keys that the rows of all spans read, padding included."""
-    return sum((stop - start) * length for start, stop, length in parts)
 
 
 class SlotCache:
@@ -72,8 +38,6 @@ class SlotCache:
         self.slots = slots
         self.device = device
         self.kernels = kernels
-        # On a GPU a call costs more than the padding of rows that read more keys than they have.
-        self.by_length = device.type == "cpu" and kernels is None
         self.capacity = BLOCK
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -106,10 +70,6 @@ class SlotCache:
                 new[:, :, : self.capacity] = old
             self._layers[index] = (bigger[0], bigger[1])
         self.capacity = grown
-
-    def spans(self, lengths: Ids) -> list[Span]:
-        """Which rows of `lengths` [W] tokens are to be attended together on this device."""
-        return spans(lengths) if self.by_length else [Span(0, len(lengths), blocks(int(lengths.max())))]
 
     def copy(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
         """Copy the first `tokens` tokens of slots `source` to slots `target`, pairwise (or one source to all).
@@ -230,17 +190,19 @@ class SlotContext:
     """
 
     def __init__(
-        self, cache: SlotCache, positions: Tensor, rows: Sequence[Span], prefill: Prefill | None, running: Tensor
+        self, cache: SlotCache, positions: Tensor, prefill: Prefill | None, running: Tensor, longest: int
     ) -> None:
-        """`positions` int64 [W] of the decoding tokens in slots 0..W-1, of which those `running` bool [W] count; `rows`
-        cover them, within the capacity."""
+        """`positions` int64 [W] of the decoding tokens in slots 0..W-1, of which those `running` bool [W] count.
+
+        Without kernels, all rows read the first `longest` keys of their slots, within the capacity.
+        """
         self.cache = cache
         self.prefill = prefill
         self.positions = positions
         self.width = len(positions)
-        self.spans = rows
+        self.longest = longest
         self._firsts: dict[Reach, Tensor] = {}
-        self._seen: dict[tuple[Reach, bool], list[Tensor]] = {}
+        self._seen: dict[tuple[Reach, bool], Tensor] = {}
         if cache.kernels is not None:
             self.running = running
             self.lengths = (positions + 1) * running
@@ -280,8 +242,7 @@ class SlotContext:
         if w:
             keys[self.rows, :, self.positions] = key[:w]
             values[self.rows, :, self.positions] = value[:w]
-            for span, seen in zip(self.spans, self._masks(kind), strict=True):
-                parts.append(_decode(query[span.start : span.stop], keys, values, span, seen, scale, kind))
+            parts.append(_decode(query[:w], keys, values, self.longest, self._mask(kind), scale, kind))
         if p is not None:
             parts += p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale, kind)
         return _joined(parts)
@@ -294,13 +255,13 @@ class SlotContext:
             self._firsts[reach] = reach.first(self.positions) * self.running
         return self._firsts[reach]
 
-    def _masks(self, kind: AttentionKind) -> list[Tensor]:
-        """Of each span what its rows see: as a bias of 0 and -inf [w, 1, length], or as bool where scores are bent."""
+    def _mask(self, kind: AttentionKind) -> Tensor:
+        """What the rows see [W, 1, longest]: as a bias of 0 and -inf, or as bool where scores are bent."""
         key = kind.reach, kind.softmax
         if key not in self._seen:
-            seen = kind.reach.seen(self.positions, max(span.length for span in self.spans))
+            seen = kind.reach.seen(self.positions, self.longest)
             mask = torch.where(seen, 0.0, -torch.inf) if kind.softmax else seen
-            self._seen[key] = [mask[start:stop, None, :length] for start, stop, length in self.spans]
+            self._seen[key] = mask[:, None]
         return self._seen[key]
 
 
@@ -309,12 +270,12 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _decode(
-    query: Tensor, keys: Tensor, values: Tensor, span: Span, mask: Tensor, scale: float, kind: AttentionKind
+    query: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor, scale: float, kind: AttentionKind
 ) -> Tensor:
-    """One query [w, H, D] a slot of the span over its first `length` keys and values, [w, H, D]."""
+    """One query [w, H, D] a slot over the first `length` keys and values of slots 0..w-1, [w, H, D]."""
     w, h, d = query.shape
     kv, capacity = keys.shape[1:3]
-    part, length = slice(span.start * kv, span.stop * kv), span.length
+    part = slice(w * kv)
     k = keys.view(-1, capacity, d)[part, :length]
     v = values.view(-1, capacity, values.shape[-1])[part, :length]
     grouped = query.reshape(w * kv, h // kv, d)

@@ -19,14 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.engines.requests import RunningSequence, SlotEntry
-from strop.engines.torch.kv import BLOCK, KeptKeys, PrefillJob, SlotCache, keys_read, spans
+from strop.engines.torch.kv import KeptKeys, PrefillJob, SlotCache
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
 LEAST_ROWS = 16
 # Rows that compiled products take together, where a row never depends on the others.
 ROWS_APART = 8
-# What copying a key and its value costs, in keys and values that attention reads.
-_COPY = 4
 
 
 class Slots:
@@ -157,7 +155,6 @@ class Scheduler:
         self.epoch = 0
         self._may_shrink = shrink
         self._unit = unit
-        self._read_in_vain = 0
 
     def enqueue(self, entry: SlotEntry) -> None:
         """Let an entry wait: last; or, where it continues a trajectory, before all that have not begun, so that few
@@ -252,29 +249,6 @@ class Scheduler:
         for slot in low:
             self.kept.vacate(slot)
         self._move(high, low)
-
-    def sort(self) -> None:
-        """Move the longest sequences to the front once the keys that rows have read in vain since the last time would
-        have paid for it.
-
-        Called before sequences are admitted, whose prompts are yet to be written into their slots.
-        """
-        width = self.width()
-        if not width:
-            self._read_in_vain = 0  # what happens to a batch must not depend on those before: a resumed run has none
-        if not width or not self.cache.by_length:
-            return
-        lengths = self.slots.lengths(width)
-        best = keys_read(spans(np.sort(lengths)[::-1]))
-        self._read_in_vain += keys_read(spans(lengths)) - best
-        if self._read_in_vain < best:  # no move of many sequences is as cheap as that
-            return
-        running = np.flatnonzero(self.slots.active)
-        wanted = running[np.argsort(-(lengths[running] // BLOCK), kind="stable")]
-        moving = wanted != running
-        if self._read_in_vain >= _COPY * int(lengths[wanted[moving]].sum()):
-            self._move(wanted[moving].tolist(), running[moving].tolist())
-            self._read_in_vain = 0
 
     def _move(self, source: Sequence_[int], target: Sequence_[int]) -> None:
         if source:

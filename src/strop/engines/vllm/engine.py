@@ -287,7 +287,7 @@ class VllmSample(RunningSequence):
             self.logprobs.append(logprob)
             ending = self.chain.ending(self.token_ids)
             if ending is not None:
-                self.reason = self.reason or self.chain.follow(self.token_ids, ending)
+                self.reason = self.reason or self.chain.follow(len(self.token_ids), ending)
                 self.wanted = self.reason is None and not self.chain.phase.inject
         return not self.wanted and chunk.reason is None
 

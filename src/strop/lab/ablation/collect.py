@@ -87,7 +87,6 @@ def spikes(values: Sequence[float], factor: float = 3.0) -> int:
 
 Rows = Sequence[Mapping[str, float | None]]
 BOOTSTRAP = 200
-RECORD = (PASS_RATE, "pass_rate", "tokens/generated")  # held out, trained on, and sampled: equal where completions are
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,6 @@ class RunResult:
         grad_spikes: steps whose gradient norm exceeds 3 times the median of the run's.
         device_seconds: of generators and trainers, without evaluation; `wall_seconds` of all steps with it,
             that before training too.
-        record: by name and step, the metrics of `RECORD`.
         curve: over the x-axis asked for; None before the second evaluation. `fit` is that of it.
     """
 
@@ -118,7 +116,6 @@ class RunResult:
     grad_spikes: float | None
     device_seconds: float | None
     wall_seconds: float | None
-    record: Mapping[str, Mapping[int, float]]
     curve: Curve | None
     fit: Fit | None
 
@@ -134,7 +131,6 @@ class VariantResult:
     Attributes:
         pairs: final pass rate, variant minus base, of each seed of which both are finished; empty for the base.
         difference: their mean with its interval; None for the base, and before there is a pair.
-        repeats_base: its runs are the base's over again, so that there is nothing to compare.
         comparison: of the fits of both, where both have some; it decides the verdict, the difference where it is None.
         refits: the fits again with A fixed to the average over all runs of the ablation, so that B and C_mid compare
             between variants (ScaleRL, Figure 5); empty where fewer than two variants have fits.
@@ -145,7 +141,6 @@ class VariantResult:
     runs: tuple[RunResult, ...]
     pairs: tuple[float, ...]
     difference: Paired | None
-    repeats_base: bool
     comparison: CurveComparison | None
     refits: tuple[Refit, ...]
     margin: float
@@ -259,9 +254,8 @@ def collect(
         pairs = () if is_base else _pairs(runs, base)
         difference = paired(pairs, level)
         refits = tuple(each for each in joint if each.fit in _fits(runs))
-        again = not is_base and _repeats(runs, base)
         variants.append(
-            VariantResult(entry.name, entry.changes, runs, pairs, difference, again, against, refits, margin)
+            VariantResult(entry.name, entry.changes, runs, pairs, difference, against, refits, margin)
         )
     return Ablation(folder, manifest, tuple(variants), x, level, margin)
 
@@ -289,19 +283,6 @@ def _pairs(runs: Sequence[RunResult], base: Sequence[RunResult]) -> tuple[float,
     return tuple(found)
 
 
-def _repeats(runs: Sequence[RunResult], base: Sequence[RunResult]) -> bool:
-    """Whether the records are the base's in every seed of which both are finished, and say something.
-
-    The first step samples from the same model whatever a variant changes, and pass rates that stay at 0 are alike by
-    themselves: there must be two later steps or more, and rates that move.
-    """
-    records = {run.seed: run.record for run in base if run.entry.state == "finished"}
-    shared = [(run.record, records[run.seed]) for run in runs if run.entry.state == "finished" and run.seed in records]
-    rates = [record[name] for record, _ in shared for name in (PASS_RATE, "pass_rate")]
-    later = sum(step > 1 for series in rates for step in series)
-    return later > 1 and any(len(set(series.values())) > 1 for series in rates) and all(a == b for a, b in shared)
-
-
 def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, settings: FitSettings) -> RunResult:
     path = manifest.path(folder, run)
     rows: Rows = read_metrics(path / "metrics.jsonl")
@@ -324,7 +305,6 @@ def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, setti
         grad_spikes=float(spikes(norms)) if norms else None,
         device_seconds=max(_values(rows, "compute/device_seconds"), default=None),
         wall_seconds=_wall_seconds(rows) if rows else None,
-        record={name: by_step(rows, name) for name in RECORD},
         curve=curve,
         fit=None if curve is None else fit(curve, settings),
     )

@@ -1,22 +1,20 @@
-"""The scheduler of an ablation: so many runs side by side, seed by seed, going on where an earlier process stopped."""
+"""The scheduler of an ablation: runs in parallel, seed by seed, continued where an earlier process stopped."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from strop.base.interrupt import on_interrupt
+from strop.base.metrics import read_metrics
 from strop.base.text import counted, duration, percent
-from strop.base.types import StropError
+from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
-from strop.lab.ablation.runners import Ended, LocalRunner, RunJob, Runner, Running
+from strop.lab.ablation.run_process import Ended, RunJob, RunProcess, environment
 
-LOSSES = 3  # of what a run is made on, after which it is not begun again
 INTERVAL = 0.2  # seconds between two looks at the runs
 KILL_AFTER = 600.0  # seconds within which a run that was asked to stop must have saved its step
 
@@ -33,23 +31,20 @@ def execute(
     view: View,
     jobs: int = 1,
     imports: Sequence[str] = (),
-    runner: Runner | None = None,
 ) -> Manifest:
     """Make every run that is not finished; runs that fail are marked, and the others go on.
 
-    Run folders that exist are resumed from their newest checkpoints. A run whose machine is lost goes on on another.
+    Run folders that exist are resumed from their newest checkpoints.
 
     Args:
         folder: of the ablation; further seeds and variants may be added to what it holds.
         wanted: what to run (`manifest.plan`).
-        jobs: how many runs side by side.
+        jobs: how many runs are made in parallel; they share the cores and GPUs of this machine.
         imports: the user's modules with pieces.
-        runner: what makes them; None: this machine, the cores and GPUs shared out. The caller closes it.
 
     Raises:
         InputError: the folder holds another ablation, or another process works on it.
-        StropError: the runner has no room for any run.
-        Stopped: Ctrl-C or SIGTERM.
+        AblationStopped: Ctrl-C or SIGTERM.
     """
     manifest = merged(folder, wanted)
     with held(folder):
@@ -57,7 +52,7 @@ def execute(
         write_manifest(folder, manifest)
         waiting = [run for run in manifest.runs if not is_finished(manifest.path(folder, run))]
         _make_bases(manifest, waiting, view)
-        scheduler = _Scheduler(folder, manifest, waiting, view, jobs, imports, runner or LocalRunner(jobs))
+        scheduler = _Scheduler(folder, manifest, waiting, view, jobs, imports)
         try:
             with on_interrupt(scheduler.stop):
                 scheduler.work()
@@ -84,45 +79,36 @@ def _make_bases(manifest: Manifest, waiting: Sequence[RunEntry], view: View) -> 
 
 
 class AblationProgress:
-    """How far a run is, read from its metrics.jsonl as that grows."""
+    """How far a run is, read from its metrics.jsonl while that grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._size = 0
         self.step = 0
         self.pass_rate: float | None = None
 
     def look(self) -> bool:
-        """Read what is new; whether a step was done since."""
-        before = self.step
-        try:
-            with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    self._offset = self.step = 0  # a resumed run has cut off what came after its checkpoint
-                file.seek(self._offset)
-                text = file.read()
-        except FileNotFoundError:
+        """Read the file where its size has changed; return whether the step has changed since."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size == self._size:
             return False
-        whole = text[: text.rfind(b"\n") + 1]
+        before, self._size = self.step, size
         try:
-            rows = [json.loads(line) for line in whole.splitlines()]
-        except ValueError:
-            # Cut off and written beyond where we had read, so that we begin in the middle of a line: read all again.
-            self._offset = self.step = 0
-            return False
-        self._offset += len(whole)
-        for row in rows:
-            self.step = max(self.step, int(row["step"]))  # an asynchronous evaluation comes late
-            self.pass_rate = row.get("evaluation/pass_rate", self.pass_rate)
+            rows = read_metrics(self._path)
+        except InputError:
+            return False  # a resumed run is cutting off what came after its checkpoint
+        rates = [row["evaluation/pass_rate"] for row in rows if row.get("evaluation/pass_rate") is not None]
+        self.step = int(rows[-1]["step"] or 0) if rows else 0
+        self.pass_rate = rates[-1] if rates else None
         return self.step != before
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A run under way."""
+    """A run in progress."""
 
     run: RunEntry
-    running: Running
+    process: RunProcess
     progress: AblationProgress
     begun: float
 
@@ -131,19 +117,16 @@ class _Scheduler:
     """Starts runs while there are free slots, polls them, and keeps the manifest."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, waiting: list[RunEntry], view: View, jobs: int, imports: Sequence[str],
-        runner: Runner,
-    ) -> None:  # fmt: skip
+        self, folder: Path, manifest: Manifest, waiting: list[RunEntry], view: View, jobs: int, imports: Sequence[str]
+    ) -> None:
         self.folder = folder
         self.manifest = manifest
         self.waiting = waiting
         self.view = view
         self.jobs = jobs
         self.imports = imports
-        self.runner = runner
         self.stopping = False
         self._slots: dict[int, _Work] = {}
-        self._losses: dict[RunEntry, int] = {}
         self._total = {run: manifest.config(run).steps for run in waiting}
         self._done: dict[RunEntry, int] = {}
         for run in manifest.runs:
@@ -153,14 +136,14 @@ class _Scheduler:
     def work(self) -> None:
         """Until every run has ended, or all that were under way have stopped."""
         whole = counted(len(self.manifest.runs), "runs")
-        self.view.note(f"{whole}, {len(self._total)} of them to make, {self.jobs} side by side")
+        self.view.note(f"{whole}, {len(self._total)} of them to make, {self.jobs} in parallel")
         self.view.stage("steps of all runs", sum(self._total.values()))
         asked: float | None = None
         while self._slots or (self.waiting and not self.stopping):
             if self.stopping:
                 asked = asked or time.monotonic()
                 for work in self._slots.values():
-                    work.running.stop()
+                    work.process.stop()
                 if time.monotonic() - asked > KILL_AFTER:
                     return
             else:
@@ -176,7 +159,7 @@ class _Scheduler:
     def close(self) -> None:
         """End what is still under way."""
         for work in self._slots.values():
-            work.running.close()
+            work.process.close()
             self.manifest = self.manifest.marked(work.run, "stopped" if work.progress.step else "waiting")
         self._slots.clear()
         write_manifest(self.folder, self.manifest)
@@ -188,8 +171,8 @@ class _Scheduler:
             path, log = self.manifest.path(self.folder, run), self.manifest.log(self.folder, run)
             progress = AblationProgress(path / "metrics.jsonl")
             progress.look()
-            job = RunJob(run.label, path, self.manifest.config(run).model_dump(mode="json"), log, self.imports)
-            self._slots[slot] = _Work(run, self.runner.start(job, slot), progress, time.monotonic())
+            job = RunJob(path, self.manifest.config(run).model_dump(mode="json"), log, self.imports)
+            self._slots[slot] = _Work(run, RunProcess(job, environment(slot, self.jobs)), progress, time.monotonic())
             self._done[run] = progress.step
             self.manifest = self.manifest.marked(run, "running")
             write_manifest(self.folder, self.manifest)
@@ -197,42 +180,27 @@ class _Scheduler:
 
     def _poll(self) -> None:
         for slot, work in list(self._slots.items()):
-            ended = work.running.poll()
+            ended = work.process.poll()
             if work.progress.look():
                 self._done[work.run] = work.progress.step
                 self.view.advance(sum(self._done.values()), {})
                 self.view.aside(work.run.label, work.progress.step, self._total[work.run])
             if ended is not None:
                 del self._slots[slot]
-                work.running.close()
-                self._end(work, self._checked(work.run, ended))
+                work.process.close()
+                self._end(work, ended)
                 write_manifest(self.folder, self.manifest)
-
-    def _checked(self, run: RunEntry, ended: Ended) -> Ended:
-        """The end as it counts: no run is finished without its summary, and one lost too often has failed."""
-        if ended.outcome == "finished" and not is_finished(self.manifest.path(self.folder, run)):
-            return Ended("failed", f"ended without a summary; see {self.manifest.log(self.folder, run)}")
-        if ended.outcome != "lost":
-            return ended
-        if self.stopping:
-            return ended._replace(outcome="stopped")
-        count = self._losses[run] = self._losses.get(run, 0) + 1
-        return Ended("failed", f"lost {count} times, at last: {ended.error}") if count > LOSSES else ended
 
     def _end(self, work: _Work, ended: Ended) -> None:
         run, progress = work.run, work.progress
+        if ended.outcome == "finished" and not is_finished(self.manifest.path(self.folder, run)):
+            ended = Ended("failed", f"ended without a summary; see {self.manifest.log(self.folder, run)}")
+        self.manifest = self.manifest.marked(run, ended.outcome, ended.error if ended.outcome == "failed" else None)
         if ended.outcome == "finished":
-            self.manifest = self.manifest.marked(run, "finished")
-            said = "" if progress.pass_rate is None else f", held-out pass rate {percent(progress.pass_rate)}"
-            self.view.note(f"{run.label}: finished in {duration(time.monotonic() - work.begun)}{said}")
+            rate = "" if progress.pass_rate is None else f", held-out pass rate {percent(progress.pass_rate)}"
+            self.view.note(f"{run.label}: finished in {duration(time.monotonic() - work.begun)}{rate}")
         elif ended.outcome == "failed":
-            self.manifest = self.manifest.marked(run, "failed", ended.error)
             self.view.note(f"{run.label}: failed, {ended.error}")
-            self._done[run] = self._total[run]  # nothing of it is left to do
+            self._done[run] = self._total[run]  # none of its steps is left to do
         else:
-            self.manifest = self.manifest.marked(run, "stopped")
-            if ended.outcome == "lost":
-                self.waiting.insert(0, run)
-                self.view.note(f"{run.label}: lost, {ended.error}; it goes on elsewhere")
-            else:
-                self.view.note(f"{run.label}: stopped after step {progress.step}")
+            self.view.note(f"{run.label}: stopped after step {progress.step}")

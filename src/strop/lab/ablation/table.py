@@ -1,10 +1,7 @@
-"""The one table of an ablation: as cells for a terminal, as Markdown, as CSV of plain numbers, as JSON."""
+"""The one table of an ablation: as cells for a terminal, as Markdown, as JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -133,7 +130,6 @@ def notes(found: Ablation) -> list[str]:
     """Notes below the table: failures, refused fits, verdicts in words, what was left out."""
     lines = [f"{run.label} failed: {run.error}" for run in found.failures]
     for variant in found.variants:
-        lines += [_repeated(variant)] if variant.repeats_base else []
         lines += [f"{variant.name}: {reason}" for reason in _refusals(variant)]
         if variant.comparison is not None:
             lines.append(f"{variant.name} against base by their fits: {variant.comparison}")
@@ -142,13 +138,6 @@ def notes(found: Ablation) -> list[str]:
     if len(found.manifest.seeds) == 1:
         lines.append("one seed says nothing about seeds: no intervals over them; add some with --seeds 0,1,2")
     return lines
-
-
-def _repeated(variant: VariantResult) -> str:
-    said = f"{variant.name}: its runs repeat the base's, completion by completion: what it changes did nothing here"
-    if all(key.startswith("algorithm.loss") for key in variant.changes):
-        said += "; losses of the ratio differ once it leaves 1: more than one update a step, or a lag"
-    return said
 
 
 def _refusals(variant: VariantResult) -> list[str]:
@@ -191,16 +180,6 @@ def as_markdown(found: Ablation, figure: str | None, linearised: str | None = No
 
 
 # ---------------------------------------------------------------------- for machines
-
-
-def as_csv(found: Ablation) -> str:
-    """A line for each variant, plain numbers, an empty cell where there is none."""
-    flat = [_flat(_variant_json(variant)) for variant in found.variants]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
 
 
 def as_json(found: Ablation) -> dict[str, Any]:
@@ -271,15 +250,3 @@ def _run_json(found: Ablation, run: RunResult) -> dict[str, Any]:
         "C_mid": None if sigmoid is None else sigmoid.C_mid,
         "refused": None if run.fit is None else run.fit.refused,
     }
-
-
-def _flat(value: dict[str, Any]) -> dict[str, Any]:
-    """`{"A": {"mean": 1}}` as `{"A": 1}`, other parts with their names behind; None as an empty cell."""
-    found: dict[str, Any] = {}
-    for key, entry in value.items():
-        if isinstance(entry, dict):
-            found |= {key if part == "mean" else f"{key}_{part}": inner for part, inner in entry.items()}
-        else:
-            found[key] = entry
-    return {key: "" if entry is None or (isinstance(entry, float) and not math.isfinite(entry)) else entry
-            for key, entry in found.items()}  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 
 from strop import recipes
 from strop.base.types import InputError
-from strop.config.parse import edit, parse, validated
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 
@@ -227,14 +227,9 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 def _declared(target: str, base: RunConfig, sets: Sequence[str], small: bool) -> list[Variant]:
-    """The variants `FILE.loo_NAME` that a recipe, or a Python file with functions `loo_NAME`, declares."""
-    path = Path(target)
-    found: list[tuple[str, RunConfig]] = []
-    if path.suffix == ".py":
-        found = [(name, _finished(config, sets, small)) for name, config in _of_file(path)]
-    elif path.suffix not in (".toml", ".json"):
-        names = [info.name for info in recipes.catalogue() if _left_out(target, info.name) is not None]
-        found = [(_left_out(target, name) or name, resolve(name, list(sets), small)) for name in names]
+    """The variants `FILE.loo_NAME` that a recipe declares."""
+    names = [info.name for info in recipes.catalogue() if _left_out(target, info.name) is not None]
+    found = [(_left_out(target, name) or name, resolve(name, list(sets), small)) for name in names]
     if not found:
         raise InputError(
             f"{target} declares no leave-one-out variants ({short_name(target)}.{LEAVE_ONE_OUT}NAME); name a recipe "
@@ -253,26 +248,6 @@ def _left_out(target: str, name: str) -> str | None:
     """`plan` of `scalerl.loo_plan`; None for what is no such variant of `target`."""
     own = name.removeprefix(f"{target}.").replace("-", "_")
     return own.removeprefix(LEAVE_ONE_OUT) if name != own and own.startswith(LEAVE_ONE_OUT) else None
-
-
-def _of_file(path: Path) -> list[tuple[str, RunConfig]]:
-    from strop.base.imports import load_module
-
-    found = []
-    for name, made in sorted(load_module(path).__dict__.items()):
-        if name.startswith(LEAVE_ONE_OUT) and callable(made):
-            config = made()
-            if not isinstance(config, RunConfig):
-                raise InputError(f"{path}: {name}() must return a strop.config.schema.RunConfig")
-            found.append((name.removeprefix(LEAVE_ONE_OUT), config))
-    return found
-
-
-def _finished(config: RunConfig, sets: Sequence[str], small: bool) -> RunConfig:
-    from strop.config.tiny import tiny
-
-    config = tiny(config) if small else config
-    return edit(config, list(sets)) if sets else validated(config)
 
 
 def _reverted(base: RunConfig, baseline: RunConfig, name: str) -> Iterator[tuple[Variant | str, str | None]]:

@@ -1,4 +1,4 @@
-"""Prediction of a run's time: a simulation by discrete events, its bound, and costs measured from a run folder.
+"""Prediction of a run's time: a simulation by discrete events, and a bound of what any schedule can reach.
 
     costs = Costs(decode_step=0.01, decode_sequence=1e-3, train_token=6e-5, trainer_ranks …)
     found = simulate(Setup(prompts_per_step=48, samples_per_prompt=16, max_lag=8, generators=64), costs, LogNormal(…))
@@ -9,14 +9,13 @@ The lag gate in it is the loop's own (`orchestration.lag_gate`), so that what is
 
 from strop.lab.planning.bound import Bound, pipeline_bound, settled_bound
 from strop.lab.planning.costs import Costs, Setup
-from strop.lab.planning.lengths import ConstantLength, Empirical, Lengths, LogNormal, Straggling
+from strop.lab.planning.lengths import ConstantLength, Lengths, LogNormal, Straggling
 from strop.lab.planning.simulate import Simulation, simulate
 
 __all__ = [
     "Bound",
     "ConstantLength",
     "Costs",
-    "Empirical",
     "Lengths",
     "LogNormal",
     "Setup",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,3 +113,26 @@ def _combine(setup: Setup, trainer: float, generation: float, longest: float, sp
     else:
         limit = "generation" if generation >= trainer else "trainer"
     return Bound(seconds, trainer, generation, longest, limit)
+
+
+def plan_values(plan: Simulation, costs: Costs) -> dict[str, Any]:
+    """A simulation with its bound, as plain values."""
+    bound = settled_bound(plan, costs)
+    updates = plan.setup.updates_per_step * plan.setup.passes_per_batch
+    return {
+        "name": plan.setup.name,
+        "setup": asdict(plan.setup),
+        "seconds_per_update": plan.update_seconds,
+        "bound_seconds_per_update": bound.seconds / updates,
+        "bound_by": bound.limit,
+        "step_seconds": {
+            "mean": plan.mean, "p50": plan.quantile(0.5), "p95": plan.quantile(0.95), "total": plan.total,
+        },
+        "trainer_idle": plan.trainer_idle,
+        "generators_idle": plan.generators_idle,
+        "running_sequences": plan.running,
+        "tokens_per_second": plan.tokens_per_second,
+        "mean_lag": plan.mean_lag,
+        "updates_behind": plan.updates_behind,
+        "max_lag": plan.max_lag,
+    }  # fmt: skip

@@ -106,7 +106,6 @@ class Setup:
         generators: engines that generate.
         trainers: ranks that train together.
         slots: sequences that run at once in each generator.
-        devices_per_generator: devices (GPUs) of one engine.
         colocated: generators and trainer take turns on the same devices, as in one process.
         window: `adaptive` lets generators run ahead as far as keeps the trainer from waiting; `full`, as far as the lag
             allows. Where generators and trainer take turns it is always full.
@@ -125,7 +124,6 @@ class Setup:
     generators: int = 1
     trainers: int = 1
     slots: int = 1 << 20
-    devices_per_generator: int = 1
     colocated: bool = False
     window: WindowMode = "adaptive"
     assign: Literal["group", "sample"] = "group"
@@ -137,19 +135,12 @@ class Setup:
             "prompts_per_step": self.prompts_per_step, "samples_per_prompt": self.samples_per_prompt,
             "updates_per_step": self.updates_per_step, "passes_per_batch": self.passes_per_batch,
             "generators": self.generators, "trainers": self.trainers, "slots": self.slots,
-            "devices_per_generator": self.devices_per_generator,
         }  # fmt: skip
         for name, value in least.items():
             if value < 1:
                 raise InputError(f"{name}={value}: at least 1")
         if self.max_lag < 0 or not 0 <= self.drop < 1:
             raise InputError(f"max_lag={self.max_lag}, drop={self.drop}: not below 0, and drop below 1")
-
-    @property
-    def devices(self) -> int:
-        """Devices in all."""
-        generating = self.generators * self.devices_per_generator
-        return max(generating, self.trainers) if self.colocated else generating + self.trainers
 
     @property
     def at_once(self) -> int:
@@ -177,6 +168,21 @@ class Setup:
         """The same work as PPO-off-policy-k: phases of k updates on a batch k times as large."""
         prompts = self.prompts_per_step * k
         return replace(self, max_lag=0, prompts_per_step=prompts, updates_per_step=self.updates_per_step * k)
+
+    def schedules(self, lags: Sequence[int]) -> list[Setup]:
+        """For each k PipelineRL-k (k = 0: synchronous), and for k ≥ 2 also PPO-off-policy-k."""
+        return [each for k in lags for each in (self.pipeline(k), *((self.alternating(k),) if k >= 2 else ()))]
+
+
+def parse_lags(text: str) -> list[int]:
+    """`0,1,4,8` as numbers.
+
+    Raises:
+        InputError: it is not written so.
+    """
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise InputError(f"--compare {text}: write lags with commas between, such as 0,1,4,8")
+    return [int(part) for part in text.split(",")]
 
 
 def setup_of(config: RunConfig) -> Setup:
@@ -212,7 +218,7 @@ SCALERL = Setup(prompts_per_step=48, samples_per_prompt=16, generators=64, train
 
 
 # What is planned with where nothing was measured or given: of a 7B model, an H800 an engine.
-DEFAULTS_ARE = "calibrated on what Skywork-OR1 publishes of a 7B model on H800s (docs/plan.md); measure with --from RUN"
+DEFAULTS_ARE = "calibrated on what Skywork-OR1 publishes of a 7B model on H800s (docs/plan.md)"
 
 
 def default_lengths(limit: int) -> LogNormal:

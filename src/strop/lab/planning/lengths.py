@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -76,32 +76,6 @@ class Straggling:
         lengths = self.of.draw(rng, samples)
         slow = rng.random(samples) < self.share
         return np.where(slow, np.rint(lengths * self.factor), lengths).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Empirical:
-    """Lengths that were seen, group by group; a group is drawn whole, so that what its samples share stays shared.
-
-    With another number of samples than the group had, its lengths are drawn with replacement. `limit` cuts them, for a
-    smaller budget than the one they were seen under; what a larger one would have let grow cannot be known.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.groups or min((min(group, default=0) for group in self.groups), default=0) < 1:
-            raise InputError("lengths: there is no group, or one without completions")
-
-    def draw(self, rng: np.random.Generator, samples: int) -> IntLengths:
-        """int [G]."""
-        group = np.array(self.groups[int(rng.integers(len(self.groups)))], np.int64)
-        found = group if len(group) == samples else group[rng.integers(len(group), size=samples)]
-        return found if self.limit is None else np.minimum(found, self.limit)
-
-    def cut(self, limit: int) -> Empirical:
-        """The same under a budget of `limit` tokens."""
-        return replace(self, limit=limit)
 
 
 def parse_lengths(text: str, limit: int) -> Lengths:

@@ -175,11 +175,11 @@ def _nothing(variant: VariantResult) -> str:
     return "failed" if all(run.entry.state == "failed" for run in variant.runs) else "not finished"
 
 
-MARKDOWN, CSV, JSON, FIGURE = "table.md", "table.csv", "results.json", "figure.png"
+MARKDOWN, JSON, FIGURE = "table.md", "results.json", "figure.png"
 
 
 def write_report(found: Ablation) -> list[Path]:
-    """Write table.md, table.csv, results.json, figure.png and figure.svg once something was evaluated, and the
+    """Write table.md, results.json, figure.png and figure.svg once something was evaluated, and the
     linearised figure next to it once fits of two variants can be compared.
 
     Returns:
@@ -188,8 +188,6 @@ def write_report(found: Ablation) -> list[Path]:
     folder = found.folder
     written: list[Path] = []
     if any(run.curve is not None for variant in found.variants for run in variant.runs):
-          # matplotlib takes its time to load
-
         written += plot_ablation(found, folder / FIGURE)
     linearised = None
     if found.asymptote is not None:
@@ -200,7 +198,6 @@ def write_report(found: Ablation) -> list[Path]:
         linearised = target.name
     texts = {
         MARKDOWN: table.as_markdown(found, FIGURE if written else None, linearised),
-        CSV: table.as_csv(found),
         JSON: json.dumps(table.as_json(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
     }
     for name, text in texts.items():

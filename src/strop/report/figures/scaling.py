@@ -259,7 +259,7 @@ def plot_plans(plans: Sequence[Simulation], bounds: Sequence[float], target: Pat
 
 
 def label(plan: Simulation) -> str:
-    """`PipelineRL-8, 60 + 20`: generators and trainers; `(shared)` where they take turns on the same devices."""
+    """`PipelineRL-8, 60 + 20`: generators and trainers; `shared` where they take turns on the same devices."""
     setup = plan.setup
-    split = f"{setup.devices} (shared)" if setup.colocated else f"{setup.generators} + {setup.trainers}"
+    split = "shared" if setup.colocated else f"{setup.generators} + {setup.trainers}"
     return f"{setup.name}, {split}"

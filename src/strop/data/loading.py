@@ -1,0 +1,366 @@
+"""Loads a run's problems: reads and renders them, holds some out, and adds the pass rates of earlier runs.
+
+    data = load_data(settings, tokenizer)
+    data.train[3].prompt_ids, data.held_out, data.report()
+
+    record = ProblemRecord.of(data)             # kept in the run folder as problems.json
+    record.held_out_of(problems)                # later: the same held-out problems, found by their questions
+    record.trained_on(problems)                 # how many of these the run was trained on
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strop.base.seeds import permutation
+from strop.base.types import InputError, Problem
+from strop.data.dataset import Data, Dataset, make_example
+from strop.data.history import EARLIER, PASS_RATES, ProblemFilter, ProblemRate, Visit, rate_of
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import question_digest, question_key
+from strop.data.templates import Instruction, PromptTemplate, Tokenizer
+
+Instruct = Callable[[Problem], Instruction | None]
+Seen = Callable[[Problem], bool]
+
+
+def no_instruction(problem: Problem) -> Instruction | None:
+    """For verifiers that read any form of an answer."""
+    return None
+
+
+def never_seen(problem: Problem) -> bool:
+    """Of a model that was trained on nothing known."""
+    return False
+
+
+def load_data(
+    settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction, seen: Seen = never_seen
+) -> Data:
+    """Read, render, filter by length and split, as `settings` say.
+
+    Args:
+        instruct: the verifier's `instruction`.
+        seen: whether the model was trained on a problem before; such a one is not held out.
+
+    Raises:
+        InputError: a source cannot be read, nothing is left to train on or to hold out, or the held-out count is too
+            large.
+    """
+    problems = settings.source.load(settings.limit)
+    loaded = build_dataset(
+        settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens, instruct
+    )
+    held_out, spoilt = _held_out(loaded, settings, tokenizer, instruct, seen)
+    if held_out is None:
+        return _with_history(Data(loaded, None, removed=0), settings)
+    forbidden = {question_key(example.problem) for example in held_out}
+    rest = [index for index, example in enumerate(loaded) if question_key(example.problem) not in forbidden]
+    if not rest:
+        raise InputError(f"{loaded.name}: all {len(loaded)} problems are held out, none is left to train on")
+    train = loaded.subset(rest)
+    assert_disjoint(held_out.problems, train.problems)
+    taken = len(held_out) if _splits_source(settings.held_out) else 0
+    removed = len(loaded) - len(train) - taken
+    return _with_history(Data(train, held_out, removed, spoilt=spoilt), settings)
+
+
+def _with_history(data: Data, settings: DataSettings) -> Data:
+    """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
+    if not settings.history:
+        return data
+    visits = recalled(settings.history, data.train.problems)
+    if settings.select is None:
+        return replace(data, train=replace(data.train, visits=visits))
+    # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.
+    before = {index: [visit._replace(stage=EARLIER) for visit in found] for index, found in visits.items()}
+    kept = [i for i in range(len(data.train)) if settings.select(before.get(i, ()), EARLIER + 1)]
+    if not kept:
+        raise InputError(
+            f"data.select={settings.select.piece_name()} keeps none of {len(data.train)} training problems; loosen it"
+        )
+    visits = {place: visits[index] for place, index in enumerate(kept) if index in visits}
+    train = replace(data.train.subset(kept), visits=visits)
+    return replace(data, train=train, deselected=len(data.train) - len(kept))
+
+
+def build_dataset(
+    name: str,
+    problems: Sequence[Problem],
+    template: PromptTemplate,
+    tokenizer: Tokenizer,
+    max_prompt_tokens: int,
+    instruct: Instruct = no_instruction,
+) -> Dataset:
+    """Render every problem; those whose prompt exceeds `max_prompt_tokens` are left out and counted.
+
+    Raises:
+        InputError: none is left.
+    """
+    examples = [make_example(problem, template, tokenizer, instruct(problem)) for problem in problems]
+    fitting = tuple(example for example in examples if len(example.prompt_ids) <= max_prompt_tokens)
+    if not fitting:
+        shortest = min((len(example.prompt_ids) for example in examples), default=0)
+        raise InputError(
+            f"{name}: no prompt of {len(examples)} fits in data.max_prompt_tokens={max_prompt_tokens}; "
+            f"the shortest has {shortest} tokens"
+        )
+    return Dataset(name, fitting, len(examples) - len(fitting), max_prompt_tokens)
+
+
+def _held_out(
+    loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct, seen: Seen
+) -> tuple[Dataset | None, int]:
+    """The problems that are held out, and how many of their source were seen before."""
+    held_out = settings.held_out
+    if held_out is None:
+        return None, 0
+    if held_out.source is None:
+        assert held_out.count is not None  # HeldOutSettings refuses to be without both
+        return split_by_question(loaded, held_out.count, held_out.seed, seen), 0
+    every = held_out.source.load(held_out.count)
+    problems = [problem for problem in every if not seen(problem)]
+    label = held_out.source.label
+    if not problems:
+        raise InputError(f"data.held_out.source: the model was trained on all {len(every)} problems of {label} before")
+    room = settings.max_prompt_tokens
+    chosen = build_dataset(label, problems, settings.template, tokenizer, room, instruct)
+    return chosen, len(every) - len(problems)
+
+
+def _splits_source(settings: HeldOutSettings | None) -> bool:
+    return settings is not None and settings.source is None
+
+
+def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = never_seen) -> Dataset:
+    """`count` examples with different questions that were not `seen`, drawn by `seed`, in the order of the data set.
+
+    Raises:
+        InputError: fewer than `count` + 1 different questions, or fewer than `count` that were not seen.
+    """
+    first_of: dict[str, int] = {}
+    for index, example in enumerate(dataset):
+        first_of.setdefault(question_key(example.problem), index)
+    if count >= len(first_of):
+        questions = "a single question" if len(first_of) == 1 else f"{len(first_of)} different questions"
+        raise InputError(
+            f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {questions}"
+            f"{_short_enough(dataset)}; lower it, or hold out none with data.held_out=none"
+        )
+    firsts = [index for index in first_of.values() if not seen(dataset[index].problem)]
+    if count > len(firsts):
+        left = f"all but {len(firsts)}" if firsts else "every one"
+        lower = "lower it, " if firsts else ""
+        raise InputError(
+            f"data.held_out.count={count}: the model was trained on {left} of the {len(first_of)} questions of "
+            f"{dataset.name} before; {lower}name other problems with data.held_out.source, or hold out none with "
+            "data.held_out=none"
+        )
+    order = permutation(seed, len(firsts))
+    return replace(dataset.subset(sorted(firsts[place] for place in order[:count])), over_budget=0)
+
+
+def _short_enough(dataset: Dataset) -> str:
+    """Words after a number of problems, where others were left out because their prompts are too long."""
+    if not dataset.over_budget:
+        return ""
+    limit = f"data.max_prompt_tokens={dataset.max_prompt_tokens}"
+    return f" of at most {limit} tokens, and {dataset.over_budget} longer ones"
+
+
+def assert_disjoint(held_out: Sequence[Problem], *others: Sequence[Problem]) -> None:
+    """Refuse held-out problems whose question, white space aside, is also in one of `others` (RL or SFT problems).
+
+    Raises:
+        InputError: names the first such problem.
+    """
+    asked = {question_key(problem): problem.id for others_of_kind in others for problem in others_of_kind}
+    shared = [problem for problem in held_out if question_key(problem) in asked]
+    if shared:
+        other = asked[question_key(shared[0])]
+        raise InputError(
+            f"{len(shared)} held-out problems are also trained on, such as {shared[0].id!r} (the question of {other!r})"
+        )
+
+
+QuestionKey = tuple[str, str]  # a problem's id, which another problem may have where seeds differ, and its digest
+
+
+def read_pass_rates(path: Path) -> dict[QuestionKey, list[Visit]]:
+    """The visits of every problem, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
+
+    Raises:
+        InputError: no such file, or a line that is not of this form.
+    """
+    file = _file(path)
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
+    found: dict[QuestionKey, list[Visit]] = {}
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        try:
+            row = json.loads(line)
+            visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"], str(v["run"])) for v in row["visits"]]
+            found[row["id"], row["question"]] = visits
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
+    return found
+
+
+def merge_visits(files: Iterable[Sequence[Visit]]) -> list[Visit]:
+    """The visits that several files have of one problem, each once, in the order of the files.
+
+    Two visits of different files are the same where run, step and numbers are; two in one file are two.
+    """
+    kept: list[Visit] = []
+    for visits in files:
+        known = Counter(visit._replace(stage=EARLIER) for visit in kept)
+        for visit in visits:
+            same = visit._replace(stage=EARLIER)
+            if known[same]:
+                known[same] -= 1
+            else:
+                kept.append(visit)
+    return kept
+
+
+def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
+    """The visited problems of one or more runs that `wanted` keeps, the hardest first, then by id.
+
+    Raises:
+        InputError: see `read_pass_rates`.
+    """
+    files: dict[QuestionKey, list[list[Visit]]] = {}
+    for path in _unique(paths):
+        for name, visits in read_pass_rates(Path(path)).items():
+            files.setdefault(name, []).append(visits)
+    found = {name: merge_visits(visits) for name, visits in files.items()}
+    rows = [rate_of(name, visits) for (name, _), visits in found.items() if visits and wanted(visits, 0)]
+    return sorted(rows, key=lambda row: (row.pass_rate, row.id))
+
+
+def _file(path: Path) -> Path:
+    return path / PASS_RATES if path.is_dir() else path
+
+
+def _unique(paths: Sequence[str]) -> list[str]:
+    return list({_file(Path(path)).resolve(): path for path in reversed(paths)}.values())[::-1]
+
+
+def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> dict[int, list[Visit]]:
+    """The visits that the runs at `paths` made of `problems`, by the problem's place; unvisited ones are left out.
+
+    Raises:
+        InputError: see `read_pass_rates`; or a file that knows none of the problems.
+    """
+    place = {(each.id, question_digest(each)): index for index, each in enumerate(problems)}
+    files: dict[int, list[list[Visit]]] = {}
+    for path in _unique(paths):
+        visits = read_pass_rates(Path(path))
+        known = visits.keys() & place.keys()
+        if not known:
+            raise InputError(
+                f"data.history={path}: none of its {len(visits)} problems is among the {len(problems)} of this run "
+                "(they are matched by id and question); name a run on the same problems"
+            )
+        for name in known:
+            files.setdefault(place[name], []).append(visits[name])
+    return {index: merge_visits(found) for index, found in files.items()}
+
+
+PROBLEMS = "problems.json"
+
+
+@dataclass(frozen=True)
+class ProblemRecord:
+    """Which questions a run trains on and which it holds out, as digests of 16 hexadecimal digits.
+
+    A problem is identified by its question, not by its id or its place in a file: appending lines to a file, or another
+    limit or split, cannot make a trained question a held-out one.
+
+    Attributes:
+        trained: questions that the run may train on.
+        held_out: questions that it never trains on, in their order; empty where nothing is held out.
+        answers: the references of these.
+        before: questions that the model had been trained on when the run began.
+    """
+
+    trained: frozenset[str]
+    held_out: tuple[str, ...]
+    answers: tuple[str, ...]
+    before: frozenset[str]
+
+    @classmethod
+    def of(cls, data: Data, before: frozenset[str] = frozenset()) -> ProblemRecord:
+        """The record of a run on `data`, with a model that had been trained on the questions `before`."""
+        held_out = () if data.held_out is None else data.held_out.problems
+        trained = frozenset(map(question_digest, data.train.problems))
+        digests, answers = tuple(map(question_digest, held_out)), tuple(map(_answer_digest, held_out))
+        return cls(trained, digests, answers, before)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
+        """The record that `to_json` wrote."""
+        return cls(
+            frozenset(value["trained"]), tuple(value["held_out"]), tuple(value["answers"]), frozenset(value["before"])
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept in the run folder."""
+        return {
+            "held_out": list(self.held_out), "answers": list(self.answers), "trained": sorted(self.trained),
+            "before": sorted(self.before),
+        }  # fmt: skip
+
+    def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
+        """The problems that the run held out, in the order of the run, found among those of its source.
+
+        Where a source asks a question several times, perhaps with other ids and answers, a run holds out the first; all
+        of them where its held-out problems have a source of their own.
+
+        Raises:
+            InputError: some of them are not there any more.
+        """
+        present = tuple(problems)
+        known = dict(zip(_numbered(map(question_digest, present)), present, strict=True))
+        wanted = tuple(_numbered(self.held_out))
+        missing = sum(each not in known for each in wanted)
+        if missing:
+            raise InputError(
+                f"{source}: {missing} of the {len(self.held_out)} problems that the run held out are not in it any "
+                "more; restore it, or name other problems with --source"
+            )
+        return tuple(known[each] for each in wanted)
+
+    def other_answers(self, held_out: Iterable[Problem]) -> str | None:
+        """A line on how many of the held-out problems, in the order of the run, have another answer than it began with;
+        None where none has."""
+        pairs = zip(map(_answer_digest, held_out), self.answers, strict=False)  # perhaps the first of them alone
+        changed = sum(now != before for now, before in pairs)
+        if not changed:
+            return None
+        return (
+            f"{changed} of the {len(self.held_out)} problems that the run held out have another answer than when it "
+            "began: what it measured before went by the former ones"
+        )
+
+    def trained_on(self, problems: Iterable[Problem]) -> int:
+        """How many of these problems the run was trained on."""
+        return sum(question_digest(problem) in self.trained for problem in problems)
+
+
+def _answer_digest(problem: Problem) -> str:
+    return hashlib.blake2b(repr(problem.reference).encode(), digest_size=8).hexdigest()
+
+
+def _numbered(digests: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Each digest with how often it came before."""
+    before: Counter[str] = Counter()
+    for digest in digests:
+        yield digest, before[digest]
+        before[digest] += 1
