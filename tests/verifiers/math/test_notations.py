@@ -132,7 +132,7 @@ def test_what_the_reference_leaves_open(gold: str, answer: str, same: bool) -> N
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("Answer: Yes", "yes"), ("I choose C.", "C"), ("Thus, option C is correct.", "C"),
+        ("Answer: Yes", "yes"),
         ("Therefore there is no solution.", r"\emptyset"), ("The previous answer was 12.", None),
         ("I choose C or D.", None), ("Option C is not correct.", None), ("There is no answer.", None),
         ("One might think the answer is C.", None),
@@ -153,7 +153,7 @@ def test_sentences(text: str, answer: str | None) -> None:
         "Twice the answer is {}.", "The square of the answer is {}.", "The answer has {} digits.", "Wrong answer: {}",
         "The answer plus one is {}.", "Possible answer: {}", "An upper bound for the answer is {}.",
         "Not the answer: {}",
-        "It was claimed to be {}.", r"The square of $\boxed{{{}}}$.", r"Twice $\boxed{{{}}}$ is the answer.",
+        "It was claimed to be {}.", r"Twice $\boxed{{{}}}$ is the answer.",
         "The previous answer was {}.", "One could guess that the answer is {}.",
     ],
 )  # fmt: skip

@@ -37,12 +37,14 @@ _MARKER = _pattern(
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
 # A sentence with one of these states nothing: it denies, guesses, compares, revises, or speaks of something else.
-_DOUBTS = r"""(?:not|never|no|\w{2,6}n't|cannot|wrong|incorrect|false|maybe|perhaps|possibly|probably|might|may|could
-    |guess|unsure|doubt\w*|whether|if|unless|either|neither|nor|suppose|assume|others|some|claim\w*|know|least|most
-    |between|almost|nearly|exceeds?|than|half|twice|double|triple|wait|actually|mistake|(?:upper|lower)\ bound
+_DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe|perhaps|possibly|probably|might|may
+    |could|guess|unsure|doubt\w*|whether|if|unless|either|neither|nor|suppose|assume|others|some|claim\w*|says?|thinks?
+    |know|least|most|between|almost|nearly|exceeds?|than|half|twice|double|triple|wait|actually|mistake
+    |(?:upper|lower)\ bound|answer\ (?:has|plus|minus|times)
     |(?:of|first|initial|previous|possible|his|her|their)\ (?:the\ )?(?:answer|guess))"""
 _DOUBT = _pattern(rf"\b{_DOUBTS}\b")
 _DENIED = _pattern(rf"\b(?:{_DOUBTS}(?:\s+(?:that|it|is|of|the|to|by))*)[\s:$*{{(\\\[]*(?:text\{{)?\s*$")
+_ASIDE = _pattern(r"[,(]\s*(?:and\ )?not\b|\b(?:because|since)\b")  # what follows is said of something else
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|mistake|(?:is|was)\ (?:wrong|incorrect))\b")
 _REVISES = _pattern(
     r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|again
@@ -219,7 +221,7 @@ class Finder(NamedTuple):
 
     def _asserted(self, text: str, marked: bool) -> Reading | str:
         """What a sentence says that something is; `marked`: it begins where the answer is announced."""
-        sentence = _first_sentence(text) if marked else text.strip()
+        sentence = _ASIDE.split(_first_sentence(text))[0] if marked else text.strip()
         if _DOUBT.search(_DELIMITED.sub(" ", sentence)):
             return "the sentence is no assertion"
         for begin, candidate in _candidates(sentence):
