@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from strop.lab.planning import Costs, LogNormal, Setup, Straggling, pipeline_bound, simulate
-from strop.lab.planning.lengths import Lengths
+from strop.lab.planning.costs import Lengths
 
 LENGTHS: tuple[Lengths, ...] = (
     LogNormal(40, 0.5, 400), LogNormal(60, 1.2, 600), Straggling(LogNormal(40, 0.5, 400), share=0.02, factor=10),

@@ -19,13 +19,13 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from strop.base.seeds import derive
 from strop.base.types import ExpertArray, InputError
 from strop.base.view import SilentView
+from strop.engines.base import RequestLimits, checked
 from strop.engines.build import build_engine
 from strop.engines.continuation import StopStrings
 from strop.engines.protocol import EngineLost, Request, Sampling
-from strop.engines.requests import RequestLimits, checked
+from strop.engines.settings import PYTHON_VARIABLE, Vllm
 from strop.engines.vllm.client import Chunk
 from strop.engines.vllm.engine import ModelFolder, VllmEngine, VllmSample
-from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel
 from strop.run.run import train

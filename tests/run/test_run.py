@@ -25,18 +25,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.base import imports
 from strop.base.imports import allow_module
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError, IntArray, Problem, StropError, Verdict
 from strop.base.view import SilentView
-from strop.cli.run_endings import report_run
+from strop.cli.run_commands import report_run
 from strop.config.parse import edit
-from strop.engines.torch import TorchEngine
+from strop.engines.torch.engine import TorchEngine
 from strop.orchestration.evaluator import InProcessEvaluator
 from strop.orchestration.executor import InProcess, Publication
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
-from strop.report.figures.training import plot_run
 from strop.report.runs import read_runs
+from strop.report.training_figures import plot_run
 from strop.run.folder import RunFolder, read_changes
 from strop.run.loop import WeightMismatch
 from strop.run.review import review

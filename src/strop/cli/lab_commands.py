@@ -154,11 +154,11 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
     """Write table and figure, print the table."""
     from strop.lab.ablation import table
     from strop.lab.ablation.collect import collect
-    from strop.report.figures.ablation import write_report
+    from strop.report.lab_figures import write_ablation_report
 
     with bar("reading and fitting") as tell:
         found = collect(folder, x, level, margin, tell)
-    written = write_report(found)
+    written = write_ablation_report(found)
     if as_json:
         print_json(table.as_json(found))
         return found
@@ -185,9 +185,6 @@ Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predic
 Before = Annotated[
     float | None, typer.Option("--r0", help="Pass rate before training; also instead of a row at compute 0.")
 ]
-ExactBefore = Annotated[
-    bool, typer.Option("--exact-r0", help="Take a measured R_0 as exact instead of letting it move within its noise.")
-]
 Axis = Annotated[str, typer.Option("--x", metavar="compute|steps|tokens", help="The x-axis.")]
 Method = Annotated[
     str,
@@ -207,10 +204,6 @@ FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals
 Seed = Annotated[int, typer.Option("--seed", help="Of the bootstrap.", min=0)]
 FitMargin = Annotated[float, typer.Option("--margin", help="By how much A must differ to count.", min=0.0)]
 Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a run: the evaluation metric to fit.")]
-AGrid = Annotated[str, typer.Option("--a-grid", metavar="FROM:TO:COUNT", help="With --method paper: the grid of A.")]
-MidGrid = Annotated[
-    str, typer.Option("--c-mid-grid", metavar="FROM:TO:COUNT,...", help="With --method paper: the grid of C_mid.")
-]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="PATH.png", help="Draw the curves; PNG and SVG are both written.")
 ]
@@ -221,7 +214,6 @@ def fit(
     out: OutFile = None,
     predict: Predict = "",
     r0: Before = None,
-    exact_r0: ExactBefore = False,
     x: Axis = "compute",
     method: Method = "refined",
     fit_until: Until = None,
@@ -232,8 +224,6 @@ def fit(
     seed: Seed = 0,
     margin: FitMargin = 0.02,
     metric: Metric = "evaluation/pass_rate",
-    a_grid: AGrid = "",
-    c_mid_grid: MidGrid = "",
     plot: Picture = None,
     as_json: Json = False,
 ) -> None:
@@ -265,11 +255,11 @@ def fit(
 
     settings = {
         "method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level, "bootstrap": bootstrap,
-        "seed": seed, "exact_r0": exact_r0,
+        "seed": seed,
     }  # fmt: skip
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise InputError(f"--plot {plot}: name a .png (the .svg is written next to it)")
-    chosen = study.fit_settings(settings, a_grid, c_mid_grid)
+    chosen = study.fit_settings(settings)
     computes, ranges = study.computes("--predict", predict), study.windows(windows)
     recipes = read_sources(sources, x, r0, metric)
     with bar("fitting", sum(map(len, recipes.values()))) as tell:
@@ -285,7 +275,7 @@ def fit(
 
 
 def _draw(plot: Path, found: Study) -> list[Path]:
-    from strop.report.figures.scaling import linearised_beside, plot_fits, plot_linearised
+    from strop.report.lab_figures import linearised_beside, plot_fits, plot_linearised
 
     pictures = plot_fits(found.fits, plot, found.predict)
     if len(found.joint) > 1:
@@ -294,7 +284,7 @@ def _draw(plot: Path, found: Study) -> list[Path]:
 
 
 def _print(found: Study, written: list[Path]) -> None:
-    from strop.lab.scaling.tables import tables
+    from strop.lab.scaling.study import tables
 
     for part in tables(found):
         if isinstance(part, str):
@@ -350,8 +340,7 @@ def plan(
 
     from strop.lab.planning import simulate
     from strop.lab.planning.bound import plan_values
-    from strop.lab.planning.costs import Costs, default_lengths, parse_lags, scalerl_costs, setup_of
-    from strop.lab.planning.lengths import parse_lengths
+    from strop.lab.planning.costs import Costs, default_lengths, parse_lags, parse_lengths, scalerl_costs, setup_of
     from strop.recipes.resolve import resolve
 
     allow(imports, sets)
@@ -379,7 +368,7 @@ def plan(
     }
     show(as_json, value, lambda: _print_plans(value))
     if figure is not None:
-        from strop.report.figures.scaling import plot_plans
+        from strop.report.lab_figures import plot_plans
 
         plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
 

@@ -13,7 +13,7 @@ from strop.base.imports import refuse_code
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, flatten, parse_set
 from strop.config.schema import RunConfig, stage_configs
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import Vllm
 from strop.orchestration.settings import RaySettings
 
 

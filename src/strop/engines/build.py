@@ -11,9 +11,8 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from strop.engines.protocol import Engine, Sampling
-from strop.engines.settings import EngineSettings
+from strop.engines.settings import EngineSettings, Vllm
 from strop.engines.torch.engine import TorchEngine
-from strop.engines.vllm.settings import Vllm
 from strop.model.device import pick_device
 from strop.model.files import export, load_tokenizer
 from strop.model.policy import Policy, load_policy

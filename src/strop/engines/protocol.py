@@ -165,9 +165,7 @@ class Capabilities:
 
     max_tokens: int
     slots: int | None = None
-    stop_strings: bool = True
     interruptions: bool = False
-    in_flight_updates: bool = True
     whole_logprobs: bool = True
 
     def refuse_unable(self, sampling: Sampling) -> None:
@@ -176,8 +174,6 @@ class Capabilities:
         Raises:
             InputError: naming the option.
         """
-        if sampling.stop and not self.stop_strings:
-            raise InputError("sampling.stop: this engine knows no stop strings; use sampling.stop_token_ids")
         if sampling.watches_thinking and not self.interruptions:
             raise InputError(
                 "sampling.thinking_tokens, answer_tokens and interruption: this engine cannot follow a completion's "

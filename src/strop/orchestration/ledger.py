@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.base.text import counted
 from strop.base.types import Completion, Group, Observation, Problem, Rollout, Verdict
 from strop.environments.turns import joined
 
@@ -112,96 +111,54 @@ class Ledger:
         ]
 
 
-_COUNTS = ("groups", "samples", "tokens", "groups_trained", "samples_trained", "tokens_trained")
-
-
-@dataclass
-class _Dropped:
-    """A dropped group: what is known of it, and how many completions of which requests may still be reported."""
-
-    samples: int
-    tokens: int
-    awaited: dict[str, int]
-
-
 class StaleGroups:
-    """Counts over the whole run. JSON-able by `state`."""
+    """Counts the groups that were dropped because they became too old. JSON-able by `state`."""
 
     def __init__(self) -> None:
-        self._counts = dict.fromkeys(_COUNTS, 0)
-        self._awaited: dict[str, _Dropped] = {}  # by the requests that may still be reported
+        self._dropped = self._trained = 0
+        self._awaited: dict[str, int] = {}  # completions of dropped groups that may still be reported, by request
         self._new = {"tokens/generated": 0, "tokens/injected": 0}  # that no step has counted yet
 
     def dropped(self, entry: LedgerGroup) -> None:
-        """A group is dropped; its completions count once `aborted` has heard of those that are not in."""
-        self._counts["groups"] += 1
+        """A group is dropped; `aborted` receives its completions that are not in."""
+        self._dropped += 1
         begun = {*entry.completions, *(sample for sample, _ in entry.turns.values())}
         left = entry.samples - len(begun)
-        awaited = {**({entry.request_id: left} if left else {}), **dict.fromkeys(entry.turns, 1)}
-        tokens = sum(map(self._drawn, entry.completions.values()))
-        group = _Dropped(entry.samples, tokens, awaited)
-        self._awaited |= dict.fromkeys(awaited, group)
-        self._settle(group)
+        self._awaited |= {**({entry.request_id: left} if left else {}), **dict.fromkeys(entry.turns, 1)}
+        for completion in entry.completions.values():
+            self._count(completion)
 
     def aborted(self, completion: Completion) -> bool:
-        """Whether this is of a dropped group; then it is counted."""
-        group = self._awaited.get(completion.request_id)
-        if group is None:
+        """Whether this is of a dropped group; then its tokens are counted."""
+        if completion.request_id not in self._awaited:
             return False
-        group.tokens += self._drawn(completion)
-        group.awaited[completion.request_id] -= 1
-        if not group.awaited[completion.request_id]:
-            del group.awaited[completion.request_id], self._awaited[completion.request_id]
-        self._settle(group)
+        self._count(completion)
+        self._awaited[completion.request_id] -= 1
+        if not self._awaited[completion.request_id]:
+            del self._awaited[completion.request_id]
         return True
 
-    def _settle(self, group: _Dropped) -> None:
-        """Count a group of which all is known."""
-        if not group.awaited:
-            self._counts["samples"] += group.samples
-            self._counts["tokens"] += group.tokens
-
-    def trained(self, groups: Sequence[Group]) -> dict[str, float | None]:
+    def trained(self, groups: int) -> dict[str, float | None]:
         """Count the groups that a finished step trained on; the metrics so far."""
-        completions = [rollout.completion for group in groups for rollout in group.rollouts]
-        self._counts["groups_trained"] += len(groups)
-        self._counts["samples_trained"] += len(completions)
-        self._counts["tokens_trained"] += sum(len(completion.token_ids) for completion in completions)
-        return {
-            "stale/groups": float(self._counts["groups"]),
-            "stale/share": self._counts["groups"] / (self._counts["groups"] + self._counts["groups_trained"]),
-            "stale/length": self._mean("tokens", "samples"),
-            "stale/length_trained": self._mean("tokens_trained", "samples_trained"),
-        }
+        self._trained += groups
+        share = self._dropped / (self._dropped + self._trained)
+        return {"stale/groups": float(self._dropped), "stale/share": share}
 
     def tokens(self) -> dict[str, int]:
         """Tokens of dropped groups since the last call, by the metric of a step that they belong to."""
         found, self._new = self._new, dict.fromkeys(self._new, 0)
         return found
 
-    def line(self, groups: int) -> str:
-        """The line for the user about `groups` that were just dropped."""
-        length, trained = self._mean("tokens", "samples"), self._mean("tokens_trained", "samples_trained")
-        bias = ""
-        if length is not None and trained is not None:
-            lengths = f"{length:.0f} tokens a completion by then, those trained on {trained:.0f}"
-            bias = f"; those dropped so far had {lengths}"
-        return f"{counted(groups, 'groups')} dropped that could not be trained within max_lag{bias}"
-
     def state(self) -> dict[str, Any]:
         """JSON-able."""
-        return dict(self._counts)
+        return {"dropped": self._dropped, "trained": self._trained}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from `state()`."""
-        self._counts |= state
+        self._dropped, self._trained = state["dropped"], state["trained"]
         self._awaited.clear()
 
-    def _drawn(self, completion: Completion) -> int:
-        """The tokens of a completion, which the next step counts among its own."""
+    def _count(self, completion: Completion) -> None:
+        """The next step counts a completion's tokens among its own."""
         self._new["tokens/generated"] += completion.sampled_tokens
         self._new["tokens/injected"] += len(completion.token_ids) - completion.sampled_tokens
-        return len(completion.token_ids)
-
-    def _mean(self, tokens: str, samples: str) -> float | None:
-        return self._counts[tokens] / self._counts[samples] if self._counts[samples] else None

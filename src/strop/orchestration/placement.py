@@ -52,11 +52,6 @@ class Placement:
         """The GPUs, as (host, number), of all whose role begins with one of these."""
         return {(share.host, gpu) for share in self.shares if share.role.startswith(roles) for gpu in share.gpus}
 
-    @property
-    def spare(self) -> int:
-        """GPUs that nobody computes on."""
-        return sum(self.hosts) - len(self.gpus_of(""))
-
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
@@ -144,25 +139,11 @@ def _marked(share: DeviceShare, shares: Sequence[DeviceShare]) -> DeviceShare:
 
 
 def _too_few(hosts: tuple[int, ...], settings: OrchestrationSettings, width: int, evaluator: bool) -> str:
-    """One line: what is wanted, what is there, and what would fit."""
-    there = f"the host has {hosts[0]}" if len(hosts) == 1 else f"the hosts have {' + '.join(map(str, hosts))}"
-    if width > max(hosts):
-        return f"engine.tensor_parallel={width}: a host has {max(hosts)} GPUs; lower it"
+    """One line: how many GPUs are wanted, how many there are, and which settings to change."""
     generators = 0 if settings.in_process else settings.generators
-    wanted = f"orchestration.trainers={settings.trainers}"
-    if generators:
-        wanted += f" and orchestration.generators={generators} with {width} GPUs each"
-    total = settings.trainers + generators * width
-    if evaluator and settings.executor == "ray":
-        wanted, total = f"{wanted} and an evaluator", total + 1
-    if len(hosts) > 1 and settings.executor != "ray" and total <= sum(hosts):
-        return f"{wanted} want {total} GPUs of one host, which has {hosts[0]}; set orchestration.executor=ray"
-    said = f"{wanted} want {total} GPUs; {there}"
-    for count in range(generators - 1, 0, -1):
-        fewer = settings.model_copy(update={"generators": count})
-        try:
-            _placed(hosts, fewer, width, evaluator, server=False)
-        except _Short:
-            continue
-        return f"{said}: set orchestration.generators={count}"
-    return f"{said}: lower orchestration.trainers" + (" or engine.tensor_parallel" if width > 1 else "")
+    total = settings.trainers + generators * width + (evaluator and settings.executor == "ray")
+    wanted = f"orchestration.trainers={settings.trainers} and orchestration.generators={generators}, {width} GPUs each"
+    way_out = "lower orchestration.generators, orchestration.trainers or engine.tensor_parallel"
+    if len(hosts) > 1 and settings.executor != "ray":
+        way_out = "set orchestration.executor=ray to use more than one host"
+    return f"{wanted}, need {total} GPUs; the hosts have {' + '.join(map(str, hosts))}: {way_out}"

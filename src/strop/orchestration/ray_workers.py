@@ -303,14 +303,6 @@ class RayWorkers(WorkerLauncher):
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
 
-    def connect(self) -> None:
-        """Join the cluster before the first launch, where launches come from another thread than the main one.
-
-        Raises:
-            StropError: no cluster is reached, or none can be started.
-        """
-        self._connect()
-
     def launch(self, spec: WorkerSpec) -> RayHandle:
         """Start a worker; waits for its place in the cluster.
 

@@ -12,8 +12,16 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
-from strop.lab.planning.costs import SKYWORK_COSTS, SKYWORK_LENGTHS, Setup, default_lengths
-from strop.lab.planning.lengths import ConstantLength, LogNormal, Straggling, parse_lengths
+from strop.lab.planning.costs import (
+    SKYWORK_COSTS,
+    SKYWORK_LENGTHS,
+    ConstantLength,
+    LogNormal,
+    Setup,
+    Straggling,
+    default_lengths,
+    parse_lengths,
+)
 
 
 def planned(*arguments: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from strop.lab.planning import (
     settled_bound,
     simulate,
 )
-from strop.lab.planning.lengths import IntLengths, Lengths
+from strop.lab.planning.costs import IntLengths, Lengths
 
 
 class InOrder(Lengths):

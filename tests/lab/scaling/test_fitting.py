@@ -81,7 +81,7 @@ def test_the_bootstrap_spreads_as_the_linear_theory_says() -> None:
 def test_the_interval_of_a_covers_the_truth_as_often_as_it_says(known: bool) -> None:
     sigmoid, covered, errors = truth("bs2048"), 0, []
     for seed in range(60):
-        found = fit(drawn(sigmoid.value(COMPUTE), seed, known=known), FitSettings(bootstrap=200, seed=seed))
+        found = fit(drawn(sigmoid.value(COMPUTE), seed, known=known), FitSettings(bootstrap=100, seed=seed))
         low, high = found.interval("A")
         covered += low <= sigmoid.A <= high
         errors.append(abs(accepted(found).A - sigmoid.A))
@@ -112,9 +112,8 @@ def test_an_r0_with_noise_moves_within_it_and_an_exact_one_stays() -> None:
     vague = Curve("vague", compute, curve.pass_rate, R_0 + 0.03, curve.stderr, r0_stderr=0.03)
     assert abs(accepted(fit(vague, QUICK)).R_0 - R_0) < 0.003
     assert abs(accepted(fit(vague, QUICK)).B - 1.92) < 0.1
-    forced = accepted(fit(vague, FitSettings(bootstrap=40, exact_r0=True)))
     given = accepted(fit(Curve("given", compute, curve.pass_rate, R_0 + 0.03, curve.stderr, r0_stderr=0.0), QUICK))
-    assert forced.R_0 == given.R_0 == R_0 + 0.03 and abs(forced.B - given.B) < 1e-9 and abs(forced.B - 1.92) > 0.1
+    assert given.R_0 == R_0 + 0.03 and abs(given.B - 1.92) > 0.1
 
 
 @pytest.mark.parametrize("noisy", [True, False], ids=["noisy row", "exact row"])

@@ -21,10 +21,9 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines import weights
-from strop.engines.base import BaseEngine, Row
+from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, SlotEntry
 from strop.engines.continuation import Ending
 from strop.engines.protocol import Health, KvMode, Scores, WeightSource
-from strop.engines.requests import RequestLimits, RunningSequence, SlotEntry
 from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.fused_forward import FusedForward

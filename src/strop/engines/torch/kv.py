@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from strop.engines.torch.native import DecodeKernels
+from strop.engines.torch.fused_forward import DecodeKernels
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import EVERYTHING, PLAIN, AttentionKind, Reach, explicit
 

@@ -18,7 +18,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.engines.requests import RunningSequence, SlotEntry
+from strop.engines.base import RunningSequence, SlotEntry
 from strop.engines.torch.kv import KeptKeys, PrefillJob, SlotCache
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.

@@ -32,13 +32,12 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.files import writing
 from strop.base.types import Completion, ExpertArray, FinishReason, InputError, IntArray, StropError, first_line
 from strop.engines import weights
-from strop.engines.base import BaseEngine, Row
+from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, SlotEntry
 from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
-from strop.engines.requests import RequestLimits, RunningSequence, SlotEntry
 from strop.engines.sampling import stream_key
+from strop.engines.settings import Vllm
 from strop.engines.vllm.client import LOWEST, Chunk, Client
 from strop.engines.vllm.server import SOCKET, arguments_of, start
-from strop.engines.vllm.settings import Vllm
 from strop.model import tensor_file
 from strop.model.files import DTYPES
 from strop.model.location import dtype_name

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.machine import cuda_visible
-from strop.engines.requests import RequestLimits
-from strop.engines.vllm.settings import Vllm
+from strop.engines.base import RequestLimits
+from strop.engines.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
 _GRACE_SECONDS = 5.0
@@ -112,11 +112,18 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     place = Path(tempfile.mkdtemp(prefix="strop-vllm-"))
     # -I: neither our PYTHONPATH nor the working folder may stand in the way of what the other environment has.
     command = [python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--uds", str(place / SOCKET)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | ENVIRONMENT
-    if settings.eager:
-        environment["TORCHDYNAMO_DISABLE"] = "1"
-    environment |= {} if gpus is None else cuda_visible(gpus)
-    return GuardedProcess([*command, *flags(arguments)], environment, place)
+    return GuardedProcess([*command, *flags(arguments)], environment_of(settings, gpus), place)
+
+
+def environment_of(settings: Vllm, gpus: Sequence[int] | None) -> dict[str, str]:
+    """The environment of a server: this process's, without what is meant for its Python and its torch.
+
+    strop's own allocator setting (`PYTORCH_ALLOC_CONF=expandable_segments:True`) would end a tensor-parallel server at
+    its start: vLLM's custom all-reduce does not work with it.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTORCH_"))}
+    eager = {"TORCHDYNAMO_DISABLE": "1"} if settings.eager else {}
+    return {**kept, **ENVIRONMENT, **eager, **({} if gpus is None else cuda_visible(gpus))}
 
 
 def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits: RequestLimits) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from strop.base.text import markdown_table, number
 from strop.lab.ablation.collect import Ablation, Paired, RunResult, SeedMean, VariantResult, mean
 from strop.lab.scaling.fitting import Fit, Parameter
-from strop.lab.scaling.tables import slope, slope_mean
+from strop.lab.scaling.study import slope, slope_mean
 
 COLUMNS = (
     "variant", "runs", "A", "B", "C_mid", "B, A fixed", "final", "best", "against base", "verdict", "trunc. max",

@@ -8,8 +8,7 @@ The lag gate in it is the loop's own (`orchestration.lag_gate`), so that what is
 """
 
 from strop.lab.planning.bound import Bound, pipeline_bound, settled_bound
-from strop.lab.planning.costs import Costs, Setup
-from strop.lab.planning.lengths import ConstantLength, Lengths, LogNormal, Straggling
+from strop.lab.planning.costs import ConstantLength, Costs, Lengths, LogNormal, Setup, Straggling
 from strop.lab.planning.simulate import Simulation, simulate
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.lab.planning.costs import Costs, Setup
-from strop.lab.planning.lengths import Lengths
+from strop.lab.planning.costs import Costs, Lengths, Setup
 from strop.lab.planning.simulate import Simulation
 
 DRAWS = 2000

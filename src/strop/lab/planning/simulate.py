@@ -18,8 +18,7 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import StropError
-from strop.lab.planning.costs import Costs, Setup
-from strop.lab.planning.lengths import Lengths
+from strop.lab.planning.costs import Costs, Lengths, Setup
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 
 _EPSILON = 1e-9  # of a decode step: sums of seconds are not exact

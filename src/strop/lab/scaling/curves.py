@@ -7,8 +7,7 @@ A CSV has a header with `compute` and `pass_rate`, optionally `stderr`, `steps` 
 ignored. A row at compute 0 is R_0. Of a run folder the rows of metrics.jsonl with an evaluation are read; step 0 is
 R_0. The x-axis is one of three (ScaleRL A.20):
 
-    compute   `compute/device_seconds` where the run recorded it (device-seconds of generators and trainers so far),
-              else the wall seconds of its steps so far without evaluation
+    compute   `compute/device_seconds`: device-seconds of generators and trainers so far
     steps     training steps
     tokens    tokens generated so far (`tokens/generated`, summed)
 """
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.base.files import distinct_names
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.base.text import counted
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import FILE, read_manifest
@@ -39,9 +38,7 @@ XAxis = Literal["compute", "steps", "tokens"]
 
 PASS_RATE = "evaluation/pass_rate"
 DEVICE_SECONDS = "compute/device_seconds"
-# What of a step's wall time is no training, and the sum of all parts, which would count each twice.
-NOT_TRAINING = ("seconds/step", "seconds/evaluation")
-UNITS: Mapping[XAxis, str] = {"compute": "compute", "steps": "training steps", "tokens": "generated tokens"}
+UNITS: Mapping[XAxis, str] = {"compute": "device-seconds", "steps": "training steps", "tokens": "generated tokens"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,24 +127,20 @@ def read_curve(
     if r0 is not None and not 0 <= r0 <= 1:
         raise InputError(f"--r0 {r0:g}: a pass rate is a fraction from 0 to 1")
     called = name or target.resolve().name.removesuffix(".csv")
-    if target.is_dir():
-        rows, unit, notes = _run_rows(target, x, metric)
-    else:
-        rows, unit, notes = _csv_rows(target, x), UNITS[x], ()
-    return replace(_curve(rows, target, called, unit, notes, r0), same_problems=target.is_dir())
+    of_a_run = target.is_dir()
+    rows = _run_rows(target, x, metric) if of_a_run else _csv_rows(target, x)
+    unit = "compute" if x == "compute" and not of_a_run else UNITS[x]
+    return replace(_curve(rows, target, called, unit, r0), same_problems=of_a_run)
 
 
-def _curve(
-    rows: Sequence[_Row], path: Path, name: str, unit: str, notes: tuple[str, ...], given: float | None
-) -> Curve:
+def _curve(rows: Sequence[_Row], path: Path, name: str, unit: str, given: float | None) -> Curve:
     before = [row for row in rows if row.x == 0]
     points = [row for row in rows if row.x > 0]
     if not before and given is None:
         raise InputError(f"{path}: no row has compute 0, so R_0 is unknown; give the pass rate before training by --r0")
     if not points:
         raise InputError(f"{path}: there is no evaluation after the start; nothing can be fitted yet")
-    stderr, said = _errors(points)
-    notes += said
+    stderr, notes = _errors(points)
     measured = float(np.mean([row.pass_rate for row in before])) if before else None
     if given is None:
         assert measured is not None
@@ -156,7 +149,7 @@ def _curve(
     else:
         r0, r0_stderr = given, 0.0
         if measured is not None and measured != given:
-            notes += (f"R_0 is {given:g} by --r0; the {measured:g} measured at compute 0 is left aside",)
+            notes += (f"R_0 is {given:g} by --r0; the {measured:g} measured at compute 0 is not used",)
     compute, rate = np.array([row.x for row in points]), np.array([row.pass_rate for row in points])
     return Curve(name, compute, rate, r0, stderr, r0_stderr, unit, notes)
 
@@ -186,14 +179,13 @@ def _errors(points: Sequence[_Row]) -> tuple[Array | None, tuple[str, ...]]:
 def _csv_rows(path: Path, x: XAxis) -> list[_Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            header = [cell.strip().lower() for cell in next(reader, [])]
-            place = _columns(header, path, x)
-            return [
-                _csv_row(cells, place, f"{path}, line {reader.line_num}", x)
-                for cells in reader
-                if any(cell.strip() for cell in cells)
-            ]
+            reader = csv.DictReader(file)
+            reader.fieldnames = header = [name.strip().lower() for name in reader.fieldnames or ()]
+            for needed in (x, "pass_rate"):
+                if needed not in header:
+                    names = ", ".join(header) or "nothing"
+                    raise InputError(f"{path}: there is no column {needed!r}; the header has {names}")
+            return [_csv_row(cells, f"{path}, line {reader.line_num}", x) for cells in reader]
     except FileNotFoundError as error:
         raise InputError(f"there is no run folder or CSV file {path}") from error
     except OSError as error:
@@ -202,54 +194,36 @@ def _csv_rows(path: Path, x: XAxis) -> list[_Row]:
         raise InputError(f"{path} is not a CSV file in UTF-8: {error}") from error
 
 
-def _columns(header: Sequence[str], path: Path, x: XAxis) -> dict[str, int]:
-    place = {name: index for index, name in enumerate(header)}
-    if len(place) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise InputError(f"{path}: the header names the column {twice!r} twice")
-    for needed in (x, "pass_rate"):
-        if needed not in place:
-            names = ", ".join(header) or "nothing"
-            other = len(header) == 1 and any(mark in header[0] for mark in ";\t")
-            way_out = "separate columns by commas" if other else f"a curve has columns {x} and pass_rate"
-            raise InputError(f"{path}: there is no column {needed!r} (the header has {names}); {way_out}")
-    return place
-
-
-def _csv_row(cells: Sequence[str], place: Mapping[str, int], where: str, x: XAxis) -> _Row:
-    def value(column: str) -> float | None:
-        index = place.get(column)
-        text = cells[index].strip() if index is not None and index < len(cells) else ""
+def _csv_row(cells: Mapping[str, str | None], where: str, x: XAxis) -> _Row:
+    def value(column: str, most: float = math.inf) -> float | None:
+        text = (cells.get(column) or "").strip()
         if not text:
             return None
         try:
             number = float(text)
         except ValueError as error:
             raise InputError(f"{where}: {column} is {text!r}, not a number") from error
-        if not math.isfinite(number) or number < 0:
-            raise InputError(f"{where}: {column} is {text}; it must be a finite number, 0 or more")
+        if not (math.isfinite(number) and 0 <= number <= most):
+            raise InputError(f"{where}: {column} is {text}; it must be a number from 0 to {most:g}")
         return number
 
-    at, rate, stderr = value(x), value("pass_rate"), value("stderr")
+    at, rate = value(x), value("pass_rate", most=1.0)
     if at is None or rate is None:
         raise InputError(f"{where}: {x if at is None else 'pass_rate'} is missing")
-    if rate > 1:
-        raise InputError(f"{where}: pass_rate is {rate:g}; pass rates are fractions from 0 to 1, not percent")
-    return _Row(at, rate, stderr)
+    return _Row(at, rate, value("stderr"))
 
 
 # ---------------------------------------------------------------------- run folders
 
 
-def _run_rows(path: Path, x: XAxis, metric: str) -> tuple[list[_Row], str, tuple[str, ...]]:
+def _run_rows(path: Path, x: XAxis, metric: str) -> list[_Row]:
     file = RunFolder.open(path).metrics_path
     if not file.exists():
         raise InputError(f"{file} is missing: the run has made no step yet, or its curve was moved away")
     rows = read_metrics(file)
     stderr_name = f"{metric.rpartition('/')[0]}/stderr" if "/" in metric else "stderr"
-    recorded = x == "compute" and any(row.get(DEVICE_SECONDS) is not None for row in rows)
     found: list[_Row] = []
-    for spent, row in zip(_spent(rows, x, recorded), rows, strict=True):
+    for spent, row in zip(_spent(rows, x), rows, strict=True):
         rate, stderr = row.get(metric), row.get(stderr_name)
         if rate is None or not math.isfinite(rate):
             continue
@@ -257,15 +231,10 @@ def _run_rows(path: Path, x: XAxis, metric: str) -> tuple[list[_Row], str, tuple
         found.append(_Row(0.0 if row["step"] == 0 else spent, rate, stderr if usable else None))
     if not found:
         raise InputError(f"{path}: metrics.jsonl has no {metric}; set evaluation.every in the run's recipe")
-    if x != "compute":
-        return found, UNITS[x], ()
-    if recorded:
-        return found, "device-seconds", ()
-    note = f"compute is the wall seconds of the training steps: the run did not record {DEVICE_SECONDS}"
-    return found, "wall seconds of training", (note,)
+    return found
 
 
-def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis, recorded: bool) -> Iterator[float]:
+def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis) -> Iterator[float]:
     """The compute, steps or tokens spent up to and with each row."""
     total = 0.0
     for row in rows:
@@ -273,11 +242,8 @@ def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis, recorded: bool)
             total = float(row["step"] or 0)
         elif x == "tokens":
             total += row.get("tokens/generated") or 0.0
-        elif recorded:
-            total = row.get(DEVICE_SECONDS) or total
         else:
-            parts = (value for name, value in row.items() if name.startswith("seconds/") and name not in NOT_TRAINING)
-            total += sum(value for value in parts if value is not None)
+            total = row.get(DEVICE_SECONDS) or total
         yield total
 
 

@@ -44,8 +44,7 @@ class FitSettings(Settings):
     procedure of ScaleRL A.5, unweighted. `skip_until` leaves out points of less compute (the paper: 1500 GPU-hours,
     about one epoch; here nothing unless asked, since a curve's unit is not known). `fit_until` holds later points
     back. `level` is that of the intervals, `bootstrap` the number of samples behind them. `ceiling` is the largest A.
-    `exact_r0` takes a measured R_0 as exact, as `paper` always does; else `refined` lets it move within its noise.
-    `a_grid`, `c_mid_grids` and `refine_c_mid` belong to `paper`: the grids as (start, stop, count), and whether C_mid
+    `a_grid`, `c_mid_grids` and `refine_c_mid` are of `paper` only: the grids as (start, stop, count), and whether C_mid
     is freed once A is found.
     """
 
@@ -59,7 +58,6 @@ class FitSettings(Settings):
     a_grid: Grid = A_GRID
     c_mid_grids: tuple[Grid, ...] | None = None
     refine_c_mid: bool = True
-    exact_r0: bool = False
 
 
 class Prediction(NamedTuple):
@@ -280,7 +278,7 @@ def _solve(used: Curve, weight: Array, settings: FitSettings) -> Solution:
 
 def r0_weight(used: Curve, weight: Array, settings: FitSettings) -> float | None:
     """The price of a shift of R_0, in the unit of `weight`; None where R_0 does not move."""
-    if settings.exact_r0 or settings.method == "paper" or used.r0_stderr == 0.0:
+    if settings.method == "paper" or used.r0_stderr == 0.0:
         return None
     if used.r0_stderr is None or used.stderr is None:
         return float(np.mean(weight))  # measured as the points were
@@ -297,7 +295,7 @@ def _edge(sigmoid: Sigmoid, settings: FitSettings) -> str | None:
     low, high, _ = settings.a_grid
     nearest = min(sigmoid.A - low, high - sigmoid.A)
     if settings.method == "paper" and nearest < 1e-9:
-        return f"A lies on the rim of the grid {low:g} to {high:g}; widen it (--a-grid), or use --method refined"
+        return f"A lies on the rim of the grid {low:g} to {high:g}; use --method refined"
     return None
 
 
@@ -316,8 +314,7 @@ def _redraw(used: Curve, sigmoid: Sigmoid, factor: float, typical: float, settin
         residual = (used.pass_rate - values) / np.sqrt(1.0 - _leverage(used, sigmoid))
         drawn = values + rng.choice(residual - residual.mean(), (count, n))
     # What R_0 shares with the points is not drawn anew; noise of training it does not have.
-    measured = typical if used.r0_stderr is None else used.r0_stderr * min(factor, 1.0)
-    spread = 0.0 if settings.exact_r0 else measured
+    spread = typical if used.r0_stderr is None else used.r0_stderr * min(factor, 1.0)
     return drawn, np.clip(sigmoid.R_0 + spread * rng.standard_normal(count), 0.0, None)
 
 

@@ -1,4 +1,4 @@
-"""The study of `strop fit`: curves fitted and compared, and all of that as plain JSON values.
+"""The study of `strop fit`: curves fitted and compared, as plain JSON values and as tables for a terminal.
 
     {"fits": [{name, A, B, C_mid, R_0, A_interval, B_interval, C_mid_interval, level, sse, predictions, refused}], …}
 
@@ -9,15 +9,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from strop.base.pieces import refused_flag
+from strop.base.text import number
 from strop.base.types import InputError
+from strop.lab.ablation.collect import SeedMean, mean
 from strop.lab.scaling.compare import (
     MARGIN,
     CurveComparison,
@@ -31,42 +33,23 @@ from strop.lab.scaling.compare import (
 )
 from strop.lab.scaling.curves import Curve
 from strop.lab.scaling.fitting import Fit, FitSettings, fit
-from strop.lab.scaling.sigmoid import Grid
 
 Window = tuple[float, float]
 
 
-def fit_settings(given: Mapping[str, object], a_grid: str = "", c_mid_grid: str = "") -> FitSettings:
-    """The settings with these fields; grids are FROM:TO:COUNT, those of C_mid with commas between.
+def fit_settings(given: Mapping[str, object]) -> FitSettings:
+    """The settings with these fields.
 
     Raises:
-        InputError: a value out of its range, or a grid with another method than the paper's.
+        InputError: a value is out of its range.
     """
-    fields = dict(given)
-    until, skip = fields["fit_until"], fields["skip_until"]
-    if (a_grid or c_mid_grid) and fields["method"] != "paper":
-        raise InputError("--a-grid and --c-mid-grid are those of --method paper; the refined method has no grid")
-    if a_grid:
-        fields["a_grid"] = _grid("--a-grid", a_grid)
-    if c_mid_grid:
-        fields["c_mid_grids"] = tuple(_grid("--c-mid-grid", part) for part in c_mid_grid.split(","))
+    until, skip = given["fit_until"], given["skip_until"]
     if isinstance(until, float) and isinstance(skip, float) and until <= skip:
         raise InputError(f"--fit-until {until:g} does not lie beyond --skip-until {skip:g}")
     try:
-        return FitSettings.model_validate(fields)
+        return FitSettings.model_validate(given)
     except ValidationError as error:
         raise refused_flag(error, FitSettings) from error
-
-
-def _grid(flag: str, text: str) -> Grid:
-    parts = text.split(":")
-    try:
-        low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
-    except (ValueError, IndexError) as error:
-        raise InputError(f"{flag} {text}: write FROM:TO:COUNT, such as 0.45:0.8:71") from error
-    if len(parts) != 3 or not 0 < low < high < float("inf") or not 2 <= count <= 2000:
-        raise InputError(f"{flag} {text}: write FROM:TO:COUNT with 0 < FROM < TO and 2 to 2000 values")
-    return low, high, count
 
 
 def computes(flag: str, text: str) -> list[float]:
@@ -271,3 +254,114 @@ def _seeds(each: Seeds) -> dict[str, Any]:
         "largest_deviation": each.deviation if known else None,
         "enough": each.enough,
     }
+
+
+class TextTable(NamedTuple):
+    """Columns, and rows of as many cells."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def tables(found: Study) -> Iterator[TextTable | str]:
+    """The fits, refusals and notes, predictions, windows, the joint refit, seeds and comparisons."""
+    if any(each.refused is None for each in found.fits):
+        yield from _fitted(found)
+    for each in found.fits:
+        if each.refused is not None:
+            yield f"{each.name}: refused, {each.refused}"
+        yield from (f"{each.name}: {note}" for note in each.notes)
+    yield from _predictions(found)
+    rows = [
+        (name, window, str(len(each.used)), *_parameters(each, "refused", (each.refused or "").partition(":")[0]))
+        for name, fits in found.windows.items()
+        for window, each in fits.items()
+    ]
+    if rows:
+        yield TextTable(("windows", "compute", "points", "A", "B", "C_mid"), rows)
+    if len(found.joint) > 1:
+        joint = [
+            (each.fit.name, with_interval(each.sigmoid.B, each.b_interval, ".2f"),
+             with_interval(each.sigmoid.C_mid, each.c_mid_interval), f"{each.sse:.3g}")
+            for each in found.joint
+        ]  # fmt: skip
+        yield TextTable((f"A fixed to {found.joint[0].sigmoid.A:.3f}", "B", "C_mid", "sse"), joint)
+    for spread in found.seeds:
+        if spread.asymptotes:
+            few = "" if spread.enough else "; three seeds at least make a margin"
+            yield (
+                f"{spread.recipe}: A of {len(spread.asymptotes)} seeds {spread.mean:.3f} ± {spread.deviation:.3f} "
+                f"(mean and largest deviation){few}"
+            )
+    yield from (f"{each.first} and {each.second}: {each}" for each in found.comparisons)
+
+
+def _fitted(found: Study) -> Iterator[TextTable]:
+    """The parameters of the fits, and the points and errors behind them."""
+    level = f"{100 * found.fits[0].settings.level:g} % intervals"
+    yield TextTable((level, "A", "B", "C_mid"), [(each.name, *_parameters(each, "refused")) for each in found.fits])
+    columns = ("", "R_0", "points", "sse", "power law sse", "power law A")
+    yield TextTable(columns, [_points_row(each) for each in found.fits])
+
+
+def _parameters(each: Fit, *refused: str) -> tuple[str, str, str]:
+    """A, B and C_mid with their intervals, or in their place what `refused` says."""
+    sigmoid = each.sigmoid
+    if sigmoid is None:
+        first, second, third = (*refused, "", "")[:3]
+        return first, second, third
+    return (
+        with_interval(sigmoid.A, each.interval("A"), ".3f"),
+        with_interval(sigmoid.B, each.interval("B"), ".2f"),
+        with_interval(sigmoid.C_mid, each.interval("C_mid")),
+    )
+
+
+def _points_row(each: Fit) -> tuple[str, ...]:
+    points = str(len(each.used)) if len(each.used) == len(each.curve) else f"{len(each.used)} of {len(each.curve)}"
+    if each.sse is None:
+        return each.name, f"{each.curve.r0:.3f}", points, "", "", ""
+    law = each.power_law()
+    return each.name, f"{each.curve.r0:.3f}", points, f"{each.sse:.3g}", f"{law.sse:.3g}", f"{law.A:.3f}"
+
+
+def _predictions(found: Study) -> Iterator[TextTable]:
+    rows = [
+        (each.name, f"{p.compute:,.6g}", with_interval(p.pass_rate, p.interval, ".3f"),
+         f"{p.measured[0]:.3f} to {p.measured[1]:.3f}", f"{float(each.power_law().value(p.compute)):.3f}")
+        for each in found.fits if each.sigmoid is not None for p in each.predict(found.predict)
+    ]  # fmt: skip
+    if rows:
+        yield TextTable(("prediction", "at", "pass rate", "of a measurement", "power law"), rows)
+    held = [(each.name, each.held_back_error()) for each in found.fits]
+    lines = [
+        (name, str(e.points), f"{e.mean_error:+.4f}", f"{e.mean_absolute_error:.4f}", f"{e.largest_error:+.4f}",
+         f"{100 * e.covered:.0f} %", f"{e.power_law:.4f}")
+        for name, e in held if e is not None
+    ]  # fmt: skip
+    if lines:
+        columns = ("held back", "points", "mean error", "mean |error|", "largest", "in interval", "power law |error|")
+        yield TextTable(columns, lines)
+
+
+def slope(refits: Sequence[Refit]) -> str:
+    """B of a recipe with A fixed: mean ± standard error over its seeds; of one fit with its bootstrap interval."""
+    found = slope_mean(refits)
+    if found is None:
+        return ""
+    if found.stderr is None:
+        return with_interval(found.value, refits[0].b_interval, ".2f")
+    return f"{found.value:.2f} ± {found.stderr:.2f}"
+
+
+def slope_mean(refits: Sequence[Refit]) -> SeedMean | None:
+    """B over the seeds of a recipe; None without any."""
+    return mean([each.sigmoid.B for each in refits])
+
+
+def with_interval(value: float, interval: tuple[float, float], form: str | None = None) -> str:
+    """`0.609 (0.607 to 0.610)`, by default with four significant digits and without exponents."""
+    low, middle, high = (
+        number(part) if form is None else f"{part:{form}}" for part in (interval[0], value, interval[1])
+    )
+    return f"{middle} ({low} to {high})"
