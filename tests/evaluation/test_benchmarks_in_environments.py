@@ -54,7 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(place: Path, out: Path) -> BenchmarkPlan:
     return BenchmarkPlan(
         models=parse_models([f"run={place / 'run'}"]), benchmarks=(benchmark(str(place / "sums.jsonl")),),
-        protocol=changed(PLAIN, samples="8"), out=out, sets=BRIEF,
+        protocol=changed(PLAIN, samples=8), out=out, sets=BRIEF,
     )  # fmt: skip
 
 

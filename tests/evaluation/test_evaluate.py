@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.evaluation.scripted import ScriptedEngine
+from tests.evaluation.scripted import ScriptedEngine, evaluate
 from tests.tiny import tiny_qwen3
 
 from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, StropError, Verdict
@@ -20,7 +20,7 @@ from strop.data.loading import build_dataset
 from strop.data.templates import Plain
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.evaluation.evaluate import evaluate, reporting_to
+from strop.evaluation.evaluate import reporting_to
 from strop.evaluation.result import EvaluationResult, paired_test
 from strop.model.files import byte_tokenizer
 from strop.model.policy import PackedInputs

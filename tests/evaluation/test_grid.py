@@ -13,7 +13,7 @@ from tests.evaluation.results import keep, result
 from strop.base.types import InputError
 from strop.evaluation.grid import Column, Grid, average, best_model, compare, load_grid, value_of
 from strop.evaluation.result import EvaluationResult
-from strop.report.evaluation_report import parse_average, table, write_report
+from strop.report.evaluation_report import table, write_report
 from strop.report.figures.evaluation import draw_all, draw_problems, draw_transfer
 
 PNG = b"\x89PNG\r\n"
@@ -126,10 +126,6 @@ def test_the_best_by_a_named_average() -> None:
     assert average(found, "s10", ["x", "y"]).value == 0.5
     with pytest.raises(InputError, match="benchmark 'z' was not measured"):
         best_model(found, ["z"])
-    assert parse_average("math= x,y ") == ("math", ("x", "y"))
-    for text in ("x,y", "=x", "math="):
-        with pytest.raises(InputError, match="--average"):
-            parse_average(text)
 
 
 A = {"1": ["1", "9"], "2": ["2", "2"], "3": ["9", "9"]}
@@ -142,15 +138,15 @@ def test_a_report_from_kept_samples_alone(tmp_path: Path) -> None:
         keep(tmp_path / folder, answers, model, "y")
     found = load_grid([tmp_path / "one", tmp_path / "two"])
     assert found.models == ("base", "rl") and [column.title for column in found.columns] == ["X", "Y"]
-    value = write_report(found, tmp_path, ("avg", "maj@1"), baseline="rl", averages={"all": ("x", "y")})
+    value = write_report(found, tmp_path, ("avg", "maj@1"), baseline="rl")
     stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored["averages"]["all"]["best"] == "rl" and "test sets" in stored["averages"]["all"]["warning"]
+    assert stored["averages"]["Avg."]["best"] == "rl"
     assert stored["models"]["base"]["x"]["pass_rate"] == 0.5
     assert [(row["after"], row["benchmark"], round(row["gain"], 4)) for row in stored["comparisons"]] == [
         ("base", "x", -0.3333), ("base", "y", -0.3333), ("base", "Avg.", -0.3333),
     ]  # fmt: skip
     text = (tmp_path / "report.md").read_text()
-    assert "| rl    | **83.3** |" in text and "best by all of x, y: rl, 83.3" in text and "X avg@2" in text
+    assert "| rl    | **83.3** |" in text and "rl, 83.3" in text and "X avg@2" in text
     names = sorted(Path(path).name for path in value["pictures"])
     assert names == ["budget.png", "problems-base.png", "transfer.png"]
     for path in value["pictures"]:

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tests.evaluation.results import VERIFIER, digits, keep, says, settings
+from tests.evaluation.scripted import evaluate
 
 from strop.base import rollout_table
 from strop.base.types import InputError, Problem, Rollout, Verdict
 from strop.engines.protocol import Sampling
-from strop.evaluation.evaluate import evaluate
 from strop.evaluation.sample_store import SampleStore, load_result
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier

@@ -77,7 +77,7 @@ def test_a_run_that_was_trained_on_plain_prompts_is_asked_a_benchmark_so(tmp_pat
     assert byte_tokenizer().decode(first.dataset[0].prompt_ids) == "2+2="
     config = small_config("data.template=Plain", "steps=1", "evaluation.every=none")
     train(config, tmp_path / "run", SilentView())
-    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples="1")
+    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples=1)
     short = ("sampling.max_new_tokens=4",)
     measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out", sets=short), SilentView())
     kept = json.loads((tmp_path / "out" / "run" / "exam" / "settings.json").read_text())

@@ -42,9 +42,7 @@ def write_report(
     out: Path,
     metrics: Sequence[str] = ("avg",),
     baseline: str | None = None,
-    averages: Mapping[str, Sequence[str]] | None = None,
     pictures: bool = True,
-    budgets: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Write report.md, results.json and plots/ into `out`; the results as JSON-able numbers.
 
@@ -53,9 +51,7 @@ def write_report(
         out: a folder.
         metrics: columns of the table, such as `avg`, `pass`, `maj@8`.
         baseline: the model that others are compared with; the first by default.
-        averages: benchmarks of each named average; by default one over all benchmarks that every model has.
         pictures: whether to draw; their paths are then in the result under `pictures`.
-        budgets: response budgets of the curves, in tokens; by default eight up to the one sampled with.
 
     Raises:
         InputError: an unknown baseline or benchmark, or a metric that there are too few samples for.
@@ -68,7 +64,7 @@ def write_report(
     notes = grid.notes(metrics)
     value: dict[str, Any] = {
         "models": _models(grid, metrics),
-        "averages": {label: _average(grid, names) for label, names in (averages or _default_averages(grid)).items()},
+        "averages": {label: _average(grid, names) for label, names in _averages(grid).items()},
         "comparisons": [{**row._asdict(), "interval": list(row.interval)} for row in compared],
         "sampled": grid.sampled(),
         "notes": notes,
@@ -84,24 +80,11 @@ def write_report(
     if pictures:
         from strop.report.figures.evaluation import draw_all
 
-        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS, first, budgets)]
+        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS, first)]
     return value
 
 
-def parse_average(text: str) -> tuple[str, tuple[str, ...]]:
-    """`math=aime24,aime25` as its name and its benchmarks.
-
-    Raises:
-        InputError: it is not written so.
-    """
-    name, equals, names = text.partition("=")
-    benchmarks = tuple(part.strip() for part in names.split(",") if part.strip())
-    if not equals or not name.strip() or not benchmarks:
-        raise InputError(f"--average {text}: write NAME=BENCHMARK,BENCHMARK, such as math=aime24,aime25")
-    return name.strip(), benchmarks
-
-
-def _default_averages(grid: Grid) -> dict[str, tuple[str, ...]]:
+def _averages(grid: Grid) -> dict[str, tuple[str, ...]]:
     shared = grid.shared(grid.models)
     return {AVERAGE: shared} if len(grid.models) > 1 and shared else {}
 

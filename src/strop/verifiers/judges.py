@@ -203,11 +203,14 @@ class DomainJudge(Judge):
             member.close()
 
 
+FEW = 64  # problems that one worker has judged before a pool has started
+
+
 def refusals(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
-    """Of each problem why a verifier can never judge it, or None; all workers are asked at once where it needs them."""
+    """Of each problem why a verifier can never judge it, or None; many problems are asked of a pool of workers where it needs them."""
     if type(verifier).refuses is Verifier.refuses:
         return [None] * len(problems)
-    if verifier.isolated() is None or len(problems) < 2:
+    if verifier.isolated() is None or len(problems) < FEW:
         return [verifier.refuses(problem) for problem in problems]
     pool = VerifierPool(verifier)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,17 +34,16 @@ COLORS = (GREY, BLUE, ORANGE, GREEN, PURPLE, RED)
 MOST_TICKS = 12
 
 
-def draw_all(grid: Grid, folder: Path, baseline: str | None = None, budgets: Sequence[int] | None = None) -> list[Path]:
+def draw_all(grid: Grid, folder: Path, baseline: str | None = None) -> list[Path]:
     """Every picture the grid has data for: budget.png, transfer.png, problems-MODEL.png; their paths.
 
     Args:
         grid: the evaluations.
         folder: where to write.
         baseline: what models are compared with, problem by problem; by default the first.
-        budgets: as in `draw_budgets`.
     """
     first = grid.models[0] if baseline is None else baseline
-    written = [draw_budgets(grid, folder / "budget.png", budgets)]
+    written = [draw_budgets(grid, folder / "budget.png")]
     if len(grid.models) > 1:
         if grid.shared(grid.models):
             written.append(draw_transfer(grid, folder / "transfer.png"))
@@ -56,16 +54,16 @@ def draw_all(grid: Grid, folder: Path, baseline: str | None = None, budgets: Seq
     return written
 
 
-def draw_budgets(grid: Grid, target: Path, budgets: Sequence[int] | None = None) -> Path:
+def draw_budgets(grid: Grid, target: Path) -> Path:
     """avg@N against the response budget, a panel a benchmark, a curve a model (Skywork-OR1, Figure 8).
 
-    Bands are 95 % bootstrap intervals over problems. `budgets` are tokens; by default eight up to the sampled one.
+    Bands are 95 % bootstrap intervals over problems. Up to eight budgets end at the sampled one.
     """
-    panels = [(column.title, _budget_panel(grid, column, budgets)) for column in grid.columns]
+    panels = [(column.title, _budget_panel(grid, column)) for column in grid.columns]
     return write_panels(target, "avg@N against the response budget", panels)
 
 
-def _budget_panel(grid: Grid, column: Column, budgets: Sequence[int] | None) -> Draw:
+def _budget_panel(grid: Grid, column: Column) -> Draw:
     def draw(axes: Axes) -> None:
         shown: set[int] = set()
         for place, model in enumerate(grid.models):
@@ -74,7 +72,7 @@ def _budget_panel(grid: Grid, column: Column, budgets: Sequence[int] | None) -> 
                 continue
             color, dash = COLORS[place % len(COLORS)], DASHES[place % 3]  # equal curves stay in sight
             most = int(grid.sampling[model, column.name]["max_new_tokens"])
-            points = rate_by_budget(result, budgets if budgets is not None else budgets_up_to(most))
+            points = rate_by_budget(result, budgets_up_to(most))
             tokens = [point.tokens for point in points]
             shown.update(tokens if len(shown) <= MOST_TICKS else ())
             low, high = zip(*(point.interval for point in points), strict=True)
