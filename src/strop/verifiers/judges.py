@@ -207,7 +207,10 @@ FEW = 64  # problems that one worker has judged before a pool has started
 
 
 def refusals(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
-    """Of each problem why a verifier can never judge it, or None; many problems are asked of a pool of workers where it needs them."""
+    """For each problem why the verifier can never judge it, or None.
+
+    A verifier that needs processes judges few problems in one worker, which starts sooner than a pool does.
+    """
     if type(verifier).refuses is Verifier.refuses:
         return [None] * len(problems)
     if verifier.isolated() is None or len(problems) < FEW:
