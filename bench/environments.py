@@ -36,7 +36,8 @@ from strop.base.types import Problem
 from strop.data.dataset import Dataset, Example
 from strop.data.templates import Plain
 from strop.engines.protocol import Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
 from strop.evaluation.evaluate import evaluate

@@ -38,7 +38,8 @@ from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
 from strop.base.sample import Sample
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.run.smoke import resident
 from strop.training.packing import pack
 from strop.training.settings import AdamW

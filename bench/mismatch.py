@@ -17,7 +17,8 @@ import torch
 from common import SHAPES, begin, emit, endless_tokenizer, model_of, parser_of, policy_of
 
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model.policy import PackedInputs, Policy
 
 

@@ -28,7 +28,8 @@ from transformers.utils import logging
 from strop.base.metrics import values
 from strop.base.types import StropError
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import PLAIN, AttentionKind
 from strop.model.files import export

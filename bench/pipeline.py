@@ -114,7 +114,7 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
     means = {name: statistics.mean(row[name] or 0.0 for row in rows) for name in ("seconds/publish", "idle/generators")}
     means["lag/max"] = max(row["lag/max"] or 0.0 for row in rows)
     if stale == "drop":
-        means |= {name: rows[-1][name] or 0.0 for name in ("stale/share", "stale/length", "stale/length_trained")}
+        means |= {name: rows[-1][name] or 0.0 for name in ("stale/groups", "stale/share")}
     return seconds, means
 
 

@@ -19,7 +19,8 @@ from common import SHAPES, bandwidth, begin, emit, endless_tokenizer, model_of, 
 from common import timed as timed_once
 
 from strop.engines.protocol import KvMode, Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 
 
 def main() -> None:

@@ -48,7 +48,8 @@ from numpy.typing import NDArray
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 
 GROUP = 8
 DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))

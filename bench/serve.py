@@ -54,7 +54,7 @@ def directly(model: str, texts: list[str], n: int, sampling: dict[str, Any]) -> 
     from strop.base.view import SilentView
     from strop.data.templates import encode_prompt
     from strop.engines.protocol import Request, Sampling
-    from strop.engines.torch import TorchEngine
+    from strop.engines.torch.engine import TorchEngine
     from strop.run.models import open_named, parse_models
 
     config, policy, tokenizer = open_named(parse_models([model])[0], None, (), SilentView())

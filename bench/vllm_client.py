@@ -39,9 +39,9 @@ from transformers import PreTrainedModel
 
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.settings import Vllm
 from strop.engines.vllm.engine import HEAD, VllmEngine
 from strop.engines.vllm.server import SOCKET
-from strop.engines.vllm.settings import Vllm
 from strop.model import tensor_file
 
 COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}  # as a server with `engine.eager` has it

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve

@@ -20,7 +20,7 @@ from typing import Any
 from bench.claims.arms import ARMS
 
 from strop.base.files import replacing
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.config.parse import parse

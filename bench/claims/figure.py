@@ -11,7 +11,7 @@ from bench.claims.claim import Claim
 from bench.claims.execute import Curve
 from bench.claims.verdicts import finished
 
-from strop.report.figures.writer import (
+from strop.report.drawing import (
     BLUE,
     GREEN,
     GREY,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from strop.cli.options import recipe_names, run_folders, setting_keys
 from strop.config.parse import edits_of_file
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, SettingChange, read_changes, write_change
-from strop.run.status import runs_in
 
 Invoke = Callable[..., str]
 
@@ -60,15 +57,6 @@ def test_runs_are_listed_the_newest_first(invoke: Invoke) -> None:
     assert "config.json is not readable as JSON" in invoke("list")
     with pytest.raises(InputError, match="no folder elsewhere"):
         invoke("list", "elsewhere")
-
-
-def test_a_table_in_80_columns_breaks_no_word(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    make_run(Path("runs/quickstart-2"), "recipe=quickstart", "steps=24", rates=(0.25,) * 24)
-    lines = invoke().splitlines()
-    assert max(map(len, lines)) <= 80
-    row = next(line for line in lines if "runs/quickstart-2" in line)
-    assert {"quickstart", "24/24", "25.0%"} <= set(row.split())
 
 
 def test_how_held_out_rates_were_sampled_is_said(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,37 +107,6 @@ def test_settings_that_a_resume_changed_are_said(invoke: Invoke) -> None:
     assert later.said() == "after step 4: " + "".join(f"other{n} - → 1, " for n in range(4)) + "and 2 more"
     write_change(run, SettingChange.between(2, now, now))  # step 3 is made again, as the steps before
     assert read_changes(run) == read_changes(other) == []
-
-
-def test_a_run_is_renamed_and_deleted(invoke: Invoke) -> None:
-    assert invoke("rename", "runs/first", "best") == "runs/best\n"
-    assert RunFolder.open("runs/best").read_metrics()[-1]["pass_rate"] == 0.5 and not Path("runs/first").exists()
-    with pytest.raises(InputError, match="is there already"):
-        invoke("rename", "runs/sweep/second", "runs/best")
-    invoke("delete", "runs/best", answer="n\n")
-    assert Path("runs/best").is_dir()
-    with pytest.raises(InputError, match="--yes"):
-        invoke("delete", "runs/best", answer="")
-    assert Path("runs/best").is_dir()
-    assert "deleted runs/best" in invoke("delete", "runs/best", "--yes")
-    assert runs_in(Path("runs")) == [Path("runs/sweep/second")]
-
-
-def test_what_is_no_run_or_in_use_stays(invoke: Invoke) -> None:
-    Path("mine").mkdir()
-    Path("mine/thesis.txt").write_text("years of work")
-    for words in ("delete mine --yes", "delete runs/first mine --yes", "rename mine other"):
-        with pytest.raises(InputError, match="mine is not a run"):
-            invoke(*words.split())
-    assert Path("mine/thesis.txt").exists() and Path("runs/first").is_dir()
-    code = "from strop.run.folder import RunFolder; run = RunFolder.resume('runs/first'); print(1, flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"1\n"
-        for command in (["delete", "runs/first", "--yes"], ["rename", "runs/first", "other"]):
-            with pytest.raises(InputError, match="written by another process"):
-                invoke(*command)
-        other.communicate(b"\n")
-    assert Path("runs/first").is_dir()
 
 
 def test_completion_offers_what_there_is(invoke: Invoke) -> None:

@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +17,8 @@ from tests.runs import small_config
 
 from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
-from strop.base.view import SilentView
 from strop.dashboard import reading
-from strop.dashboard.app import Dashboard, following
+from strop.dashboard.app import Dashboard
 from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
@@ -208,6 +205,8 @@ def test_the_questions_of_the_page(tmp_path: Path) -> None:
         return json.loads(body)
 
     one, two = got("/api/runs")
+    metrics = {metric: error for _, metric, error, _ in got("/api/curves")}
+    assert metrics["evaluation/pass_rate"] == "evaluation/stderr" and metrics["pass_rate"] is None
     assert (one["name"], one["steps_kept"], one["status"]["step"]) == ("first", [1, 2, 3], 3)
     assert got("/api/metrics?run=second&offset=0")["rows"][-1]["step"] == 4
     assert got("/api/settings?run=first&run=second")["rows"] == [["steps", ["3", "4"]]]
@@ -269,28 +268,6 @@ def test_a_page_of_a_hundred_thousand_completions_is_quick(tmp_path: Path) -> No
         spent, found = slowest(**filters)
         assert len(found) == expected and spent < 0.5, filters
     assert slowest(status="timeout")[1] == [(1, 0)]
-
-
-class Notes(SilentView):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-
-def test_beside_a_run_it_waits_for_the_folder_and_ends_with_the_run(tmp_path: Path) -> None:
-    view = Notes()
-    with following(tmp_path / "run", view):
-        url = view.lines[0].removeprefix("dashboard: ")
-        make_run(tmp_path / "run")
-        with urlopen(f"{url}api/runs", timeout=60) as answer:
-            (found,) = json.load(answer)
-        assert (found["name"], found["status"]["step"]) == ("run", 3)
-    with pytest.raises(URLError):
-        urlopen(url, timeout=10)
 
 
 def test_the_embedded_model_writes_in_its_own_words(tmp_path: Path) -> None:

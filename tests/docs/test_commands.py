@@ -37,7 +37,7 @@ from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.prepare.config import example_config, parse_config
 from strop.recipes.resolve import resolve
-from strop.report.figures.training import training_charts
+from strop.report.training_figures import training_charts
 from strop.run.run import train
 from strop.serving.http import HttpServer
 from strop.training.embedded_base import WORDS, named_base

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.tiny import tiny

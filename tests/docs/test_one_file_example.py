@@ -21,7 +21,8 @@ from strop.algorithms.losses import Cispo
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model.attention import NAME
 from strop.model.policy import PackedInputs, Policy
 from strop.model.settings import FreshModel, ModelSettings

@@ -9,7 +9,8 @@ from tests.tiny import byte_tokenizer
 
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model.policy import PackedInputs, Policy
 
 

@@ -18,9 +18,8 @@ from transformers import GraniteConfig
 from strop.base import machine
 from strop.engines.protocol import Request, Sampling
 from strop.engines.sampling import Draw, draw
-from strop.engines.torch import fused_forward, native
-from strop.engines.torch.fused_forward import FusedForward
-from strop.engines.torch.native import DecodeKernels
+from strop.engines.torch import fused_forward
+from strop.engines.torch.fused_forward import DecodeKernels, FusedForward
 from strop.model.attention import PackedContext
 from strop.model.kernels import native as layers
 from strop.model.kernels.native import Products
@@ -35,7 +34,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 def kernels() -> DecodeKernels:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
-    found = native.load()
+    found = fused_forward.load()
     assert found is not None
     return found
 
@@ -281,8 +280,8 @@ def test_models_too_large_to_copy_keep_their_own_weights(monkeypatch: pytest.Mon
 def test_without_a_compiler_the_modules_compute_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("CC", str(tmp_path / "no-such-compiler"))
     monkeypatch.setenv("STROP_CACHE", str(tmp_path))
-    assert native.load.__wrapped__() is None
-    monkeypatch.setattr(fused_forward, "load", native.load.__wrapped__)
+    assert fused_forward.load.__wrapped__() is None
+    monkeypatch.setattr(fused_forward, "load", fused_forward.load.__wrapped__)
     policy = wide_heads()
     engine = engine_of(policy)
     for completion in run(engine, requests(prompts(5), Sampling(max_new_tokens=12))).values():
@@ -292,9 +291,9 @@ def test_without_a_compiler_the_modules_compute_the_same(monkeypatch: pytest.Mon
 def test_a_source_that_does_not_compile_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     broken = tmp_path / "step.c"
     broken.write_text("this is not C")
-    monkeypatch.setattr(native, "_SOURCES", (broken,))
+    monkeypatch.setattr(fused_forward, "_SOURCES", (broken,))
     monkeypatch.setenv("STROP_CACHE", str(tmp_path))
-    assert native.load.__wrapped__() is None
+    assert fused_forward.load.__wrapped__() is None
 
 
 def test_other_families_go_through_their_modules():

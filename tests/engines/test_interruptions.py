@@ -263,12 +263,10 @@ def test_what_only_the_tokenizer_can_tell_is_refused_at_submit():
 
 def test_an_engine_that_cannot_says_so():
     assert engine_of(POLICY).capabilities.interruptions
-    unable = Capabilities(max_tokens=100, stop_strings=False)
+    unable = Capabilities(max_tokens=100)
     unable.refuse_unable(Sampling())
     with pytest.raises(InputError):
         unable.refuse_unable(Sampling(answer_tokens=5))
-    with pytest.raises(InputError):
-        unable.refuse_unable(Sampling(stop="x"))
 
 
 def test_where_a_sample_is_interrupted_says_nothing_about_its_tokens():

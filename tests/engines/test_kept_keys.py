@@ -16,8 +16,7 @@ from tests.tiny import tiny_qwen3, tiny_settings
 
 from strop.base.types import Completion
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import TorchEngine
-from strop.engines.torch.engine import ModelRunner
+from strop.engines.torch.engine import ModelRunner, TorchEngine
 from strop.engines.torch.kv import KeptKeys, PrefillJob, SlotCache
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings

@@ -10,7 +10,7 @@ from tests.engines.length_contract import LengthContract
 from tests.tiny import byte_tokenizer
 
 from strop.engines.build import build_engine
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import Vllm
 
 # Blocks smaller than the prompts of the tests, or no prefix would be cached.
 SETTINGS = Vllm(slots=SLOTS, eager=True, kv_cache_gib=0.25, arguments={"block_size": 32})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.engines.vllm_names import Source, asked, main, names
 
-from strop.engines.vllm.settings import PYTHON_VARIABLE
+from strop.engines.settings import PYTHON_VARIABLE
 
 ROUTER = '''
 @router.post("/sleep")

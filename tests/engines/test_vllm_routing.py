@@ -19,13 +19,13 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from strop.base.seeds import derive
 from strop.base.types import ExpertArray, InputError
 from strop.base.view import SilentView
+from strop.engines.base import RequestLimits, checked
 from strop.engines.build import build_engine
 from strop.engines.continuation import StopStrings
 from strop.engines.protocol import EngineLost, Request, Sampling
-from strop.engines.requests import RequestLimits, checked
+from strop.engines.settings import PYTHON_VARIABLE, Vllm
 from strop.engines.vllm.client import Chunk
 from strop.engines.vllm.engine import ModelFolder, VllmEngine, VllmSample
-from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel
 from strop.run.run import train
@@ -123,7 +123,7 @@ def test_a_token_keeps_the_experts_of_the_request_that_computed_it_first() -> No
 
 def test_a_record_of_other_tokens_is_refused() -> None:
     for wrong in (None, np.zeros((5, 4, 2), np.int16)):
-        with pytest.raises(EngineLost, match=r"[05] tokens.* 6"):
+        with pytest.raises(EngineLost):
             answer(sample_of([0]), [10, 11, 12, 13], wrong)
 
 

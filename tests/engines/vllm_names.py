@@ -22,13 +22,13 @@ from tests.engines.fake_vllm import fake_vllm
 from tests.engines.runs import run
 from tests.tiny import byte_tokenizer
 
+from strop.engines.base import RequestLimits
 from strop.engines.build import build_engine
 from strop.engines.protocol import Request, Sampling
-from strop.engines.requests import RequestLimits
+from strop.engines.settings import Vllm
 from strop.engines.vllm.client import GENERATE
 from strop.engines.vllm.engine import VllmEngine
 from strop.engines.vllm.server import ENVIRONMENT, arguments_of
-from strop.engines.vllm.settings import Vllm
 
 # What `client.py` reads of the answers of GENERATE.
 ANSWERED = (

@@ -20,7 +20,7 @@ from strop.base.sample import Sample
 from strop.base.types import Completion
 from strop.config.schema import RunConfig
 from strop.engines.protocol import Request
-from strop.engines.torch import TorchEngine
+from strop.engines.torch.engine import TorchEngine
 from strop.training.samples import make_samples
 
 PLAYERS = "tests.environments.players"

@@ -30,7 +30,7 @@ from strop.base.imports import allow_module
 from strop.base.sample import sample_id
 from strop.base.view import SilentView
 from strop.engines.protocol import Request
-from strop.engines.torch import TorchEngine
+from strop.engines.torch.engine import TorchEngine
 from strop.run.folder import RunFolder
 from strop.run.run import QUARANTINE, resume, train
 

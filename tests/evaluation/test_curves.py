@@ -1,13 +1,12 @@
 """avg@N against the budget, and gains by difficulty, counted by hand."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.evaluation.results import result
 
 from strop.base.types import InputError
-from strop.evaluation.result import budgets_up_to, gains_by_difficulty, paired_rates, rate_by_budget
+from strop.evaluation.result import budgets_up_to, rate_by_budget
 
 
 def test_a_sample_longer_than_the_budget_is_worth_nothing() -> None:
@@ -31,24 +30,3 @@ def test_budgets() -> None:
     assert budgets_up_to(3) == (1, 2, 3)
     with pytest.raises(InputError):
         rate_by_budget(result([[1]]), [0])
-
-
-def test_gains_by_difficulty() -> None:
-    before = np.array([0.0, 0.0, 0.25, 0.5, 0.75, 1.0])
-    after = np.array([0.0, 0.5, 0.75, 1.0, 0.25, 1.0])
-    assert gains_by_difficulty(before, after) == [
-        ("0", 2, 0.0, 0.25),
-        ("0–25", 1, 0.25, 0.75),
-        ("25–50", 1, 0.5, 1.0),
-        ("50–75", 1, 0.75, 0.25),
-        ("100", 1, 1.0, 1.0),
-    ]
-
-
-def test_only_the_same_problems_are_compared() -> None:
-    first, second = paired_rates(result([[1, 0], [0, 0]]), result([[1, 1], [0, 1]]))
-    assert (first.tolist(), second.tolist()) == ([0.5, 0.0], [1.0, 0.5])
-    first, second = paired_rates(result([[1, 0], [0, 1]]), result([[1, 1]]))
-    assert (first.tolist(), second.tolist()) == ([0.5], [1.0])
-    with pytest.raises(InputError):
-        paired_rates(result([[1]]), replace(result([[1]]), problem_ids=("other",)))

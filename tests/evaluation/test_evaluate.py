@@ -19,7 +19,8 @@ from strop.data.generators import ChainSum
 from strop.data.loading import build_dataset
 from strop.data.templates import Plain
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.evaluation.evaluate import reporting_to
 from strop.evaluation.result import EvaluationResult, paired_test
 from strop.model.files import byte_tokenizer

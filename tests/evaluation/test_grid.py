@@ -13,8 +13,7 @@ from tests.evaluation.results import keep, result
 from strop.base.types import InputError
 from strop.evaluation.grid import Column, Grid, average, best_model, compare, load_grid, value_of
 from strop.evaluation.result import EvaluationResult
-from strop.report.evaluation_report import table, write_report
-from strop.report.figures.evaluation import draw_all, draw_problems, draw_transfer
+from strop.report.evaluation_report import draw_all, draw_transfer, table, write_report
 
 PNG = b"\x89PNG\r\n"
 EASY, HARD = [[1, 1], [1, 0], [1, 1], [1, 1]], [[0, 0], [1, 0], [0, 0], [0, 0]]
@@ -148,7 +147,7 @@ def test_a_report_from_kept_samples_alone(tmp_path: Path) -> None:
     text = (tmp_path / "report.md").read_text()
     assert "| rl    | **83.3** |" in text and "rl, 83.3" in text and "X avg@2" in text
     names = sorted(Path(path).name for path in value["pictures"])
-    assert names == ["budget.png", "problems-base.png", "transfer.png"]
+    assert names == ["budget.png", "transfer.png"]
     for path in value["pictures"]:
         assert Path(path).read_bytes().startswith(PNG)
 
@@ -181,8 +180,6 @@ def test_reports_refuse(tmp_path: Path) -> None:
     apart = grid({("a", "x"): result(EASY), ("b", "y"): result(HARD)})
     with pytest.raises(InputError):
         draw_transfer(apart, tmp_path / "transfer.png")
-    with pytest.raises(InputError):
-        draw_problems(apart, "a", "b", tmp_path / "problems.png")
     assert [path.name for path in draw_all(apart, tmp_path / "plots")] == ["budget.png"]
 
 

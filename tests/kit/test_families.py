@@ -17,7 +17,8 @@ from strop.base.types import Problem
 from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.engines.vllm.engine import ModelFolder
 from strop.model.attention_kinds import longest_sequence
 from strop.model.policy import PackedInputs, load_policy

@@ -15,7 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from strop.base.types import Completion, InputError
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model import attention
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import KNOWN, AttentionKind, Reach

@@ -16,7 +16,8 @@ from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import Reinforce
 from strop.algorithms.objective import Objective
 from strop.base.types import InputError
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model.critic import Critic
 from strop.model.files import export
 from strop.model.lora import AdaptedExperts, AdaptedLinear, Adapter, Adapters, export_adapter

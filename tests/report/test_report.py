@@ -11,16 +11,13 @@ import pytest
 from tests.report.cases import Parsed, group
 from tests.runs import small_config
 
-from strop.base.types import InputError, Verdict
-from strop.cli.run_endings import report_run
+from strop.base.types import InputError
+from strop.cli.run_commands import report_run
 from strop.model.files import byte_tokenizer
-from strop.report.build import undecided_answers, write_report
-from strop.report.runs import read_runs
+from strop.report.build import write_report
 from strop.run.folder import RunFolder
-from strop_verify.verdict import UNDECIDED, Status
 
 HOSTILE = "</pre></svg><script>alert(1)</script><img src=x onerror=alert(2)>\" onclick='alert(3)' \u202e\x00"
-TOKEN_PICTURES = {"token-entropy.png", "entropy-spread.png"}
 
 
 @pytest.fixture(scope="module")
@@ -59,19 +56,16 @@ def assert_harmless(page: Parsed) -> None:
 def test_the_page_has_every_section(written: dict[str, Any], page: Parsed) -> None:
     sections = [attributes["id"] for tag, attributes in page.tags if tag == "section"]
     assert sections == [
-        "summary", "evaluations", "learning", "exploration", "completions", "stability", "time-and-compute", "tokens",
-        "samples", "left-out",
+        "summary", "evaluations", "learning", "exploration", "completions", "stability", "time-and-compute", "samples",
+        "left-out",
     ]  # fmt: skip
-    names = {Path(picture).name for picture in written["pictures"]}
-    assert names >= TOKEN_PICTURES | {"held-out-pass-rate.png", "entropy.png", "time-shares.png", "values.png"}
-    assert all(Path(picture).read_bytes().startswith(b"\x89PNG") for picture in written["pictures"])
+    assert set(page.values("id")) >= {"held-out-pass-rate", "entropy", "time-shares", "values", "seconds"}
 
 
-def test_the_page_needs_nothing_but_itself(written: dict[str, Any], page: Parsed) -> None:
-    pictures = {Path(picture).name for picture in written["pictures"]}
+def test_the_page_needs_nothing_but_itself(page: Parsed) -> None:
     assert not page.values("src")
     links = page.values("href") + page.values("xlink:href")
-    assert all(link.startswith("#") or link == "data:," or link in pictures for link in links)
+    assert all(link.startswith("#") or link == "data:," for link in links)
     targets = {link[1:] for link in links if link.startswith("#")}
     assert targets <= set(page.values("id"))
     ids = page.values("id")
@@ -108,21 +102,15 @@ def test_a_run_of_another_engine_is_shown_without_entropies(real_run: Path, tmp_
         pq.write_table(table.set_column(place, field, pa.nulls(table.num_rows, field.type)), path)
     done = write_report([run], tmp_path / "bare.html", samples=4)
     page = Parsed(done.page.read_text())
-    assert done.page.name == "bare.html" and done.pictures
-    assert {picture.parent for picture in done.pictures} == {tmp_path / "bare-pictures"}
-    links = [link for link in page.values("href") if link.endswith(".png")]
-    assert {tmp_path / link for link in links} == set(done.pictures) and all(map(Path.is_file, done.pictures))
+    assert done.page == tmp_path / "bare.html"
     assert [attributes["id"] for tag, attributes in page.tags if tag == "input"] == ["r0-surprise"]
-    assert any("no rollouts of it have entropies" in line for line in done.left_out)
-    assert "tokens" not in [attributes.get("id") for tag, attributes in page.tags if tag == "section"]
 
 
-def test_what_is_gone_is_said_and_the_rest_is_shown(real_run: Path, tmp_path: Path) -> None:
+def test_a_report_without_rollouts_lists_what_is_missing(real_run: Path, tmp_path: Path) -> None:
     run = light_copy(real_run, tmp_path / "run", "model", "checkpoints", "critic", "rollouts")
     done = write_report([run], samples=2)
     assert done.page == run / "report" / "report.html"
-    said = " | ".join(done.left_out)
-    assert "no rollouts of it have entropies" in said and "samples: it has no rollouts" in said
+    assert any(line.startswith("run: samples") for line in done.left_out)
 
 
 def test_several_runs_are_laid_over_one_another(real_run: Path, tmp_path: Path) -> None:
@@ -153,10 +141,10 @@ def test_what_was_measured_in_training_is_shown_with_its_intervals(
     run.append_metrics(1, exam | {"compute/evaluator_seconds": 12.0})
     done = write_report([run.path], None, samples=0)
     page = Parsed(done.page.read_text())
-    assert "benchmarks.png" in {picture.name for picture in done.pictures}
+    assert "benchmarks" in page.values("id")
     assert {"my exam (95 %)", "75.0% (50.0 to 87.5)", "device-seconds of evaluations, apart"} <= set(page.texts)
     assert {"held-out pass rate after step 2, 95 % interval 62.5 to 87.5", "+45.0 (+25.0 to +62.5)"} <= set(page.texts)
-    assert "25.0% (± 10.0 standard error), step 1" in page.texts  # of an earlier strop
+    assert "25.0% (± 10.0 standard error), step 1" in page.texts
     capsys.readouterr()
     report_run(run.path)
     said = " ".join(capsys.readouterr().out.split())
@@ -169,35 +157,16 @@ def test_a_fine_tuning_run_has_a_report_too(tmp_path: Path) -> None:
     run.append_metrics(1, {"loss": 2.0})
     run.append_metrics(2, {"loss": 1.5})
     done = write_report([run.path])
-    assert "fine-tuning" in done.page.read_text() and "loss.png" in {picture.name for picture in done.pictures}
-    assert any("no rollouts" in line for line in done.left_out)
+    assert "fine-tuning" in done.page.read_text() and "loss" in Parsed(done.page.read_text()).values("id")
 
 
-def test_what_cannot_be_reported_is_one_line(real_run: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_reported_is_an_error(real_run: Path, tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "empty", {})
-    with pytest.raises(InputError, match="nothing to report yet"):
-        write_report([tmp_path / "empty"])
-    with pytest.raises(InputError, match="there is no run folder"):
-        write_report([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is a file; name a folder"):
-        write_report([real_run], tmp_path / "file")
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(InputError, match="is a folder; name a file"):
-        write_report([real_run], tmp_path / "folder.html")
-    (tmp_path / "taken-pictures").write_text("")
-    with pytest.raises(InputError, match="its pictures go to the folder .*taken-pictures, and that is a file"):
-        write_report([real_run], tmp_path / "taken.html")
-
-
-def test_answers_that_were_not_decided_are_listed_once(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", json.loads(small_config().to_json()))
-    run.append_metrics(1, {"pass_rate": 0.0, "version": 1.0})
-    unknown = Verdict(0.0, Status.WRONG, f"{UNDECIDED}{HOSTILE}: no point separates them")
-    verdicts = (unknown, unknown, Verdict(0.0, Status.WRONG, "2, not 3: 3 and 2"), Verdict(1.0, Status.CORRECT, "3"))
-    run.write_rollouts(1, [group("3", "so 3", ticket, verdict) for ticket, verdict in enumerate(verdicts)])
-    (found,) = read_runs([run.path])
-    assert undecided_answers(found) == [("3", f"{HOSTILE}: no point separates them")]
-    page = Parsed(write_report([run.path], samples=0).page.read_text(encoding="utf-8"))
-    assert_harmless(page)
-    assert "undecided-answers" in [attributes.get("id") for tag, attributes in page.tags if tag == "section"]
+    for run in ("empty", "nowhere"):
+        with pytest.raises(InputError, match=run):
+            write_report([tmp_path / run])
+    for out in ("file", "folder.html"):
+        with pytest.raises(InputError, match="--out"):
+            write_report([real_run], tmp_path / out)

@@ -11,8 +11,8 @@ from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
 from strop.report.build import Text, summary
-from strop.report.figures.training import time_shares
 from strop.report.runs import changes, read_runs
+from strop.report.training_figures import time_shares
 from strop.run.folder import RunFolder, SettingChange, write_change
 
 

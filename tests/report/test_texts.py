@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.model.files import byte_tokenizer
-from strop.report.texts import clip, pieces, visible
+from strop.report.runs import clip, visible
+from strop.report.samples import pieces
 
 
 def test_control_characters_and_directions_are_written_out() -> None:

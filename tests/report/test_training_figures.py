@@ -9,18 +9,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 
 from strop.base.types import InputError
-from strop.report.figures.training import (
-    GROUPS,
-    OVERVIEW,
-    Curves,
-    Scale,
-    curves_chart,
-    plot_run,
-    smooth,
-    training_charts,
-)
-from strop.report.figures.writer import PageFigures, canvas
+from strop.report.curves import GROUPS, Curves, Scale
+from strop.report.drawing import canvas, page_svg
 from strop.report.runs import RunData, read_runs
+from strop.report.training_figures import curves_chart, plot_run, smooth, training_charts
 from strop.run.folder import RunFolder
 
 PNG = b"\x89PNG\r\n"
@@ -41,7 +33,7 @@ def test_a_chart_shows_what_there_is_of_its_metrics(curves: Curves, tmp_path: Pa
     gaps = (None, float("inf"), 0.75)
     run = run_of(tmp_path, (1, {name: 0.5}), *((step, {name: gaps[step % 3]}) for step in range(2, 6)))
     axes = canvas(4, 3).add_subplot()
-    curves_chart(curves, [run]).panels[0](axes)
+    curves_chart(curves, [run]).draw(axes)
     (shown,) = [artist for artist in axes.get_children() if isinstance(artist, (Line2D, PolyCollection))]
     places = np.asarray(shown.get_xydata() if isinstance(shown, Line2D) else shown.get_paths()[0].vertices)
     assert set(map(tuple, places.tolist())) == {(1.0, 0.5), (2.0, 0.75), (5.0, 0.75)}
@@ -55,7 +47,7 @@ def test_a_curve_at_an_end_of_its_axis_keeps_clear_of_the_frame(
 ) -> None:
     run = run_of(tmp_path, *((step, {"it": value}) for step, value in enumerate(values, 1)))
     axes = canvas(4, 3).add_subplot()
-    curves_chart(Curves("it", "It", scale, "", {"it": "it"}), [run]).panels[0](axes)
+    curves_chart(Curves("it", "It", {"it": "it"}, scale), [run]).draw(axes)
     low, high = axes.get_ylim()
     assert min(values) - low > 0.02 * (high - low) < high - max(values)
 
@@ -78,9 +70,7 @@ def test_a_run_becomes_one_png(tmp_path: Path) -> None:
     run = run_of(tmp_path, *rows)
     assert run.benchmarks == ["exam"]
     keys = {chart.key for _, charts in training_charts([run]) for chart in charts}
-    assert keys & set(OVERVIEW) == {
-        "held-out-pass-rate", "training-pass-rate", "benchmarks", "entropy", "ratio", "seconds",
-    }  # fmt: skip
+    assert keys == {"held-out-pass-rate", "training-pass-rate", "benchmarks", "entropy", "ratio", "seconds"}
     target = plot_run(tmp_path)
     assert target == tmp_path / "plots" / "training.png" and target.read_bytes().startswith(PNG)
 
@@ -99,14 +89,14 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
 def test_of_several_metrics_the_only_one_that_is_known_is_named(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", *((step, {"length/correct": 3.0 + step}) for step in (1, 2)))
     curves = next(each for each in CURVES if each.key == "length-correct")
-    figure = PageFigures(tmp_path).add(curves_chart(curves, [run]))
-    assert ">correct<" in figure.svgs[0] and ">reflective<" not in figure.svgs[0]
+    svg = page_svg(curves_chart(curves, [run]))
+    assert ">correct<" in svg and ">reflective<" not in svg
 
 
 def test_several_runs_are_named_once_and_so_is_each_metric(tmp_path: Path) -> None:
     runs = [run_of(tmp_path / name, (1, {"length/correct": 3.0, "length/reflective": 5.0})) for name in ("a", "b")]
     axes = canvas(4, 3).add_subplot()
-    curves_chart(next(each for each in CURVES if each.key == "length-correct"), runs).panels[0](axes)
+    curves_chart(next(each for each in CURVES if each.key == "length-correct"), runs).draw(axes)
     assert axes.get_legend_handles_labels()[1] == ["a", "b", "correct", "reflective"]
 
 

@@ -1,11 +1,11 @@
-"""One drawing, two files: a PNG beside the page, an SVG in it that follows the page's colours."""
+"""Figures as files, and as SVGs in a page that follow its colours."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from strop.report.figures.writer import INK, SERIES, Chart, PageFigures, percent_tick, short_number, write_figure
+from strop.report.drawing import INK, SERIES, Chart, page_svg, percent_tick, short_number, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,22 +16,16 @@ def _draw(axes: "Axes") -> None:
     axes.set_title("</svg><script>alert(1)</script>", color=INK)
 
 
-def test_a_figure_of_a_page_is_a_png_and_an_svg_of_theme_colours(tmp_path: Path) -> None:
-    figures = PageFigures(tmp_path, "a")
-    figure = figures.add(Chart("line", "A line", "", (_draw, _draw)))
-    assert figure.png == "a/line.png" and figures.written == [tmp_path / "a" / "line.png"]
-    assert figures.written[0].read_bytes().startswith(b"\x89PNG")
-    assert len(figure.svgs) == 2
-    for svg in figure.svgs:
-        assert svg.startswith('<svg viewBox="0 0 ') and svg.rstrip().endswith("</svg>")
-        assert "var(--s1)" in svg and "var(--ink)" in svg and SERIES[1] not in svg
-        assert "<style" not in svg and "<metadata" not in svg and 'id="axes_1"' not in svg
-        assert "<script" not in svg and "&lt;script&gt;" in svg and "&lt;b&gt;&amp;$x" in svg
+def test_the_svg_of_a_page_has_theme_colours_and_no_markup_of_a_run() -> None:
+    svg = page_svg(Chart("line", "A line", "", _draw))
+    assert svg.startswith('<svg viewBox="0 0 ') and svg.rstrip().endswith("</svg>")
+    assert "var(--s1)" in svg and "var(--ink)" in svg and SERIES[1] not in svg
+    assert "<style" not in svg and "<metadata" not in svg and 'id="axes_1"' not in svg
+    assert "<script" not in svg and "&lt;script&gt;" in svg and "&lt;b&gt;&amp;$x" in svg
 
 
-def test_the_same_drawing_gives_the_same_svg_and_two_figures_share_no_name(tmp_path: Path) -> None:
-    figures = PageFigures(tmp_path)
-    one, again, other = (figures.add(Chart(key, "", "", (_draw,))).svgs[0] for key in ("one", "one", "other"))
+def test_the_same_drawing_gives_the_same_svg_and_two_figures_share_no_name() -> None:
+    one, again, other = (page_svg(Chart(key, "", "", _draw)) for key in ("one", "one", "other"))
     assert one == again and one != other
 
 

@@ -14,7 +14,7 @@ from strop.cli import app
 from strop.config.parse import edit
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
-from strop.engines.torch import TorchEngine
+from strop.engines.torch.engine import TorchEngine
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.answering import sample_model

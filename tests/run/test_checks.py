@@ -98,9 +98,6 @@ def test_a_good_one_has_no_finding_but_that_it_was_not_asked(model: Path, tmp_pa
         ((ASKS, "data.held_out.count=100"), "most-held-out", "data.held_out.count=32"),
         ((ASKS, "batch.samples_per_prompt=1"), "no-baseline", "batch.samples_per_prompt"),
         ((ASKS, "optim.warmup_steps=200"), "endless-warm-up", "to 5e-05 of optim.lr=0.0001"),
-        ((ASKS, 'algorithm.shaping=[{piece="LengthPenalty"}]'), "shaping-out-of-reach", "sampling.max_new_tokens=64"),
-        ((ASKS, "critic.updates_per_step=1", "algorithm.advantage=Gae", "critic.warmup_steps=100"), "critic-warm-up",
-         "critic.warmup_steps=100"),
         ((ASKS, "model.lora.rank=4"), "large-adapters", "model.lora.alpha=8"),
         ((ASKS, "data.max_prompt_tokens=150"), "most-prompts-left-out", "data.max_prompt_tokens"),
         ((ASKS, "sampling.max_new_tokens=500"), "budgets", "sampling.max_new_tokens="),
@@ -157,12 +154,6 @@ def test_questions_with_different_answers(model: Path, tmp_path: Path) -> None:
     rows: Rows = [*MANY, {"prompt": "What is 3+3?", "answer": "7"}]
     finding = found(model, problems(tmp_path, rows), ASKS)["contradictions"]
     assert "What is 3+3?" in finding.found and "problems-161" in finding.found
-
-
-def test_a_penalty_that_begins_within_the_budget_is_no_finding() -> None:
-    for piece in ("OverlongShaping", "LengthPenalty"):
-        shapes = f'algorithm.shaping=[{{piece="{piece}", max_tokens=16500}}]'
-        assert not of_settings(resolve("grpo", [shapes, "sampling.max_new_tokens=16384"]))
 
 
 def test_recipes_have_no_findings() -> None:

@@ -90,7 +90,7 @@ def test_generators_have_gpus_of_their_own(
 
 def test_more_generators_than_gpus_are_refused(gpus: Callable[[int], None]) -> None:
     gpus(4)
-    with pytest.raises(InputError, match="set orchestration.generators=3"):
+    with pytest.raises(InputError, match=r"orchestration\.generators"):
         local_placement(small_config("device=cuda", "orchestration.generators=9", "orchestration.max_lag=2"))
 
 

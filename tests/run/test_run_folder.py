@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from strop.base.files import replacing
-from strop.base.metrics import MetricsFile, read_metrics
+from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Completion, Group, InputError, Problem, Rollout, StropError, Verdict, VersionSpan
 from strop.run.folder import RunFolder
 from strop.training.samples import after_prompt, as_samples

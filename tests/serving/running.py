@@ -15,7 +15,8 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import Completion, IntArray
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.driver import ServedEngine
 from strop.serving.http import listen

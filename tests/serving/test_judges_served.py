@@ -17,7 +17,8 @@ from tests.tiny import byte_tokenizer, tiny_settings
 
 from strop.base.types import InputError
 from strop.engines.endpoint import ChatEndpoint, EndpointClient, EndpointError, NoRoom, _retry_after
-from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model.policy import Policy, load_policy
 from strop.serving import ServeLimits
 from strop.training.settings import AdamW, SftSettings

@@ -15,7 +15,7 @@ import pytest
 from tests.serving.running import Running, endpoint, tiny_engine
 
 from strop.base.types import Completion, InputError, StropError
-from strop.engines.torch import TorchEngine
+from strop.engines.torch.engine import TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.driver import EngineFailure
 from strop.serving.http import is_loopback, listen

@@ -6,68 +6,23 @@ Nothing heavy is imported until a command runs, so that `strop --help` answers a
 from __future__ import annotations
 
 import atexit
-import codecs
 import errno
 import gc
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import typer
 
 from strop.cli.commands import app
-from strop.cli.options import INTERRUPTED
 from strop_verify.child_process import wait_politely
 
 __all__ = ["app", "main"]
 
 USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer does not export it
-PLAINLY = "strop.plainly"
-PLAIN = {"…": "...", "·": "-", "→": "->", "−": "-", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
-
-
-def _plainly(error: UnicodeError) -> tuple[str, int]:
-    """What a terminal of ASCII or Latin-1 shows in place of signs that it lacks: plain ones, else a question mark."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(PLAIN.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error(PLAINLY, _plainly)
-
-
-@contextmanager
-def _remembering_interrupts() -> Iterator[list[int]]:
-    """The Ctrl-Cs of the block. Each raises `KeyboardInterrupt` as ever, of which a library may make another error."""
-    heard: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # whoever started this wants them ignored, or heard elsewhere
-        yield heard
-        return
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-        signal.default_int_handler(number, frame)
-
-    signal.signal(signal.SIGINT, hear)
-    try:
-        yield heard
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def main() -> None:
-    """Run the command line. An error that the user can mend becomes one line on standard error and its exit code."""
-    with _remembering_interrupts() as interrupts:
-        _main(interrupts)
-
-
-def _main(interrupts: list[int]) -> None:
+    """Run the command line. An error that the user can fix becomes one line on standard error and its exit code."""
     # Loading a model announces itself in several lines and bars, which would tear the live view.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -75,7 +30,7 @@ def _main(interrupts: list[int]) -> None:
     atexit.register(gc.freeze)  # else the end of the process searches all that torch has imported, for 1.5 s
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=PLAINLY)
+            stream.reconfigure(errors="replace")  # a terminal of ASCII shows ? for other signs
     try:
         code = app(prog_name="strop", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -83,8 +38,6 @@ def _main(interrupts: list[int]) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # what it tells is the whole help
             app(prog_name="strop")
         line, code = _told(error)
-        if line is None and interrupts:  # it came while transformers was imported, which says that it cannot be
-            sys.exit(INTERRUPTED)
         if line is None:
             raise
         shown = "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in line)

@@ -63,7 +63,7 @@ app.command("report", short_help="Write one HTML page on a run, or on several co
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
 app.command("status", short_help="Say what a run is doing, from its folder.")(runs_commands.status)
 app.command("dashboard", short_help="Follow runs in a browser.")(runs_commands.dashboard)
-app.add_typer(runs_commands.runs_app, name="runs", short_help="List, compare, rename and delete runs.")
+app.add_typer(runs_commands.runs_app, name="runs", short_help="List and compare runs.")
 app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(lab_commands.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Say what this machine has and lacks.")(inspect_commands.doctor)

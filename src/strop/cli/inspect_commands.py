@@ -198,9 +198,10 @@ def smoke(
     strop smoke --model Qwen/Qwen3-0.6B --limit 300
     strop smoke --vllm /opt/vllm/bin/python
     """
+    from strop.base.text import markdown_table
     from strop.base.types import InputError
+    from strop.run.finding import rows
     from strop.run.machine import accelerators
-    from strop.run.smoke import as_markdown
     from strop.run.smoke import smoke as outcomes_of
 
     if device not in ("auto", "cuda", "cpu"):
@@ -210,8 +211,9 @@ def smoke(
         findings = accelerators(vllm)
         outcomes = list(outcomes_of(device, model, vllm, limit, only, lambda group: tell(what=f"smoke: {group}")))
     value = {"machine": [asdict(one) for one in findings], "checks": [asdict(one) for one in outcomes]}
-    show(as_json, value, lambda: print_markdown(as_markdown(findings, outcomes) + "\n"))
-    if any(outcome.result == "FAIL" for outcome in outcomes):
+    table = markdown_table(("", "check", "found"), rows([*findings, *outcomes]))
+    show(as_json, value, lambda: print_markdown(f"{table}\n"))
+    if any(one.level == "error" for one in outcomes):
         raise typer.Exit(1)
 
 
@@ -225,6 +227,6 @@ def plot(
     from strop.run.folder import RunFolder
 
     folder = RunFolder.open(run)  # says what is wrong before what is heavy takes its seconds to load
-    from strop.report.figures.training import plot_run
+    from strop.report.training_figures import plot_run
 
     print(plot_run(folder.path, out))

@@ -154,11 +154,11 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
     """Write table and figure, print the table."""
     from strop.lab.ablation import table
     from strop.lab.ablation.collect import collect
-    from strop.report.figures.ablation import write_report
+    from strop.report.lab_figures import write_ablation_report
 
     with bar("reading and fitting") as tell:
         found = collect(folder, x, level, margin, tell)
-    written = write_report(found)
+    written = write_ablation_report(found)
     if as_json:
         print_json(table.as_json(found))
         return found
@@ -275,7 +275,7 @@ def fit(
 
 
 def _draw(plot: Path, found: Study) -> list[Path]:
-    from strop.report.figures.scaling import linearised_beside, plot_fits, plot_linearised
+    from strop.report.lab_figures import linearised_beside, plot_fits, plot_linearised
 
     pictures = plot_fits(found.fits, plot, found.predict)
     if len(found.joint) > 1:
@@ -368,7 +368,7 @@ def plan(
     }
     show(as_json, value, lambda: _print_plans(value))
     if figure is not None:
-        from strop.report.figures.scaling import plot_plans
+        from strop.report.lab_figures import plot_plans
 
         plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,9 +86,6 @@ Tiny = Annotated[
     ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="One line a step instead of the live view.")]
-Dashboard = Annotated[
-    bool, typer.Option("--dashboard", help="Follow the run on a web page meanwhile; its address is printed.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Out = Annotated[
     Path | None,
@@ -151,18 +147,6 @@ def viewing(plain: bool, title: str, on_interrupt: str | Callable[[], str], to_s
         view.close()
 
 
-@contextmanager
-def followed(wanted: bool, run: Path, view: View) -> Iterator[None]:
-    """A dashboard of the run that the block makes, where it is wanted."""
-    if not wanted:
-        yield
-        return
-    from strop.dashboard.app import following
-
-    with following(run, view):
-        yield
-
-
 class Tell(Protocol):
     """Says how far a bar is."""
 
@@ -202,14 +186,11 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
-    """A table without lines, whose cells are folded at their spaces where the terminal is too narrow.
-
-    No word is broken: where the longest words are wider than the terminal together, each row is a paragraph. Without a
-    terminal the width is 80 columns.
+    """Print a table without lines. Cells wrap at their spaces on a narrow terminal; no word is broken.
 
     Args:
-        columns: their heads.
-        rows: as many cells each.
+        columns: the heads.
+        rows: the cells, as many as there are columns.
         right: heads of the columns that are set flush right.
     """
     from rich import box
@@ -219,35 +200,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Co
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, show_header=any(columns))
-    console = Console(highlight=False)
-    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
-    widths = [max(map(cell_len, own)) for own in cells]
-    least = [max((cell_len(word) for cell in own for word in cell.split()), default=0) for own in cells]
-    for place in sorted(range(len(columns)), key=lambda place: widths[place], reverse=True):
-        excess = sum(widths) + 2 * len(columns) - console.width  # the widest column is folded first
-        widths[place] = max(least[place], widths[place] - max(excess, 0))
-    if sum(widths) + 2 * len(columns) > console.width and len(columns) > 1:
-        _print_paragraphs(columns, rows, console.width)
-        return
-    for column, width in zip(columns, widths, strict=True):
-        table.add_column(Text(column), justify="right" if column in right else "left", width=width)
+    for place, column in enumerate(columns):
+        words = [word for cell in (column, *(row[place] for row in rows)) for word in cell.split()]
+        widest = max(map(cell_len, words), default=0)
+        table.add_column(Text(column), justify="right" if column in right else "left", min_width=widest)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print("", table, "", sep="\n")
-
-
-def _print_paragraphs(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Each row as its first cell, and a line for every other cell with the head of its column."""
-    fold = textwrap.TextWrapper(
-        width, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
-    if columns[0]:
-        print(f"\n{columns[0]}")
-    for first, *others in rows:
-        print(f"\n{first}")
-        for column, cell in zip(columns[1:], others, strict=True):
-            print(fold.fill(f"{column}  {cell}" if column else cell))
-    print()
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print("", table, "", sep="\n", crop=False, overflow="ignore")
 
 
 def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

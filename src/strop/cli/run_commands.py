@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strop.cli.options import (
-    Dashboard,
     Imports,
     Out,
     Plain,
     Sets,
     Tiny,
     allow,
-    followed,
+    print_table,
     recipe_names,
     run_folders,
     set_option,
@@ -52,7 +53,6 @@ def quickstart(
     environment: Annotated[
         bool, typer.Option("--environment", help="Several turns: it learns to call a calculator on longer sums.")
     ] = False,
-    dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
     """Watch a small language model learn to reason better, from nothing, in minutes.
@@ -70,10 +70,9 @@ def quickstart(
 
     out = out or Path(f"runs/quickstart{'-environment' * environment}")
     said = f"stopped; begin again with: strop quickstart{' --environment' * environment}"
-    with viewing(plain, f"strop · quickstart · {out}", said) as view, followed(dashboard, out, view):
+    with viewing(plain, f"strop · quickstart · {out}", said) as view:
         heavy.run(seed, out, view, environment)
-    from strop.cli.run_endings import report_quickstart
-
+    
     report_quickstart(out)
 
 
@@ -99,7 +98,6 @@ def train(
     imports: Imports = [],  # noqa: B006
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
     """Train by reinforcement learning from verifiable rewards.
@@ -136,7 +134,7 @@ def train(
                 f"--resume goes on with {resume} as it was configured; leave out the recipe, --out and --tiny, or "
                 f"start a new run: strop train {resume}/config.json --set key=value"
             )
-        _resume(resume, step, sets, dry_run, as_json, dashboard, plain)
+        _resume(resume, step, sets, dry_run, as_json, plain)
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
@@ -160,10 +158,9 @@ def train(
     from strop.run import run as heavy
 
     title = f"strop · {config.recipe} · {folder}"
-    with viewing(plain, title, lambda: _go_on("train", folder)) as view, followed(dashboard, folder, view):
+    with viewing(plain, title, lambda: _go_on("train", folder)) as view:
         heavy.train(config, folder, view)
-    from strop.cli.run_endings import report_run
-
+    
     report_run(folder)
 
 
@@ -190,7 +187,7 @@ def _show(preview: Callable[[View], list[Finding]], config: RunConfig | SftConfi
 
 
 def _resume(
-    folder: Path, step: int | None, sets: list[str], dry_run: bool, as_json: bool, dashboard: bool, plain: bool
+    folder: Path, step: int | None, sets: list[str], dry_run: bool, as_json: bool, plain: bool
 ) -> None:
     from strop.run.folder import RunFolder
     from strop.run.resuming import resumed_config
@@ -205,10 +202,9 @@ def _resume(
     from strop.run import run as heavy
 
     title = f"strop · {folder}"
-    with viewing(plain, title, lambda: _go_on("train", folder)) as view, followed(dashboard, folder, view):
+    with viewing(plain, title, lambda: _go_on("train", folder)) as view:
         heavy.resume(folder, view, step, sets)
-    from strop.cli.run_endings import report_run
-
+    
     report_run(folder)
 
 
@@ -235,7 +231,6 @@ def sft(
     imports: Imports = [],  # noqa: B006
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
     """Fine-tune a model on demonstrations, the usual start of RL.
@@ -273,11 +268,102 @@ def sft(
     from strop.run import fine_tuning
 
     title = f"strop · sft · {folder}"
-    with viewing(plain, title, lambda: _go_on("sft", folder)) as view, followed(dashboard, folder, view):
+    with viewing(plain, title, lambda: _go_on("sft", folder)) as view:
         if resume is not None:
             fine_tuning.resume(resume, view)
         else:
             fine_tuning.train(config, folder, view)
-    from strop.cli.run_endings import report_run
-
+    
     report_run(folder)
+
+
+PARTS = {
+    "sft": "imitation", "evaluation": "evaluations", "rl": "RL", "other": "all else", "total": "together",
+}  # fmt: skip
+
+
+def report_quickstart(folder: Path) -> None:
+    """Print the table of pass rates, the picture, and three commands to go on with."""
+    from strop.base.imports import command
+    from strop.base.text import amount, duration, percent
+    from strop.report.training_figures import plot_run
+    from strop.run.folder import SUMMARY, RunFolder
+
+    run = RunFolder.open(folder)
+    summary = run.read_json(SUMMARY)
+    plays = run.read_json("config.json").get("environment") is not None
+    problem = "237+682+967+921=" if plays else "7+5-3+8+2="
+    low, high = summary["gain_interval"]
+    seconds: Mapping[str, float] = summary["seconds"]
+    rows = [
+        ("pass rate before RL", percent(summary["pass_rate_before"])),
+        ("pass@8 before RL", percent(summary["pass_at_8_before"])),
+        ("pass rate after RL", percent(summary["pass_rate_after"])),
+        ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
+        ("parameters", amount(summary["parameters"])),
+        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in seconds.items())),
+    ]
+    print_table(("", "held-out problems"), rows)
+    print(f"curves   {plot_run(run.path)}")
+    print(f"model    {run.path / summary['model']}")
+    print_next(
+        (command("sample", folder, f" --prompt '{problem}'"), "let the model work on a sum of yours"),
+        (command("eval", folder, " --samples 16"), "measure it again, with more samples"),
+        ("strop recipes", "what else can be trained"),
+    )
+
+
+def report_run(folder: Path) -> None:
+    """Print the last evaluation, where model and curves are, and the next commands."""
+    from strop.base.imports import command
+    from strop.report.training_figures import plot_run
+    from strop.run.folder import RunFolder
+
+    run = RunFolder.open(folder)
+    rows = _last_values(run.path)
+    if rows:
+        print_table(("", "at the end"), rows)
+        print(f"curves   {plot_run(run.path)}")
+    print(f"model    {run.model}")
+    if run.fine_tunes:
+        print_next(
+            (f"strop train grpo --set {quote(f'model.path={run.model}')}", "go on with reinforcement learning"),
+            (command("sample", folder, " --prompt '...'"), "try it"),
+        )
+        return
+    print_next(
+        (command("eval", folder), "measure it on held-out problems"),
+        (command("sample", folder, " --prompt '...'"), "try it"),
+        (command("export", folder, " --out my-model"), "copy the model out of the run"),
+    )
+
+
+def _last_values(folder: Path) -> list[tuple[str, str]]:
+    """Held-out pass rate before and after, the gain with its interval, and the last pass rate or loss of training."""
+    from strop.base.text import percent
+    from strop.report.runs import interval_suffix, read_runs
+
+    run = read_runs([folder])[0]
+    steps, rates = run.series("evaluation/pass_rate")
+    rows = [
+        (f"held-out pass rate, step {step}", f"{percent(rate)}{interval_suffix(run.interval(step))}")
+        for step, rate in list(zip(steps, rates, strict=True))[:: max(1, len(rates) - 1)]
+    ]
+    if len(rates) > 1:
+        gained = run.gain(steps[-1])
+        known = "" if gained is None else f"{gained[0]} points{interval_suffix(gained[1])}"
+        rows.append(("gain", known or "not known: evaluations were changed since the first"))
+    trained, loss = run.last("pass_rate"), run.last("loss")
+    if trained is not None:
+        rows.append(("pass rate in training", percent(trained)))
+    elif loss is not None:  # that of a policy gradient says nothing by itself
+        rows.append(("loss", f"{loss:.4g}"))
+    return rows
+
+
+def print_next(*commands: tuple[str, str]) -> None:
+    """Commands to try, each with what it does."""
+    width = max(len(words) for words, _ in commands)
+    print("\nnext")
+    for words, purpose in commands:
+        print(f"  {words:<{width}}   {purpose}")

@@ -1,4 +1,4 @@
-"""strop runs: list, compare, rename and delete runs."""
+"""Commands on the folders of runs: runs, report, status, dashboard."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ if TYPE_CHECKING:
 
 runs_app = typer.Typer(
     rich_markup_mode=None,
-    help="""Runs: list them, compare two or more, rename and delete them.
+    help="""Runs: list them, and compare two or more.
 
     \b
     strop runs
     strop runs list runs
     strop runs compare runs/grpo runs/dapo
-    strop runs rename runs/one best
-    strop runs delete runs/one runs/two --yes
     """,
 )
 
@@ -107,42 +105,6 @@ def compare_runs(
     show(as_json, value, tables)
 
 
-@runs_app.command("rename")
-def rename_run(
-    run: Run, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name, or a path to move it to.")]
-) -> None:
-    """Give a run another name. One that is going on is refused."""
-    from strop.run.status import rename
-
-    print(rename(run, name))
-
-
-@runs_app.command("delete", short_help="Delete runs and their folders.")
-def delete_runs(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.", autocompletion=run_folders)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
-    """Delete runs with all that is in their folders, after asking. One that is going on is refused."""
-    from strop.base.types import InputError
-    from strop.run.folder import RunFolder
-    from strop.run.status import delete, listed
-
-    for folder in folders:
-        RunFolder.open(folder)
-    if not yes:
-        rows = [_row(listed(folder)) for folder in folders]
-        print_table(("run", "state", "step", "size"), [[row[0], row[1], row[3], row[7]] for row in rows])
-        try:
-            agreed = typer.confirm("delete?")
-        except typer.Abort:  # the end of input, as without a terminal
-            raise InputError("nothing was deleted; --yes deletes without asking") from None
-        if not agreed:
-            raise typer.Abort
-    for folder in folders:
-        delete(folder)
-        print(f"deleted {folder}")
-
-
 def _day_and_time(began: str) -> str:
     """`22 Nov 20:48`, of other years `22 Nov 2025`, of a time as a run folder writes it; nothing where it has none."""
     if not began:
@@ -200,12 +162,11 @@ def report(
     imports: Imports = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page on a run, or on several compared, with its pictures as PNG files too.
+    """Write one HTML page about a run, or comparing several.
 
-    The page needs nothing but itself: no network, no server. It has the curves, the evaluations, what differs from the
-    recipe, the tokens the model was sure and unsure of, and what it wrote at the beginning and at the end. All of it is
-    read from what the run recorded; what is not there is left out, and the page says so. PNG files lie in the folder of
-    the report; those of a page that --out names (compared.html) in compared-pictures.
+    The page is one file without any link to the network. It has the curves, the evaluations, the settings that differ
+    from the recipe, and completions of the first and the last step. Everything comes from what the run recorded; the
+    page lists what is missing.
 
     \b
     strop report runs/first
@@ -221,17 +182,11 @@ def report(
 
     with bar("reading") as tell:
         written = write_report(runs, out, samples, lambda what: tell(what=what))
-    value = {
-        "report": str(written.page),
-        "pictures": [str(picture) for picture in written.pictures],
-        "left_out": list(written.left_out),
-    }
+    value = {"report": str(written.page), "left_out": list(written.left_out)}
 
     def lines() -> None:
         for line in written.left_out:
             print(f"left out   {line}")
-        if written.pictures:
-            print(f"pictures   {len(written.pictures)} PNG files in {written.pictures[0].parent}")
         print(f"report     {written.page}")
 
     show(as_json, value, lines)
@@ -355,7 +310,6 @@ def dashboard(
         typer.Argument(metavar="RUN…", help="Run folders, or folders of runs.", autocompletion=run_folders),
     ],
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)] = 8030,
-    browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
 ) -> None:
     """Follow runs on a web page: curves over each other, health, settings that differ, every completion.
 
@@ -367,6 +321,7 @@ def dashboard(
     strop dashboard runs/grpo runs/dapo --port 0
     strop dashboard runs
     """
+    from strop.base.text import counted
     from strop.base.types import InputError
     from strop.dashboard.app import Dashboard, address, opened
     from strop.dashboard.reading import FollowedRuns
@@ -379,10 +334,5 @@ def dashboard(
         raise InputError(f"{folders[0]} holds no run; name run folders: strop dashboard runs/grpo")
     shown = FollowedRuns(runs)
     listening = opened(port)
-    url = address(listening)
-    print(f"dashboard of {len(runs)} {'runs' if len(runs) > 1 else 'run'}: {url}", flush=True)
-    if browser:
-        import webbrowser
-
-        webbrowser.open(url)
+    print(f"dashboard of {counted(len(runs), 'runs')}: {address(listening)}", flush=True)
     HttpServer(Dashboard(shown), listening).run()

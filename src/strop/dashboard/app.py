@@ -1,6 +1,7 @@
 """The HTTP side of the dashboard, which answers only GET and only this machine.
 
     GET /                       the page; /static/NAME its parts, which are files of this package
+    GET /api/curves             the charts: title, metric, its standard error, least height of the y-axis
     GET /api/runs               every run with its status
     GET /api/metrics?run=&offset=      lines of metrics.jsonl from a byte on
     GET /api/rollouts?run=&…    a page of completions, by the fields of `Filters`
@@ -11,10 +12,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,13 +29,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
-from strop.base.types import InputError, StropError
-from strop.base.view import View
+from strop.base.types import InputError
 from strop.config.edits import explain
 from strop.dashboard.reading import Filters, FollowedRuns, page
+from strop.report.curves import main_curves
 from strop.serving.http import HttpServer, asks_loopback, listen
-from strop_verify.child_process import ChildProcess, connect_to_parent, start_module, thread_environment
-from strop_verify.framing import Channel
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = (
@@ -47,6 +43,7 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )  # fmt: skip
+LEAST_HEIGHT = 0.02  # of a log chart; ratios that differ from 1 by rounding look flat
 _logger = logging.getLogger(__name__)
 
 
@@ -92,6 +89,8 @@ class Dashboard:
             return _error(500, f"{type(error).__name__}; the program's output says more")
 
     def _read(self, what: str, query: QueryParams) -> Any:
+        if what == "curves":
+            return _charts()
         if what == "runs":
             return self._runs.overview()
         if what == "settings":
@@ -105,6 +104,16 @@ class Dashboard:
             given = {name: value for name, value in query.items() if name != "run"}
             return page(self._runs.folder(run), Filters.model_validate(given))
         raise InputError(f"there is no /api/{what}")
+
+
+def _charts() -> list[tuple[str, str, str | None, float | None]]:
+    """The main curves of a report, each by its first metric."""
+    charts = []
+    for curves in main_curves():
+        metric, label = next(iter(curves.lines.items()))
+        title = curves.title if len(curves.lines) == 1 else f"{curves.title}, {label}"
+        charts.append((title, metric, curves.error, LEAST_HEIGHT if curves.scale == "log" else None))
+    return charts
 
 
 def _one(query: QueryParams, name: str) -> str:
@@ -146,60 +155,3 @@ def background(runs: Sequence[Path]) -> Iterator[str]:
     listening = opened(0)
     with HttpServer(shown, listening).in_thread():
         yield address(listening)
-
-
-NICENESS = 10
-LOOK_SECONDS = 0.2
-
-
-@contextmanager
-def following(run: Path, view: View) -> Iterator[None]:
-    """A dashboard of the run in this folder while the block runs.
-
-    Raises:
-        StropError: its process cannot be started.
-    """
-    output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
-    child, end = start_module("strop.dashboard.app", thread_environment(1), output)
-    channel = Channel(end)
-    try:
-        view.note(f"dashboard: {_address(run, channel, child)}")
-        yield
-    finally:
-        channel.close()
-        child.end()
-        child.close()
-
-
-def _address(run: Path, channel: Channel, child: ChildProcess) -> str:
-    try:
-        channel.send_all(str(run.resolve()).encode())
-        return channel.next().decode()
-    except (EOFError, OSError) as error:
-        raise StropError(f"the dashboard's process {child.exit_reason()}") from error
-
-
-def main() -> None:
-    """Runs in the process that `following` starts: sends the address at once, and answers as soon as there is a run."""
-    os.nice(NICENESS)
-    channel = Channel(connect_to_parent())
-    run = Path(channel.next().decode())
-    try:
-        listening = opened(PORT)
-    except InputError:
-        listening = opened(0)
-    channel.send_all(address(listening).encode())
-    HttpServer(Dashboard(_begun(run)), listening).run()
-
-
-def _begun(run: Path) -> FollowedRuns:
-    """Wait until the run's folder is complete; a former run in its place may be removed meanwhile."""
-    while True:
-        try:
-            return FollowedRuns([run])
-        except InputError:
-            time.sleep(LOOK_SECONDS)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,24 +1,144 @@
-"""What engines that sample token ids have in common: limits, open requests, and whether they may still be used."""
+"""The common part of engines that sample token ids: the limits of requests, open requests, pausing, failures."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
-from strop.engines.continuation import Chain, ContinuationPlan, StopStrings
+from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, OpenRequests, PauseMode, Request, Sampling, Scores
-from strop.engines.requests import RequestLimits, SlotEntry, checked
+from strop.engines.sampling import stream_key
+from strop.model.attention_kinds import longest_sequence
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """The longest prompt + completion, the vocabulary, and the ids that end every completion."""
+
+    max_tokens: int
+    vocabulary: int
+    end_ids: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        config: Mapping[str, Any],
+        vocabulary: int,
+        end_ids: object,
+        tokenizer: PreTrainedTokenizerBase,
+        max_tokens: int | None,
+    ) -> RequestLimits:
+        """The limits of a model. `max_tokens` may be shorter than the model's longest sequence.
+
+        Args:
+            config: the model's, as transformers writes it.
+            end_ids: the end-of-sequence ids of its generation configuration: a number, a list, or None.
+            tokenizer: its own end-of-sequence id counts too.
+
+        Raises:
+            InputError: the model cannot do as many tokens, or does not say how many it can do.
+        """
+        longest = longest_sequence(config)
+        if max_tokens is None and longest is None:
+            raise InputError("the model does not say how long a sequence may be: set engine.max_tokens")
+        if max_tokens is not None and longest is not None and max_tokens > longest:
+            raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
+        given = [*(end_ids if isinstance(end_ids, list) else [end_ids]), tokenizer.eos_token_id]
+        ends = tuple(sorted({int(one) for one in given if isinstance(one, int)}))
+        return cls(max_tokens or int(longest or 0), vocabulary, ends)
+
+    def refuse_sequence(self, ids: IntArray, spare: int = 0) -> None:
+        """Refuse tokens that cannot be scored by an engine which needs `spare` free positions after them.
+
+        Raises:
+            InputError: there are none, too many, or unknown ones.
+        """
+        if not 1 <= len(ids) <= self.max_tokens - spare:
+            raise InputError(f"a sequence of {len(ids)} tokens cannot be scored: at most {self.max_tokens - spare}")
+        if ids.min() < 0 or ids.max() >= self.vocabulary:
+            raise InputError(f"token ids {ids.min()} to {ids.max()} are outside the {self.vocabulary} known")
+
+    def stop_ids(self, sampling: Sampling) -> tuple[int, ...]:
+        """Every id that ends a completion drawn like this."""
+        return tuple(sorted({*self.end_ids, *sampling.stop_token_ids}))
+
+
+@dataclass(eq=False)
+class SlotEntry:
+    """A submitted request, some of whose samples wait; `donor` is the slot that last held its prompt."""
+
+    request: Request
+    ids: NDArray[np.int64]
+    stop_ids: tuple[int, ...]
+    plan: ContinuationPlan
+    watch: StopWatch
+    next_index: int = 0
+    donor: int | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Samples that have not been given a slot yet."""
+        return self.request.n - self.next_index
+
+    @property
+    def prefix(self) -> NDArray[np.int64]:
+        """The prompt but its last token, which the first decoding step feeds."""
+        return self.ids[:-1]
+
+
+class RunningSequence:
+    """One running sample."""
+
+    def __init__(self, entry: SlotEntry, index: int) -> None:
+        self.entry = entry
+        self.index = index
+        self.key = stream_key(entry.request.seed, index)
+        self.chain = Chain(entry.plan, self.key, entry.watch)
+
+
+def checked(
+    request: Request, limits: RequestLimits, tokenizer: PreTrainedTokenizerBase, strings: StopStrings
+) -> SlotEntry:
+    """The entry of a request that is within the limits; `strings` are those of `tokenizer`.
+
+    Raises:
+        InputError: one line that names the request and the limit.
+    """
+    name, sampling = f"request {request.id}", request.sampling
+    ids = np.asarray(request.prompt_ids)
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        raise InputError(f"{name}: the prompt must be a non-empty row of token ids, not {ids.dtype} {ids.shape}")
+    if ids.min() < 0 or ids.max() >= limits.vocabulary:
+        raise InputError(f"{name}: prompt ids {ids.min()} to {ids.max()} are outside the {limits.vocabulary} known")
+    if len(ids) + sampling.max_new_tokens > limits.max_tokens:
+        raise InputError(
+            f"{name}: {len(ids)} prompt tokens + max_new_tokens {sampling.max_new_tokens} exceed the engine's "
+            f"{limits.max_tokens}; shorten one of them"
+        )
+    if request.n < 1:
+        raise InputError(f"{name}: n = {request.n}, ask for at least one sample")
+    strange = [one for one in sampling.stop_token_ids if not 0 <= one < limits.vocabulary]
+    if strange:
+        raise InputError(f"{name}: stop_token_ids {strange} are outside the {limits.vocabulary} known")
+    stop_ids = limits.stop_ids(sampling)
+    plan = ContinuationPlan.of(sampling, tokenizer, stop_ids)
+    return SlotEntry(
+        request, ids.astype(np.int64), stop_ids, plan, StopWatch(frozenset(stop_ids), sampling.stop, strings)
+    )
+
 
 Row = Sequence[float] | NDArray[np.int64] | NDArray[np.float32]
 
 
 class BaseEngine(ABC):
-    """The part of `strop.engines.protocol.Engine` that is the same whatever draws the tokens."""
+    """The part of `strop.engines.protocol.Engine` that does not depend on how tokens are drawn."""
 
     def __init__(
         self,
@@ -41,7 +161,7 @@ class BaseEngine(ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Nothing of a request is out of its reach, but log-probs under top-k and top-p may be."""
+        """The limits of the engine; it knows every feature, except perhaps log-probs under top-k and top-p."""
         most = self._limits.max_tokens
         return Capabilities(most, self._at_once, interruptions=True, whole_logprobs=self._whole_logprobs)
 
@@ -56,7 +176,7 @@ class BaseEngine(ABC):
         return sum(self._open.values())
 
     def check(self, sampling: Sampling) -> None:
-        """Refuse sampling that no request could have here, before there is one.
+        """Refuse sampling options that no request could use here, before there is a request.
 
         Raises:
             InputError: see `ContinuationPlan.of`.
@@ -113,7 +233,7 @@ class BaseEngine(ABC):
         return self.score([probe_ids])[0].logprobs
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """What samples in flight drew since; see `strop.engines.protocol.Streaming`."""
+        """The tokens that running samples drew since; see `strop.engines.protocol.Streaming`."""
         found = []
         for entry, index, token_ids, logprobs in self._in_flight():
             start = since.get((entry.request.id, index))
@@ -124,10 +244,10 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
-        """Request, sample, tokens and log-probs of what runs."""
+        """Request, sample, tokens and log-probs of each running sample."""
 
-    def _hold(self, paused: bool) -> None:  # noqa: B027  (what draws only when stepped has nothing to hold)
-        """Have what draws on its own stop or go on."""
+    def _hold(self, paused: bool) -> None:  # noqa: B027  (an engine that draws only in `step` has nothing to do)
+        """Stop a server that draws by itself, or let it go on."""
 
     @abstractmethod
     def _enqueue(self, entry: SlotEntry) -> None:
@@ -135,10 +255,10 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def _abort(self, request_id: str) -> None:
-        """Forget a request that is unfinished, and report its samples as aborted."""
+        """Drop an unfinished request, and report its samples as aborted."""
 
     def _reported(self) -> list[Completion]:
-        """What is to be handed out now."""
+        """The completions to return now."""
         reports, self._reports = self._reports, []
         self._open.reported(reports)
         return reports
@@ -168,7 +288,7 @@ class BaseEngine(ABC):
         entropies: NDArray[np.float32] | None = None,
         routed_experts: ExpertArray | None = None,
     ) -> None:
-        """Have the next step hand out a completion; `chain` is None where the sample was never started."""
+        """Let the next step return a completion; `chain` is None if the sample was never started."""
         length = len(token_ids)
         if chain is not None:
             chain.drawn_by(self._version, length)

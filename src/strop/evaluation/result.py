@@ -318,7 +318,6 @@ def paired_differences(before: EvaluationResult, after: EvaluationResult) -> Arr
 
 
 BUDGET_POINTS = 8
-BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class BudgetPoint(NamedTuple):
@@ -328,15 +327,6 @@ class BudgetPoint(NamedTuple):
     rate: float
     interval: Interval
     truncated: float
-
-
-class Bin(NamedTuple):
-    """Problems whose pass rate before lies in a range: how many, and their mean rates before and after."""
-
-    label: str
-    problems: int
-    before: float
-    after: float
 
 
 def budgets_up_to(most: int, points: int = BUDGET_POINTS) -> tuple[int, ...]:
@@ -366,34 +356,3 @@ def rate_by_budget(result: EvaluationResult, budgets: Sequence[int], seed: int =
         rates = (result.correct & result.usable & within).sum(axis=1)[judged] / usable[judged]
         points.append(BudgetPoint(budget, float(rates.mean()), rate_interval(rates, seed), float(cut.mean())))
     return points
-
-
-def paired_rates(before: EvaluationResult, after: EvaluationResult) -> tuple[Array, Array]:
-    """The pass rates of the problems that both judged, float64 [problems] each, in the order of the benchmark.
-
-    Raises:
-        InputError: the results share no problem.
-    """
-    first, second = on_common_problems(before, after)
-    both = first.judged & second.judged
-    return first.pass_rates[both], second.pass_rates[both]
-
-
-def gains_by_difficulty(before: Array, after: Array, edges: Sequence[float] = BINS) -> list[Bin]:
-    """Mean rates before and after by the rate before (Archer, Section 4.3.4): where do the gains come from?
-
-    Problems never solved before are one bin, problems always solved another; the others fall into the ranges
-    between `edges`, their upper ends included. Empty bins are left out.
-    """
-    found: list[Bin] = []
-
-    def add(label: str, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
-        if mask.any():
-            found.append(Bin(label, int(mask.sum()), float(before[mask].mean()), float(after[mask].mean())))
-
-    add("0", before == 0.0)
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
-        inside = (before > low) & (before <= high) & (before > 0.0) & (before < 1.0)
-        add(f"{100 * low:.0f}–{100 * high:.0f}", inside)
-    add("100", before == 1.0)
-    return found

@@ -1,15 +1,15 @@
-"""The protocol of executors, which generate completions, and the executor of one process.
+"""What the loop sees of generation and training: the protocols `Executor` and `Learning`.
 
-The loop submits, polls, cancels and publishes.
+The executor of one process, `InProcess`, is here too; `fleet.Fleet` is the executor of worker processes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from strop.base import progress
 from strop.base.interrupt import breakable
@@ -17,14 +17,25 @@ from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import Engine, KvMode, OpenRequests, Request
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    from strop.base.types import Group
     from strop.model.policy import Policy
+    from strop.model.tensor_file import Groups
+    from strop.orchestration.messages import StoredWeights
+    from strop.orchestration.weight_store import WeightStore
+    from strop.training import checkpoint
+    from strop.training.samples import Sizes, TrainResult
+    from strop.training.settings import LearnerSettings
+
 
 PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well below, stale weights do not
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A request whose generator died before all of its completions were in; it must be submitted again."""
+    """A request whose generator died before all completions arrived; it must be submitted again."""
 
     request_id: str
     reason: str
@@ -71,15 +82,15 @@ class Executor(Protocol):
         ...
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
-        """Queue a request with the generator that follows from its group's ticket and attempt, and nothing else."""
+        """Queue a request. Its generator depends only on the ticket and the attempt of its group."""
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Give a request up. Its running samples may be reported as aborted; an unknown id is ignored."""
+        """Cancel a request. Its running samples may be reported as aborted; an unknown id is ignored."""
         ...
 
     def poll(self, patience: float) -> list[Event]:
-        """The events since the last call; may wait up to `patience` seconds where there are none.
+        """The events since the last call; waits up to `patience` seconds if there are none.
 
         Raises:
             StropError: the generators cannot go on.
@@ -87,7 +98,7 @@ class Executor(Protocol):
         ...
 
     def publish(self, version: int, probe: IntArray) -> Publication:
-        """Bring the trainer's current parameters to every generator as `version`, commit or nothing.
+        """Bring the trainer's current parameters to every generator as `version`, all or nothing.
 
         Args:
             probe: tokens [L], L > 1, whose log-probs every generator computes under the new weights.
@@ -99,6 +110,84 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End every generator; may be called twice."""
+        ...
+
+
+class Learning(Protocol):
+    """A learner in this process (`Learner`), or one in several others (`RankGroupLearner`)."""
+
+    def start(self, folder: Path) -> None:
+        """Begin, for the run in `folder`; no other method is called before."""
+        ...
+
+    def sizes(self) -> Sizes:
+        """The policy's size, and the number of devices that train it."""
+        ...
+
+    def enter(self, settings: LearnerSettings, updates: int) -> None:
+        """Go on with the settings of a new stage; a changed optimizer restarts its schedule, of `updates`."""
+        ...
+
+    def replan(self, updates_left: int, steps_left: int) -> None:
+        """After `load` with another configuration: learning rates end with the run that is planned now."""
+        ...
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> TrainResult | None:
+        """Train on a batch; None, and nothing changed, where no completion of it can be trained on."""
+        ...
+
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
+        ...
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Every parameter of the policy whole, by its name in the model; perhaps the live ones: read them at once."""
+        ...
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Write them into a store.
+
+        Raises:
+            DiskFull: there is no room for them.
+        """
+        ...
+
+    def broken(self) -> str | None:
+        """The name of a parameter of the policy that is not finite; None where all are."""
+        ...
+
+    def save(self, entry: checkpoint.CheckpointEntry, extra: Groups) -> None:
+        """Begin a checkpoint of everything that is trained, and of `extra` groups; training may go on at once.
+
+        Raises:
+            StropError: what went wrong with the save before, which is waited for.
+        """
+        ...
+
+    def settle(self, wait: bool) -> bool:
+        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
+        ...
+
+    def load(self, root: Path, step: int) -> None:
+        """Take back a checkpoint, whatever number of ranks saved it; its files have been checked.
+
+        Raises:
+            StropError: it was saved by a run with other modules.
+        """
+        ...
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
+        """Write the policy as a Hugging Face folder, and the critic where there is one.
+
+        Raises:
+            StropError: it cannot be written.
+        """
+        ...
+
+    def close(self) -> None:
+        """Finish a save under way where that is possible, and release all resources."""
         ...
 
 
@@ -133,7 +222,7 @@ class InProcess:
         self._open.begin(request)
 
     def cancel(self, request_id: str) -> None:
-        """Let the engine forget a request, where it still has it."""
+        """Cancel a request, if the engine still has it."""
         if request_id in self._open:
             self.engine.cancel(request_id)
 

@@ -45,17 +45,12 @@ class Placement:
     shares: tuple[DeviceShare, ...]
 
     def of(self, role: str) -> DeviceShare:
-        """The share of a role; the driver's, without a GPU, for one that has none."""
+        """The share of a role; one without a GPU for a role that has none."""
         return next((share for share in self.shares if share.role == role), DeviceShare(role, 0, ()))
 
     def gpus_of(self, *roles: str) -> set[tuple[int, int]]:
         """The GPUs, as (host, number), of all whose role begins with one of these."""
         return {(share.host, gpu) for share in self.shares if share.role.startswith(roles) for gpu in share.gpus}
-
-    @property
-    def spare(self) -> int:
-        """GPUs that nobody computes on."""
-        return sum(self.hosts) - len(self.gpus_of(""))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -74,12 +69,12 @@ def place(
     Args:
         hosts: how many GPUs each host has, the driver's first; more hosts than one are for `executor=ray`.
         settings: generators, trainers, and whether they are processes.
-        width: GPUs of one generator's engine (tensor parallelism); 0 where generators have theirs elsewhere.
+        width: GPUs of one generator's engine (tensor parallelism); 0 if generators run on other machines.
         evaluator: a worker evaluates during training.
-        server: where the driver generates too, a server does it for it, which is `generator-0` here.
+        server: if the driver generates too, it does so by a server, which is `generator-0` here.
 
     Raises:
-        InputError: it does not fit; the message names what would.
+        InputError: it does not fit; the message names the settings to change.
     """
     try:
         return _placed(tuple(hosts), settings, width, evaluator, server)
@@ -109,7 +104,7 @@ def _placed(
 
 
 class _Free:
-    """The GPUs that nobody has yet; where they are `shared`, everybody gets the same ones."""
+    """The GPUs that have no owner yet; if they are `shared`, every role gets the same ones."""
 
     def __init__(self, hosts: tuple[int, ...], shared: bool) -> None:
         self._left = [list(range(count)) for count in hosts]
@@ -127,8 +122,9 @@ class _Free:
 
 
 def _spare_or_shared(role: str, free: _Free, shares: Sequence[DeviceShare]) -> DeviceShare:
-    """A GPU of the driver's host that is left, or the last one that somebody there has: a generator's, if any has.
-    None where that host has no GPU: all of them are elsewhere in the cluster.
+    """A free GPU of the driver's host; else the last one that a role there has, which is a generator's if one is there.
+
+    None if the driver's host has no GPU.
     """
     try:
         return free.take(role, 1, everywhere=False)
@@ -144,25 +140,11 @@ def _marked(share: DeviceShare, shares: Sequence[DeviceShare]) -> DeviceShare:
 
 
 def _too_few(hosts: tuple[int, ...], settings: OrchestrationSettings, width: int, evaluator: bool) -> str:
-    """One line: what is wanted, what is there, and what would fit."""
-    there = f"the host has {hosts[0]}" if len(hosts) == 1 else f"the hosts have {' + '.join(map(str, hosts))}"
-    if width > max(hosts):
-        return f"engine.tensor_parallel={width}: a host has {max(hosts)} GPUs; lower it"
+    """One line: how many GPUs are wanted, how many there are, and which settings to change."""
     generators = 0 if settings.in_process else settings.generators
-    wanted = f"orchestration.trainers={settings.trainers}"
-    if generators:
-        wanted += f" and orchestration.generators={generators} with {width} GPUs each"
-    total = settings.trainers + generators * width
-    if evaluator and settings.executor == "ray":
-        wanted, total = f"{wanted} and an evaluator", total + 1
-    if len(hosts) > 1 and settings.executor != "ray" and total <= sum(hosts):
-        return f"{wanted} want {total} GPUs of one host, which has {hosts[0]}; set orchestration.executor=ray"
-    said = f"{wanted} want {total} GPUs; {there}"
-    for count in range(generators - 1, 0, -1):
-        fewer = settings.model_copy(update={"generators": count})
-        try:
-            _placed(hosts, fewer, width, evaluator, server=False)
-        except _Short:
-            continue
-        return f"{said}: set orchestration.generators={count}"
-    return f"{said}: lower orchestration.trainers" + (" or engine.tensor_parallel" if width > 1 else "")
+    total = settings.trainers + generators * width + (evaluator and settings.executor == "ray")
+    wanted = f"orchestration.trainers={settings.trainers} and orchestration.generators={generators}, {width} GPUs each"
+    way_out = "lower orchestration.generators, orchestration.trainers or engine.tensor_parallel"
+    if len(hosts) > 1 and settings.executor != "ray":
+        way_out = "set orchestration.executor=ray to use more than one host"
+    return f"{wanted}, need {total} GPUs; the hosts have {' + '.join(map(str, hosts))}: {way_out}"

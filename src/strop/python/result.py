@@ -174,7 +174,7 @@ class Run:
 
     def plot(self, out: str | Path | None = None) -> Picture:
         """The training curves as one PNG, in RUN/plots unless `out` is given; a notebook shows it."""
-        from strop.report.figures.training import plot_run
+        from strop.report.training_figures import plot_run
 
         return Picture(plot_run(self.path, None if out is None else Path(out)))
 

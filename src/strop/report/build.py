@@ -6,28 +6,24 @@ import base64
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from transformers import PreTrainedTokenizerBase
 
 import strop
 from strop.base.files import write_text
 from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
-from strop.report.figures.tokens import TokenBatch, TokenLists, entropy_chart, spread_chart, token_batch, token_lists
-from strop.report.figures.training import not_drawn, time_shares, training_charts
-from strop.report.figures.writer import PageFigure, PageFigures
-from strop.report.runs import ABSENT, RunData, changes, interval_suffix, read_runs
+from strop.report.drawing import Chart, page_svg
+from strop.report.runs import ABSENT, RunData, changes, clip, interval_suffix, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
-from strop.report.texts import clip, visible
+from strop.report.training_figures import not_drawn, time_shares, training_charts
 from strop.run.folder import read_changes
-from strop_verify.verdict import UNDECIDED
 
 FLAT = 1e-6  # a flow this small has no direction worth showing
 TURN_COLOURS = 6  # then they begin again
@@ -58,17 +54,10 @@ class Text(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Figures in a grid, each with a link to its PNG."""
+    """Charts in a grid, each with its SVG."""
 
-    figures: Sequence[PageFigure]
+    figures: Sequence[tuple[Chart, str]]
     kind: str = "figures"
-
-
-class Kinds(NamedTuple):
-    """The most and the least certain tokens side by side."""
-
-    lists: TokenLists
-    kind: str = "kinds"
 
 
 class Folded(NamedTuple):
@@ -101,7 +90,7 @@ class Samples(NamedTuple):
         return [(*names, max(found) or 1.0) for names, found in values.items() if found]
 
 
-Block = Numbers | Table | Text | Figures | Kinds | Folded | Samples
+Block = Numbers | Table | Text | Figures | Folded | Samples
 
 
 @dataclass
@@ -201,7 +190,7 @@ RATE = "evaluation/pass_rate"
 def summary(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
     """The facts of the runs side by side, and their settings; what cannot be said is added to `left_out`."""
     blocks: list[Block] = [Numbers(_headline(runs[0]))] if len(runs) == 1 else []
-    facts = _facts(runs, _fits(runs, left_out))
+    facts = _facts(runs)
     if facts:
         blocks.append(Table(("", *(run.name for run in runs)) if len(runs) > 1 else ("",), facts))
     for run in runs:
@@ -232,31 +221,7 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
     return found
 
 
-def _fits(runs: Sequence[RunData], left_out: list[str]) -> dict[str, str]:
-    """The compute-performance fit of each run that has a curve, or why the curve does not support one."""
-    from strop.lab.scaling import FitSettings, fit, read_curve
-
-    found: dict[str, str] = {}
-    for run in runs:
-        if not run.series(RATE)[0]:
-            continue
-        try:
-            fitted = fit(read_curve(run.path), FitSettings(bootstrap=100))
-        except InputError as error:
-            left_out.append(f"{run.name}: the compute-performance fit: {error}")
-            continue
-        if fitted.sigmoid is None:
-            found[run.name] = f"refused: {fitted.refused}"
-        else:
-            low, high = fitted.interval("A")
-            sigmoid, unit = fitted.sigmoid, fitted.curve.unit
-            found[run.name] = (
-                f"A {sigmoid.A:.3f} ({low:.3f} to {high:.3f}), B {sigmoid.B:.2f}, C_mid {number(sigmoid.C_mid)} {unit}"
-            )
-    return found
-
-
-def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> list[tuple[str, ...]]:
+def _facts(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
     """Rows of facts, one column a run; those that no run has are left out."""
     facts: dict[str, Callable[[RunData], str]] = {
         "recipe": lambda run: run.recipe,
@@ -269,7 +234,6 @@ def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> list[tuple[str, 
         "pass rate in training, last": lambda run: _percent(run.last("pass_rate")),
         "entropy, first to last": lambda run: _from_to(run, "entropy"),
         "mean length, first to last": lambda run: _from_to(run, "length/mean"),
-        "compute-performance fit": lambda run: fits.get(run.name, ABSENT),
         "truncated, last": lambda run: _percent(run.last("truncation_rate")),
         "mismatch k3, last": lambda run: _number(run.last("mismatch/k3")),
         "time": lambda run: run.took(),
@@ -382,28 +346,25 @@ def _benchmarks(run: RunData) -> Table | None:
 
 PAGE = "report.html"
 SAMPLES = 8
-MOST_UNDECIDED = 10  # examples of a run
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Written:
-    """The page, the PNG files of its figures, and what is not in it, a line each."""
+    """The page, and what is not in it, one line each."""
 
     page: Path
-    pictures: tuple[Path, ...]
     left_out: tuple[str, ...]
 
 
 def write_report(
     paths: Sequence[Path], out: Path | None = None, samples: int = SAMPLES, progress: Progress | None = None
 ) -> Written:
-    """Write the report of one or several runs.
+    """Write the report of one or several runs as one HTML file.
 
     Args:
         paths: run folders.
-        out: a folder, for page and figures, or a file that ends in .html, whose figures go to a folder next to it that
-            is called after it; None for RUN/report of a single run and `report` for several.
+        out: a folder, or a file that ends in .html; None for RUN/report of a single run and `report` for several.
         samples: completions of each run that are shown token by token; 0 for none.
         progress: called with what is being done next.
 
@@ -415,55 +376,33 @@ def write_report(
     target = target_of(runs, out)
     if not any(run.rows or run.folder.rollout_steps() for run in runs):
         names = ", ".join(str(run.path) for run in runs)
-        raise InputError(
-            f"{names}: nothing to report yet, neither metrics.jsonl nor rollouts; let the run make a step first, or "
-            "put its files back"
-        )
-    figures = PageFigures(target.parent, below=pictures_of(target) if out is not None and target == out else "")
-    figures.label = runs[0].short if len(runs) == 1 else ""
+        raise InputError(f"{names}: no metrics.jsonl and no rollouts to report yet; let the run make a step first")
     page = Page(" · ".join(run.name for run in runs), _intro(runs))
     say("curves")
     page.section("Summary", summary(runs, page.left_out))
     page.section("Evaluations", evaluations(runs, page.left_out))
     for heading, charts in training_charts(runs):
-        page.section(heading, [Figures([figures.add(chart) for chart in charts])])
+        page.section(heading, [Figures([(chart, page_svg(chart)) for chart in charts])])
     absent, zero = not_drawn(runs)
     page.left_out += ["0 at every step: " + "; ".join(zero)] if zero else []
     page.left_out += ["without a metric: " + "; ".join(absent)] if absent else []
-    _rollouts(runs, figures, page, samples, say)
+    _add_samples(runs, page, samples, say)
     write_text(target, page.html())
-    return Written(target, tuple(figures.written), tuple(page.left_out))
+    return Written(target, tuple(page.left_out))
 
 
 def target_of(runs: Sequence[RunData], out: Path | None) -> Path:
     """The file to write.
 
     Raises:
-        InputError: it is in the way of something else.
+        InputError: a file or folder of another kind has that name.
     """
     if out is None:
         out = runs[0].path / "report" if len(runs) == 1 else Path("report")
-    if out.suffix == ".html":
-        if out.is_dir():
-            raise InputError(f"--out {out} is a folder; name a file that ends in .html, or another folder")
-        return out
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is a file; name a folder, or a file that ends in .html")
-    return out / PAGE
-
-
-def pictures_of(page: Path) -> str:
-    """The folder for the figures of a page that was named, next to it and called after it.
-
-    Not `first` for `first.html`: next to such a page that is often the run itself.
-
-    Raises:
-        InputError: something else has that name.
-    """
-    folder = page.with_name(f"{page.stem}-pictures")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {page}: its pictures go to the folder {folder}, and that is a file; name another page")
-    return folder.name
+    named = out.suffix == ".html"
+    if out.exists() and out.is_dir() == named:
+        raise InputError(f"--out {out}: name a folder, or a file that ends in .html")
+    return out if named else out / PAGE
 
 
 def _intro(runs: Sequence[RunData]) -> str:
@@ -474,65 +413,19 @@ def _intro(runs: Sequence[RunData]) -> str:
     return f"{run.recipe}, {run.outcome()}, begun {began}"
 
 
-# ---------------------------------------------------------------------- from the rollouts
-
-
-def _rollouts(runs: Sequence[RunData], figures: PageFigures, page: Page, samples: int, say: Progress) -> None:
-    """Add what the recorded rollouts of each run show: statistics of their tokens, and some of them as they are."""
-    tokens: list[Block] = []
-    texts: list[Block] = []
-    undecided: list[Block] = []
-    for place, run in enumerate(runs):
+def _add_samples(runs: Sequence[RunData], page: Page, count: int, say: Progress) -> None:
+    """Add the section of recorded completions."""
+    blocks: list[Block] = []
+    for place, run in enumerate(runs if count else ()):
         say(f"{run.name}: rollouts")
-        title: list[Block] = [Text(run.name, "heading")] if len(runs) > 1 else []
         tokenizer = tokenizer_of(run)
-        figures.label = run.short
-        batch = _latest_batch(run)
-        if batch is None:
-            page.left_out.append(f"{run.name}: tokens: no rollouts of it have entropies")
-        else:
-            suffix = f"-{place + 1}" if len(runs) > 1 else ""
-            tokens += title + _token_blocks(batch, tokenizer, figures, suffix)
         if tokenizer is None:
-            page.left_out.append(f"{run.name}: lists of tokens, and samples: no tokenizer is at hand")
+            page.left_out.append(f"{run.name}: samples: its tokenizer is not on this machine")
             continue
-        answers = recorded_answers(run, tokenizer, samples) if samples else []
+        answers = recorded_answers(run, tokenizer, count)
         if answers:
-            texts += [*title, Samples(f"r{place}", "Rollouts of the first and of the last step.", answers)]
-        elif samples:
+            blocks += [Text(run.name, "heading")] if len(runs) > 1 else []
+            blocks.append(Samples(f"r{place}", "Rollouts of the first and of the last step.", answers))
+        else:
             page.left_out.append(f"{run.name}: samples: it has no rollouts")
-    for run in runs:
-        found = undecided_answers(run)
-        note = f"{run.name}: answers of its last step that were proved neither right nor wrong; they score 0."
-        undecided += [Text(note), Table(("reference", "answer, and what was tried"), found)] if found else []
-    page.section("Tokens", tokens)
-    page.section("Samples", texts)
-    page.section("Undecided answers", undecided)
-
-
-def undecided_answers(run: RunData) -> list[tuple[str, str]]:
-    """References and details of different answers of the last step that the verifier could not decide."""
-    steps = run.folder.rollout_steps()
-    rows = run.folder.read_rollouts(steps[-1]) if steps else []
-    found = [(row["reference"], row["detail"]) for row in rows if (row["detail"] or "").startswith(UNDECIDED)]
-    return [(reference, detail.removeprefix(UNDECIDED)) for reference, detail in dict.fromkeys(found)][:MOST_UNDECIDED]
-
-
-def _latest_batch(run: RunData) -> TokenBatch | None:
-    """The tokens of the last step with rollouts; None where generation recorded no entropies of them."""
-    steps = run.folder.rollout_steps()
-    return token_batch(steps[-1], run.folder.read_rollouts(steps[-1])) if steps else None
-
-
-def _token_blocks(
-    batch: TokenBatch, tokenizer: PreTrainedTokenizerBase | None, figures: PageFigures, suffix: str
-) -> list[Block]:
-    about = f"{len(batch.entropy):,} tokens of {len(batch.ticket)} rollouts of step {batch.step}, as they were sampled."
-    charts = [entropy_chart(batch, f"token-entropy{suffix}"), spread_chart(batch, f"entropy-spread{suffix}")]
-    blocks: list[Block] = [Text(about), Figures([figures.add(chart) for chart in charts])]
-    if tokenizer is not None:
-        lists = token_lists(batch, tokenizer)
-        seldom = f" seen {lists.at_least} times or more" if lists.at_least > 1 else ""
-        note = f"By mean entropy in nats, with how often each was seen; {lists.kinds} different tokens{seldom}."
-        blocks += [Text("Tokens by entropy (Archer, Figure 2)", "heading"), Text(note), Kinds(lists)]
-    return blocks
+    page.section("Samples", blocks)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from strop.base.files import write_json, write_text
 from strop.base.near import nearest
@@ -13,6 +15,7 @@ from strop.base.text import markdown_table
 from strop.base.types import InputError
 from strop.evaluation.grid import (
     AVERAGE,
+    Column,
     Grid,
     ModelComparison,
     average,
@@ -23,7 +26,27 @@ from strop.evaluation.grid import (
     values_of,
 )
 from strop.evaluation.intervals import Array, rate_interval
-from strop.evaluation.result import EvaluationResult
+from strop.evaluation.result import EvaluationResult, budgets_up_to, rate_by_budget
+from strop.report.drawing import (
+    BLUE,
+    DASHES,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    RED,
+    Draw,
+    percent_axis,
+    style_axes,
+    write_figure,
+    write_panels,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
 DETAILS = (
@@ -78,9 +101,7 @@ def write_report(
     write_text(out / REPORT, "\n\n".join(parts) + "\n")
     write_json(out / RESULTS, value)
     if pictures:
-        from strop.report.figures.evaluation import draw_all
-
-        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS, first)]
+        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS)]
     return value
 
 
@@ -222,3 +243,93 @@ def _with_interval(values: Array) -> str:
         return "–"
     low, high = rate_interval(values)
     return f"{_percent(float(values.mean()))} [{_percent(low)}, {_percent(high)}]"
+
+
+COLORS = (GREY, BLUE, ORANGE, GREEN, PURPLE, RED)
+MOST_TICKS = 12
+
+
+def draw_all(grid: Grid, folder: Path) -> list[Path]:
+    """Draw every picture that the grid has data for, budget.png and transfer.png; returns their paths."""
+    written = [draw_budgets(grid, folder / "budget.png")]
+    if len(grid.models) > 1 and grid.shared(grid.models):
+        written.append(draw_transfer(grid, folder / "transfer.png"))
+    return written
+
+
+def draw_budgets(grid: Grid, target: Path) -> Path:
+    """avg@N against the response budget, a panel a benchmark, a curve a model (Skywork-OR1, Figure 8).
+
+    Bands are 95 % bootstrap intervals over problems. Up to eight budgets end at the sampled one.
+    """
+    panels = [(column.title, _budget_panel(grid, column)) for column in grid.columns]
+    return write_panels(target, "avg@N against the response budget", panels)
+
+
+def _budget_panel(grid: Grid, column: Column) -> Draw:
+    def draw(axes: Axes) -> None:
+        shown: set[int] = set()
+        for place, model in enumerate(grid.models):
+            result = grid.results.get((model, column.name))
+            if result is None:
+                continue
+            color, dash = COLORS[place % len(COLORS)], DASHES[place % 3]  # equal curves stay in sight
+            most = int(grid.sampling[model, column.name]["max_new_tokens"])
+            points = rate_by_budget(result, budgets_up_to(most))
+            tokens = [point.tokens for point in points]
+            shown.update(tokens if len(shown) <= MOST_TICKS else ())
+            low, high = zip(*(point.interval for point in points), strict=True)
+            axes.fill_between(tokens, low, high, color=color, alpha=0.15, linewidth=0)
+            rates = [point.rate for point in points]
+            axes.plot(tokens, rates, color=color, linestyle=dash, marker="o", markersize=3, label=model)
+        axes.set_xlabel("response budget (tokens)")
+        axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])  # a curve at 0 keeps clear of the frame
+        percent_axis(axes)
+        _token_ticks(axes, shown)
+
+    return draw
+
+
+def draw_transfer(grid: Grid, target: Path) -> Path:
+    """avg@N of every model on every benchmark that all have, benchmarks of a domain side by side (Archer, Figure 8).
+
+    With a base model and its mathematical and code RL variants it shows what each gains outside its own domain.
+
+    Raises:
+        InputError: the models have no benchmark in common.
+    """
+    names = grid.shared(grid.models)
+    if not names:
+        raise InputError("the models have no benchmark in common to draw")
+    columns = sorted((c for c in grid.columns if c.name in names), key=lambda c: (c.domain != "math", c.domain))
+
+    def fill(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        width = 0.8 / len(grid.models)
+        places = np.arange(len(columns), dtype=np.float64)
+        highest = 0.01
+        for offset, model in enumerate(grid.models):
+            found = [grid.results[model, column.name] for column in columns]
+            rates = np.array([result.pass_rate for result in found])
+            ends = np.array([result.interval() for result in found])
+            highest = max(highest, float(ends.max()))
+            shifts = places + (offset - (len(grid.models) - 1) / 2) * width
+            axes.bar(shifts, rates, width * 0.92, color=COLORS[offset % len(COLORS)], label=model)
+            errors = np.abs(ends.T - rates)
+            axes.errorbar(shifts, rates, yerr=errors, fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)
+        axes.set_xticks(places, [f"{column.title}\n{column.domain}" for column in columns])
+        axes.set_ylim(0.0, highest * 1.05)
+        percent_axis(axes)
+        style_axes(axes)
+        axes.set_title("avg@N by benchmark (95 % over problems)", fontsize=10.5, loc="left")
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)  # on the axes it would hide bars
+
+    write_figure(target, (max(5.0, 1.2 + 0.45 * len(columns) * (len(grid.models) + 1)), 3.8), fill)
+    return target
+
+
+def _token_ticks(axes: Axes, budgets: set[int]) -> None:
+    """Ticks at the budgets themselves, written as people write them: 8,192 is 8k."""
+    written = [f"{tokens // 1024}k" if tokens % 1024 == 0 else f"{tokens:,}" for tokens in sorted(budgets)]
+    axes.set_xticks(sorted(budgets), written)
+    axes.set_xlim(left=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.files import distinct_names
-from strop.base.metrics import by_step
+from strop.base.metrics_file import by_step
 from strop.base.plain_view import benchmark_rates
 from strop.base.text import counted, duration
 from strop.base.types import InputError
@@ -19,7 +20,6 @@ from strop.config.schema import RunConfig
 from strop.model.location import asked_with
 from strop.model.settings import ModelSettings
 from strop.recipes import build
-from strop.report.texts import plain
 from strop.run.folder import RunFolder
 
 Row = dict[str, float | None]
@@ -212,3 +212,32 @@ def _differing(recipe: RunConfig, run: RunData) -> list[tuple[str, str, str]]:
 def _asked(config: RunConfig, model: ModelSettings) -> RunConfig:
     template = asked_with(config.data.template, model)
     return config.model_copy(update={"data": config.data.model_copy(update={"template": template})})
+
+
+
+
+def visible(text: str) -> str:
+    """The text with characters that are invisible or turn the text around written as their number."""
+    return "".join(map(_visible, text))
+
+
+def plain(text: str, length: int) -> str:
+    """A text on one line of at most `length` characters, for a figure."""
+    return clip(" ".join(visible(text).split()), length)
+
+
+def _visible(letter: str) -> str:
+    if letter in "\n\t" or letter.isprintable():
+        return letter
+    code = ord(letter)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\N{SYMBOL FOR DELETE}"
+    # Spaces of other widths are harmless; directions, joiners, surrogates and unassigned characters are not.
+    return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{code:04X}⟩"
+
+
+def clip(text: str, length: int) -> str:
+    """At most `length` characters of it."""
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -15,11 +15,12 @@ from transformers import PreTrainedTokenizerBase
 from strop.algorithms.statistics import entropy_flow
 from strop.base.types import FloatArray
 from strop.model.files import byte_tokenizer, load_tokenizer
-from strop.report.figures.tokens import QUANTILE, injected
 from strop.report.runs import RunData
-from strop.report.texts import pieces
 from strop.training.embedded_base import named_base
 
+QUANTILE = 0.8  # tokens at or above it reason (Archer, Eq. 4 and 5)
+CONTEXT = 8  # tokens before one that decide how it is written (a leading space, the start of a character)
+BROKEN = "\N{REPLACEMENT CHARACTER}"
 SHOWN_TOKENS = 600  # most of a completion that is shown
 
 
@@ -107,6 +108,14 @@ def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> 
     ]  # fmt: skip
 
 
+def injected(row: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which completion tokens of a row of the rollout table were forced into the context, bool [T]."""
+    mask = np.zeros(len(row["token_ids"]), np.bool_)
+    for span in row["injected"]:
+        mask[span["start"] : span["end"]] = True
+    return mask
+
+
 def turns_of(row: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The turn of each token, int64 [T], and whether an environment said it, bool [T].
 
@@ -148,3 +157,29 @@ def tokenizer_of(run: RunData) -> PreTrainedTokenizerBase | None:
         except (OSError, ValueError):
             continue  # the next place; a page without tokens is written where there is none
     return None
+
+
+def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds to the ones before it.
+
+    Where several tokens make one character, the last of them has it and the others have none.
+    """
+    found: list[str] = []
+    begin = 0  # the first token whose text is not given out yet
+    for end in range(1, len(ids) + 1):
+        context = ids[max(0, begin - CONTEXT) : begin]
+        before = _decode(tokenizer, context)
+        whole = _decode(tokenizer, [*context, *ids[begin:end]])
+        added = whole[len(before) :] if whole.startswith(before) else _decode(tokenizer, ids[begin:end])
+        # Half a character is waited for, but not longer than a character can be.
+        if added.endswith(BROKEN) and end < len(ids) and end - begin < 4:
+            found.append("")
+            continue
+        found.append(added)
+        begin = end
+    return found
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return str(text)

@@ -14,16 +14,14 @@ from strop.config.schema import RunConfig
 from strop.data.dataset import Data
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
-from strop.engines.settings import EngineSettings
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import EngineSettings, Vllm
 from strop.environments.responder import Play
 from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
-from strop.orchestration.executor import Executor, InProcess
+from strop.orchestration.executor import Executor, InProcess, Learning
 from strop.orchestration.fleet import Fleet, GeneratorSettings
-from strop.orchestration.learning import Learning
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes

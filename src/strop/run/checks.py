@@ -15,20 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from strop.algorithms.rewards import LengthShaping
 from strop.base import machine, session
 from strop.base.imports import MAIN, not_allowed, refuse_absent
 from strop.base.text import counted, percent
-from strop.base.types import Completion, InputError, Problem, Verdict, VersionSpan
-from strop.config.schema import RunConfig, stage_configs
+from strop.base.types import InputError, Problem
+from strop.config.schema import RunConfig
 from strop.data.dataset import Data, Dataset
-from strop.data.generators import Mixture, part_of
+from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource, question_key
 from strop.data.templates import Auto
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import Vllm
 from strop.evaluation.benchmarks import SUFFIXES
 from strop.model.location import RESERVED, locate, refuse_kind, stored_config
 from strop.model.settings import EMBEDDED, ModelSettings
@@ -163,7 +160,7 @@ def _source(of: ProblemSource) -> None:
 
 def _engine(config: RunConfig, trains: bool) -> Iterator[Finding]:
     """Whether the engine can sample as the stages ask, and where vLLM is."""
-    for stage in stage_configs(config) if trains else ():
+    for stage in config.stage_configs() if trains else ():
         yield from refused("engine", "engine", partial(config.engine.refuse_unable, stage.sampling))
     if isinstance(config.engine, Vllm) and not config.engine.urls:
         yield from refused("engine", "engine", config.engine.interpreter)
@@ -200,9 +197,7 @@ def of_settings(config: RunConfig) -> list[Finding]:
     return [
         *_without_baseline(config),
         *large_adapters(config.model),
-        *_critic_only(config),
         *_endless_warm_up(config),
-        *_penalties_out_of_reach(config),
     ]
 
 
@@ -220,7 +215,7 @@ def large_adapters(settings: ModelSettings) -> Iterator[Finding]:
 
 def _without_baseline(config: RunConfig) -> Iterator[Finding]:
     """A group has one completion, so it has no baseline."""
-    single = any(stage.batch.samples_per_prompt == 1 for stage in stage_configs(config))
+    single = any(stage.batch.samples_per_prompt == 1 for stage in config.stage_configs())
     if single and config.algorithm.advantage.compares_group:
         yield Finding(
             "no-baseline", "note", "groups",
@@ -230,20 +225,9 @@ def _without_baseline(config: RunConfig) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _critic_only(config: RunConfig) -> Iterator[Finding]:
-    """The critic's warm-up is as long as the run."""
-    if config.critic is not None and config.critic.warmup_steps >= config.steps:
-        yield Finding(
-            "critic-warm-up", "note", "critic",
-            f"critic.warmup_steps={config.critic.warmup_steps} of {counted(config.steps, 'steps')}: only the critic "
-            "learns, and the policy stays as it is",
-            "lower critic.warmup_steps, or take more steps",
-        )  # fmt: skip
-
-
 def _endless_warm_up(config: RunConfig) -> Iterator[Finding]:
     """The learning rate still rises at the end of the run."""
-    stages = stage_configs(config)
+    stages = config.stage_configs()
     updates = config.steps * max(stage.batch.updates_per_step * stage.batch.passes_per_batch for stage in stages)
     warm_up, rate = stages[0].optim.warmup_steps, stages[0].optim.lr
     if warm_up >= updates and warm_up > 1:
@@ -253,34 +237,6 @@ def _endless_warm_up(config: RunConfig) -> Iterator[Finding]:
             f"run, to {rate * updates / warm_up:.2g} of optim.lr={rate:g}",
             "lower optim.warmup_steps, or take more steps",
         )  # fmt: skip
-
-
-def _penalties_out_of_reach(config: RunConfig) -> Iterator[Finding]:
-    """Length shaping begins beyond the budget, in every stage."""
-    stages = stage_configs(config)
-    for number in range(max(len(stage.algorithm.shaping) for stage in stages)):
-        having = [stage for stage in stages if number < len(stage.algorithm.shaping)]
-        if not any(_acts(one.algorithm.shaping[number], one.sampling.max_new_tokens) for one in having):
-            shape, budget = having[-1].algorithm.shaping[number], having[-1].sampling.max_new_tokens
-            yield Finding(
-                "shaping-out-of-reach", "note", "shaping",
-                f"algorithm.shaping.{number}: {shape.piece_name()} adds nothing to completions of any length that "
-                f"sampling.max_new_tokens={budget} allows",
-                "let it begin earlier (its max_tokens), or take it out with algorithm.shaping=[]",
-            )  # fmt: skip
-
-
-def _acts(shape: LengthShaping, budget: int) -> bool:
-    """Whether the term is ever different from 0, for right and wrong completions of several lengths."""
-    lengths = {-(-budget * tenth // 10) for tenth in range(1, 11)}
-    verdicts = (Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG))
-    return any(shape(_completion(length), verdict) for length in lengths for verdict in verdicts)
-
-
-def _completion(length: int) -> Completion:
-    ids, logprobs = np.zeros(length, np.int32), np.zeros(length, np.float32)
-    spans, injected = (VersionSpan(0, 0, length),), np.zeros(length, np.bool_)
-    return Completion("", 0, ids[:1], ids, logprobs, spans, injected, "", "stop")
 
 
 def of_model(config: RunConfig, facts: ModelFacts, trains: bool = True, here: bool = True) -> Iterator[Finding]:
@@ -325,7 +281,6 @@ def of_problems(
     if trains:
         yield from _few(config, data)
         yield from _held_out(config, data)
-        yield from _seen_sums(config, data)
 
 
 def unjudgeable(
@@ -500,20 +455,6 @@ def _held_out(config: RunConfig, data: Data) -> Iterator[Finding]:
     elif (error := 0.5 / math.sqrt(len(data.held_out))) > 0.1:
         found = f"a pass rate over {counted(len(data.held_out), 'problems')} is known to ±{200 * error:.0f} points only"
         yield Finding("few-held-out", "note", "held out", found, "raise data.held_out.count")
-
-
-def _seen_sums(config: RunConfig, data: Data) -> Iterator[Finding]:
-    """Held-out sums come from the part of chain sums that the embedded base was fine-tuned on."""
-    if config.model.path not in RESERVED or data.held_out is None:
-        return
-    seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
-    if seen:
-        yield Finding(
-            "sums-seen", "note", "held out",
-            f"{len(seen)} of {len(data.held_out)} held-out sums are of the part that the embedded base may have been "
-            "fine-tuned on",
-            "for a clean test set data.held_out.source.piece=ChainSum and data.held_out.source.part=held_out",
-        )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- how the model begins

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from strop.base.machine import cuda_visible
 from strop.config.schema import RunConfig
-from strop.engines.vllm.settings import Vllm
+from strop.engines.settings import Vllm
 from strop.orchestration.placement import DRIVER, GENERATOR, TRAINER, Placement, place
 
 

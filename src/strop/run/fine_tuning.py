@@ -42,7 +42,7 @@ from strop.run.checks import large_adapters
 from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free
 from strop.run.learners import agreed, loopback, meet
-from strop.run.memory import largest_microbatch, of_tuning
+from strop.run.memory import Device, largest_microbatch, of_tuning
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
@@ -50,7 +50,6 @@ from strop.run.trained_on import questions_of, write_questions
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of
-from strop.training.memory import Device
 from strop.training.ranks import ALONE, Ranks
 from strop.training.settings import SftSettings
 from strop.training.sft import Demonstration, FineTuning, SftPlan, planned

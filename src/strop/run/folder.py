@@ -25,7 +25,7 @@
     weights-evaluated/           likewise, those of steps that are being evaluated
 
 Whole files are written under a temporary name and renamed (`base/files.py`); only metrics.jsonl grows in place
-(`base/metrics.py`).
+(`base/metrics_file.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ import strop
 from strop.base import imports
 from strop.base.files import TEMPORARY, nearest_folder, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
-from strop.base.metrics import MetricsFile, read_metrics
+from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.sample import Sample
 from strop.base.types import Group, InputError
 from strop.config.edits import differing

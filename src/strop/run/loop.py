@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,19 +40,20 @@ from strop.base.pieces import States
 from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
-from strop.base.view import View
-from strop.config.schema import RunConfig
-from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
-from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
+from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Learning, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
-from strop.orchestration.learning import Learning
 from strop.orchestration.ledger import Ledger, LedgerGroup, StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
 from strop_verify.verdict import UNDECIDED
+
+if TYPE_CHECKING:
+    from strop.base.view import View
+    from strop.config.schema import RunConfig
+    from strop.data.dataset import Dataset
 
 
 class NothingToLearn(StropError):
@@ -388,7 +389,7 @@ class Loop:
         if publication.idle is not None:
             row["idle/generators"] = publication.idle
         if self.gate.on_stale == "drop":
-            row |= self.stale.trained([group for group in groups if group.ticket in batch.kept])
+            row |= self.stale.trained(len(batch.kept))
             row |= {name: (row[name] or 0.0) + count for name, count in self.stale.tokens().items()}
         self.states.update(row)
         row |= self.states.numbers()
@@ -409,7 +410,7 @@ class Loop:
             self.stale.dropped(entry)
             self._cancel(entry)
         if tickets:
-            self.view.note(f"step {self.step + 1}: {self.stale.line(len(tickets))}")
+            self.view.note(f"step {self.step + 1}: dropped {len(tickets)} groups that max_lag leaves no step for")
 
     def _give_up_open_groups(self) -> None:
         """Cancel the open groups of the previous stage: they may differ in size, length or temperature.

@@ -2,30 +2,279 @@
 
     need = need_of(config, "cuda", 80 * GIB)            # bytes by what takes them
     found = fitting(need, 80 * GIB, WAYS_OUT)           # a finding: `ok`, or an error
+
+A forward and a backward of one micro-batch run as they do in training, operator by operator, on torch's meta device,
+where tensors have no data; the bytes of all tensors that live at the same time are added up. Weights, float32 masters,
+accumulated gradients and the optimizer's moments are computed from the parameters.
+
+Shapes: N packed tokens, E hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any, Literal
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedTokenizerBase
 
 from strop.base import machine
 from strop.base.machine import GIB
 from strop.base.types import StropError, first_line
-from strop.config.schema import RunConfig, stage_configs
-from strop.engines.vllm.settings import Vllm
-from strop.model.attention_kinds import longest_sequence
+from strop.config.schema import RunConfig
+from strop.engines.settings import Vllm
+from strop.model.attention import AttentionContext
+from strop.model.attention_kinds import PLAIN, AttentionKind, longest_sequence
+from strop.model.head import logprob_entropy
+from strop.model.kernels import native
+from strop.model.kernels.modules import fuse
+from strop.model.kernels.native import LayerKernels, Products
+from strop.model.lora import AdaptedLinear
 from strop.model.policy import Policy, meta_policy
 from strop.model.settings import ModelSettings
 from strop.run.devices import seen_gpus
 from strop.run.finding import Finding
 from strop.training.embedded_base import named_base
-from strop.training.memory import Device, cached_bytes, update_need
+from strop.training.sharding import decoder_layers
+
+Device = Literal["cpu", "cuda"]
+_MOMENTS = 8  # bytes a trained parameter: two moments in float32
+_MASTER = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that an update needs on each device.
+
+    Attributes:
+        weights: parameters and their float32 masters.
+        gradients: kept from one micro-batch to the next, float32.
+        optimizer: the moments.
+        activations: what lives in addition at the peak of a micro-batch: activations, the head's logits,
+            gradients on their way, and layers gathered whole where they are sharded.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+class LiveBytes(TorchDispatchMode):
+    """Adds up the bytes of the meta tensors that are created inside it and live at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        if func is torch.ops.aten._grouped_mm.default and args[0].is_meta:
+            found = _grouped(*args[:3])
+        else:
+            found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.is_meta:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in before:
+                    self._note(storage)
+        return found
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def gone(_: Any) -> None:
+            del self._known[key]
+            self.now -= size
+
+        self._known[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def _grouped(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
+    """The products of a mixture's experts, in any type: torch's function on the meta device knows only bfloat16.
+
+    Rows of a that lie in groups by matrices b [groups, ..], or, where both have as many dimensions, one per group.
+    """
+    groups: tuple[int, ...] = ()
+    if a.dim() == b.dim():
+        groups = (a.shape[0],) if offsets is None else (len(offsets),)
+    return a.new_empty(*groups, a.shape[-2], b.shape[-1])
+
+
+class _NoKernels(LayerKernels):
+    """Stands in for the CPU kernels: allocates their tensors and computes nothing."""
+
+    device = "meta"
+
+    def __init__(self) -> None:
+        """Nothing is loaded."""
+        self.products = _NoProducts()
+
+    def call(self, name: str, *given: Any) -> None:
+        """Compute nothing."""
+
+
+class _NoProducts(Products):
+    """Stands in for the matrix products, for the types that this processor multiplies."""
+
+    device = "meta"
+
+    def __init__(self) -> None:
+        """Nothing is loaded."""
+
+    def call(self, name: str, *given: Any) -> None:
+        """Compute nothing."""
+
+    def multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether the products would."""
+        kernels = native.load()
+        return kernels is not None and kernels.products.multiplies(dtype)
+
+
+_NO_KERNELS = _NoKernels()
+
+
+class _Context:
+    """Attention that saves what attention without [N, N] scores saves for its backward, if there is one."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = list(lengths)
+        self._ends = torch.empty(len(lengths) + 1, dtype=torch.int64, device="meta")
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
+        if query.shape[-1] == value.shape[-1]:
+            return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
+        # Latent attention, whose values have heads of another size: torch computes it with all scores of a sequence.
+        alike = [(length, len(list(group))) for length, group in groupby(self._lengths)]
+        cut = [states.split([length * count for length, count in alike]) for states in (query, key, value)]
+        found = []
+        for (length, count), *parts in zip(alike, *cut, strict=True):
+            q, k, v = (part.reshape(count, length, *part.shape[1:]).transpose(1, 2) for part in parts)
+            output = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            found.append(output.transpose(1, 2).reshape(-1, *output.shape[1::2]))
+        return torch.cat(found)
+
+
+class _Cached:
+    """Attention that computes nothing and counts the bytes of its keys and values."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
+    ) -> Tensor:
+        self.bytes += key.nbytes + value.nbytes
+        return query.new_empty(*query.shape[:2], value.shape[-1])
+
+
+@torch.no_grad()
+def cached_bytes(policy: Policy) -> int:
+    """Bytes of the keys and values of a token in all layers of a policy on the meta device."""
+    context = _Cached()
+    with torch.device("meta"), LiveBytes():
+        token = torch.empty(1, dtype=torch.int64)
+        policy.hidden(token, token, context)
+    return context.bytes
+
+
+def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: int = 1) -> Need:
+    """The memory of an update of a policy on the meta device; `lengths` are those of its largest micro-batch.
+
+    Args:
+        policy: `meta_policy`; its settings say how it computes.
+        lengths: tokens of each sequence of a micro-batch, all of them scored.
+        device: the device that it will run on.
+        ranks: the number of ranks that shard the parameters.
+    """
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    every = {id(t): t for t in (*policy.parameters(), *policy.buffers())}.values()
+    lowered = [parameter for parameter in trained if parameter.element_size() < _MASTER]
+    elements = sum(parameter.numel() for parameter in trained)
+    weights = sum(tensor.nbytes for tensor in every) + _MASTER * sum(parameter.numel() for parameter in lowered)
+    live = _live_bytes(policy, lengths, device, ranks)
+    return Need(
+        weights=weights // ranks,
+        gradients=_MASTER * elements // ranks,
+        optimizer=_MOMENTS * elements // ranks,
+        activations=live + (_gathered(policy) if ranks > 1 else 0),
+    )
+
+
+def _forget(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device, ranks: int) -> int:
+    """Peak bytes of forward and backward, without the tensors that exist before them."""
+    tokens = sum(lengths)
+    context = _Context(lengths)
+    if _computes_in_c(policy, device):
+        fuse(policy.model, _NO_KERNELS)
+    for parameter in policy.parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.element_size() >= _MASTER:  # gradients so far, which are counted apart
+            parameter.grad = torch.empty_like(parameter)
+        elif ranks == 1:  # each is added to its master's as soon as it is there
+            parameter.register_post_accumulate_grad_hook(_forget)
+    with torch.device("meta"), LiveBytes() as live:
+        ids = torch.empty(tokens, dtype=torch.int64)
+        logprob, _ = _forward(policy, ids, context, device)
+        logprob.sum().backward()
+    return live.peak
+
+
+def _forward(policy: Policy, ids: Tensor, context: AttentionContext, device: Device) -> tuple[Tensor, Tensor]:
+    """`Policy.forward` at temperature 1 with every token scored."""
+    settings, head = policy.settings, policy.model.get_output_embeddings()
+    if policy.checkpoints_layers:
+        policy.model.train()
+    hidden = policy.hidden(ids, ids, context)
+    weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else policy.head_weight
+    fp32, kernels = settings.trainer_fp32_head, _NO_KERNELS if _computes_in_c(policy, device) else None
+    if device == "cpu" and fp32 and (kernels is None or not kernels.products.fits(weight)):
+        weight = weight.float()  # as the head does there, from its forward to the end of its backward
+    chunk, form = settings.chunk_tokens, policy.logit_form
+    return logprob_entropy(hidden, weight, policy.head_bias, ids, 1.0, chunk, fp32, form, kernels)
+
+
+def _computes_in_c(policy: Policy, device: Device) -> bool:
+    """Whether the C kernels compute on this device."""
+    return device == "cpu" and policy.settings.cpu_kernels and native.load() is not None
+
+
+def _gathered(policy: Policy) -> int:
+    """Bytes of the two largest parameter groups that ranks gather whole, and of the gradients of one."""
+    each = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in decoder_layers(policy.model)]
+    rest = sum(parameter.nbytes for parameter in policy.model.parameters()) - sum(each)
+    return rest * 2 + 2 * max(each) + max(each)
+
 
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
 COMPLETION_BYTES = 1024  # of Python's objects for a completion, at least
@@ -101,7 +350,7 @@ def _need_of(
     own = sum(parameter.nbytes for parameter in policy.model.parameters())
     if config.critic is not None:
         found["critic"] = update.weights + update.gradients + update.optimizer
-    if any(stage.algorithm.needs_reference for stage in stage_configs(config)) and policy.adapters is None:
+    if any(stage.algorithm.needs_reference for stage in config.stage_configs()) and policy.adapters is None:
         found["reference policy"] = own // ranks
     orchestration = config.orchestration
     if device == "cpu":
@@ -187,20 +436,20 @@ def _settings(model: ModelSettings) -> ModelSettings:
 
 def _longest(config: RunConfig, policy: Policy) -> int:
     """Tokens of the longest possible sequence."""
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    budget = config.longest_budget
     limits = (longest_sequence(policy.model.config.to_dict()), config.engine.max_tokens)
     return min([config.data.max_prompt_tokens + budget, *(limit for limit in limits if limit is not None)])
 
 
 def _samples(config: RunConfig) -> int:
     """The most completions of a step."""
-    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in stage_configs(config))
+    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in config.stage_configs())
 
 
 def _lengths(config: RunConfig, policy: Policy) -> list[int]:
     """The sequences of the largest micro-batch."""
     most = _samples(config)
-    budget = max(stage.batch.tokens_per_microbatch for stage in stage_configs(config))
+    budget = max(stage.batch.tokens_per_microbatch for stage in config.stage_configs())
     return largest_microbatch(_longest(config, policy), most, budget)
 
 

@@ -28,7 +28,7 @@ from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
-from strop.orchestration.learning import Learning
+from strop.orchestration.executor import Learning
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
 from strop.run.assembly import Parts, assemble

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from strop.base.files import writing
 from strop.base.imports import command
-from strop.base.metrics import by_step
+from strop.base.metrics_file import by_step
 from strop.base.plain_view import benchmark_rates
 from strop.base.types import InputError
 from strop.config.edits import flatten
@@ -374,36 +372,3 @@ def differences(runs: Sequence[Path]) -> list[tuple[str, tuple[str, ...]]]:
     keys = dict.fromkeys(key for side in sides for key in side)
     rows = [(key, tuple(side.get(key, ABSENT) for side in sides)) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
-
-
-def delete(run: Path) -> None:
-    """Remove a run and all that is in its folder.
-
-    Raises:
-        InputError: it is no run, or a process is writing to it.
-    """
-    _unused(run)
-    with writing(run):
-        shutil.rmtree(run)
-
-
-def rename(run: Path, name: str) -> Path:
-    """Give a run another name in its folder, or move it where `name` is a path; returns where it is then.
-
-    Raises:
-        InputError: it is no run, a process is writing to it, or something is there already.
-    """
-    _unused(run)
-    target = Path(name) if "/" in name else run.parent / name
-    if target.exists():
-        raise InputError(f"{target} is there already; choose another name")
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(run, target)
-    return target
-
-
-def _unused(run: Path) -> None:
-    folder = RunFolder.open(run)
-    folder.lock()
-    folder.close()

@@ -72,7 +72,7 @@ class ComputeMeter:
     def load(self, state: Mapping[str, float]) -> None:
         """Go on from `state()`."""
         self._spent = {name: state[name] for name in self._spent}
-        self._evaluating = state.get("evaluator_seconds", 0.0)  # an older checkpoint has none
+        self._evaluating = state["evaluator_seconds"]
 
 
 def devices_of(device: torch.device) -> int:

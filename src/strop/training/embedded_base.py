@@ -149,9 +149,7 @@ class EmbeddedBase(Settings):
 
     def key(self) -> str:
         """The name of the base in the cache."""
-        # A dense base is named as before there were experts, so that the one in the cache is found.
-        newer = {"model": {"experts", "experts_per_token"}} if self.model.experts is None else None
-        text = f"{FORMAT} {self.model_dump_json(exclude=newer)}"
+        text = f"{FORMAT} {self.model_dump_json()}"
         return f"base-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 

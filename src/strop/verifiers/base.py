@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from decimal import Decimal
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
 
 from strop.base.pieces import Piece, Settings
 from strop.base.types import Problem, Verdict
 from strop.data.templates import BOXED, TAGGED, Instruction
-from strop_verify.extract import Where
 from strop_verify.verdict import Status
+
+if TYPE_CHECKING:
+    from strop_verify.extract import Where
 
 
 class Isolation(Settings):

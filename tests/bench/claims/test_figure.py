@@ -11,7 +11,7 @@ from bench.claims.execute import Curve
 from bench.claims.figure import SHOWN, draw_metric, panel
 from bench.claims.record import completed
 
-from strop.report.figures.writer import canvas
+from strop.report.drawing import canvas
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -12,7 +12,7 @@ from strop.cli import app
 from strop.lab.ablation.collect import Ablation, collect
 from strop.lab.ablation.manifest import write_manifest
 from strop.lab.ablation.table import COLUMNS, cells
-from strop.report.figures.ablation import averaged, plot_ablation, write_report
+from strop.report.lab_figures import averaged, plot_ablation, write_ablation_report
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_slopes_are_compared_with_one_asymptote_for_all(known: Path, found: Abla
     slopes = {variant.name: sum(each.sigmoid.B for each in variant.refits) / 3 for variant in (base, low)}
     assert slopes["low"] < 1.6 < slopes["base"]
     assert cell(found, "low", "B, A fixed").startswith(f"{slopes['low']:.2f} ± ")
-    write_report(found)
+    write_ablation_report(found)
     kept = json.loads((known / "results.json").read_text())
     assert kept["asymptote"] == found.asymptote
     assert kept["variants"][2]["B_at_common_A"]["mean"] == pytest.approx(slopes["low"])
@@ -73,7 +73,7 @@ def test_one_variant_with_fits_has_nothing_to_share_an_asymptote_with(tmp_path: 
     write_run(tmp_path / "out", manifest, manifest.runs[1], [0.2] * 21)
     found = collect(tmp_path / "out")
     assert found.asymptote is None and found.variants[0].fits and not found.variants[0].refits
-    assert "figure-linear.png" not in {path.name for path in write_report(found)}
+    assert "figure-linear.png" not in {path.name for path in write_ablation_report(found)}
 
 
 def test_stability_and_time_are_those_of_the_runs(found: Ablation) -> None:
@@ -109,7 +109,7 @@ def test_means_and_differences_by_value(tmp_path: Path) -> None:
 
 
 def test_the_report_is_written_beside_the_runs(known: Path, found: Ablation) -> None:
-    names = {path.name for path in write_report(found)}
+    names = {path.name for path in write_ablation_report(found)}
     pictures = {"figure.png", "figure.svg", "figure-linear.png", "figure-linear.svg"}
     assert names == {"table.md", "results.json", *pictures}
     rows = json.loads((known / "results.json").read_text())["variants"]

@@ -1,13 +1,6 @@
 // Curves: one chart a metric, the shown runs over each other, a band of two standard errors where there is one.
 "use strict";
-const USUAL = [
-  ["Pass rate, held out", "evaluation/pass_rate", "evaluation/stderr"], ["Pass rate, training", "pass_rate"],
-  ["Reward", "reward/mean"], ["Entropy, nats", "entropy"], ["Completion tokens", "length/mean"],
-  ["Truncated", "truncation_rate"], ["Gradient norm", "grad_norm"], ["Importance ratio, largest", "ratio/max", null, 0.02],
-  ["Generator against trainer, nats", "mismatch/mean"], ["Lag, weight versions", "lag/mean"],
-  ["Groups without variance", "groups/zero_variance_share"], ["Verifier failures", "verifier/failures"],
-  ["Tokens a second", "tokens_per_second"], ["Seconds a step", "seconds/step"],
-];
+let usual = [];  // title, metric, its standard error, least height of the y-axis: from the server
 const added = [];
 const drawn = new Map();  // metric → {plot, box, key}
 // Charts out of sight are brought up to date once they are scrolled to: drawing takes time that a run beside may need.
@@ -98,8 +91,8 @@ function told(box, plot, found, place) {
 
 function drawAll() {
   if (document.getElementById("curves").hidden) return;
-  [...USUAL, ...added.map(metric => [metric, metric])].forEach(draw);
-  const known = new Set([...USUAL.map(each => each[1]), ...added]);
+  [...usual, ...added.map(metric => [metric, metric])].forEach(draw);
+  const known = new Set([...usual.map(each => each[1]), ...added]);
   const names = [...new Set(shown().flatMap(run => Object.keys(run.rows[run.rows.length - 1] || {})))]
     .filter(name => !known.has(name) && name !== "step" && name !== "time").sort();
   const select = document.getElementById("more");

@@ -27,6 +27,7 @@ function card(run) {
 }
 
 async function follow() {
+  if (!usual.length) usual = await ask("curves");
   const found = await ask("runs");
   found.forEach((each, place) => {
     const known = runs.find(run => run.name === each.name);

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.machine import cuda_visible
-from strop.engines.requests import RequestLimits
-from strop.engines.vllm.settings import Vllm
+from strop.engines.base import RequestLimits
+from strop.engines.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
 _GRACE_SECONDS = 5.0
@@ -31,7 +31,7 @@ _TAIL_LINES = 3
 class GuardedProcess:
     """`command` in its own process group, so that Ctrl-C at the terminal is not for it.
 
-    `place` is its own folder, which gets its log; it goes with the program, unless that has failed.
+    `place` is a folder for it, with its log; it is removed with the program, unless that has failed.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], place: Path) -> None:
@@ -63,7 +63,7 @@ class GuardedProcess:
         return self._process.poll() is None
 
     def failed(self) -> str:
-        """End it without waiting; how it ended, the first error in its log, and where that is, for an error message."""
+        """End it without waiting; returns its exit status, the first error in its log and the log's path."""
         with contextlib.suppress(subprocess.TimeoutExpired):  # a connection breaks before its process is gone
             self._process.wait(0.5)
         code, self._failed = self._process.returncode, True
@@ -95,7 +95,7 @@ class GuardedProcess:
 
 
 SOCKET = "socket"  # in the server's folder: a file that only this user can open, where it listens
-# The endpoints that pause and load are those of development mode. Nothing asks a server of anybody.
+# The endpoints that pause and load are those of development mode. Nothing is sent to other servers.
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
     "VLLM_HOST_IP": "127.0.0.1",
@@ -112,11 +112,18 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     place = Path(tempfile.mkdtemp(prefix="strop-vllm-"))
     # -I: neither our PYTHONPATH nor the working folder may stand in the way of what the other environment has.
     command = [python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--uds", str(place / SOCKET)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | ENVIRONMENT
-    if settings.eager:
-        environment["TORCHDYNAMO_DISABLE"] = "1"
-    environment |= {} if gpus is None else cuda_visible(gpus)
-    return GuardedProcess([*command, *flags(arguments)], environment, place)
+    return GuardedProcess([*command, *flags(arguments)], environment_of(settings, gpus), place)
+
+
+def environment_of(settings: Vllm, gpus: Sequence[int] | None) -> dict[str, str]:
+    """The environment of a server: this process's, without what is meant for its Python and its torch.
+
+    strop's own allocator setting (`PYTORCH_ALLOC_CONF=expandable_segments:True`) would end a tensor-parallel server at
+    its start: vLLM's custom all-reduce does not work with it.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTORCH_"))}
+    eager = {"TORCHDYNAMO_DISABLE": "1"} if settings.eager else {}
+    return {**kept, **ENVIRONMENT, **eager, **({} if gpus is None else cuda_visible(gpus))}
 
 
 def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits: RequestLimits) -> dict[str, Any]:
@@ -124,7 +131,7 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
     head = "float32" if model.generator_fp32_head else "model"
     known: dict[str, Any] = {
         "enable_scale_out": True, "skip_tokenizer_init": True, "disable_uvicorn_access_log": True, "seed": 0,
-        "disable_log_stats": True,  # counted for every token of every sequence, and nobody asks for them
+        "disable_log_stats": True,  # they are counted for every token, and strop does not read them
         "trust_remote_code": model.trust_remote_code, "dtype": dtype, "max_model_len": limits.max_tokens,
         "max_num_seqs": settings.slots + 1,  # a place for the probe of `verify_weights`
         "max_num_batched_tokens": max(settings.prefill_tokens, settings.slots + 1),

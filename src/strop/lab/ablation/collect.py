@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from strop.base.metrics import by_step, read_metrics
+from strop.base.metrics_file import by_step, read_metrics
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
 from strop.lab.scaling.compare import ENOUGH_SEEDS, MARGIN, CurveComparison, Refit, compare, joint_refit

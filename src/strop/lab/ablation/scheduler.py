@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strop.base.interrupt import on_interrupt
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.base.text import counted, duration, percent
 from strop.base.types import InputError, StropError
 from strop.base.view import View

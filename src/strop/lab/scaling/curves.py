@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.base.files import distinct_names
-from strop.base.metrics import read_metrics
+from strop.base.metrics_file import read_metrics
 from strop.base.text import counted
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import FILE, read_manifest

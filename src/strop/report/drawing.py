@@ -14,9 +14,8 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from strop.base.files import replacing
 
@@ -36,7 +35,7 @@ THEMED = {color: f"var(--s{place})" for place, color in enumerate(SERIES)} | {
     INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", ON_COLOR: "var(--card)",
 }  # fmt: skip
 PAGE_PANEL = (4.3, 2.8)  # inches
-LEGEND_LINE, TITLE_LINE = 0.17, 0.28  # inches
+LEGEND_LINE = 0.17  # inches
 LETTERS_PER_INCH, LEGEND_SIGN = 20, 6  # of a legend; the line before a label takes the room of so many letters
 
 _PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
@@ -214,71 +213,27 @@ def short_number(value: float, _: object = None) -> str:
 # ---------------------------------------------------------------------- figures within a page
 
 
-@dataclass(frozen=True)
-class Chart:
-    """The content of a figure: one or several panels under a title; `key` names its file."""
+class Chart(NamedTuple):
+    """The content of a figure: a panel with its title and caption; `key` is unique in a page."""
 
     key: str
     title: str
     caption: str
-    panels: tuple[Draw, ...]
+    draw: Draw
 
 
-@dataclass(frozen=True)
-class PageFigure:
-    """A written figure: an SVG for each of its panels, and where from the page the PNG is that has all of them."""
-
-    title: str
-    caption: str
-    svgs: tuple[str, ...]
-    png: str
-
-
-@dataclass
-class PageFigures:
-    """Writes the figures of a page.
-
-    Attributes:
-        folder: where the page goes.
-        below: the folder in it for the PNG files; empty where they lie next to the page.
-        label: whose figures they are, in front of the titles in the files.
-        written: the files so far, in order.
-    """
-
-    folder: Path
-    below: str = ""
-    label: str = ""
-    written: list[Path] = field(default_factory=list)
-
-    def add(self, chart: Chart) -> PageFigure:
-        """Write the chart as a PNG with its own title, and draw its panels for the page, which has the title."""
-        name = f"{self.below}/{chart.key}.png" if self.below else f"{chart.key}.png"
-        svgs = []
-        for place, draw in enumerate(chart.panels):
-            with _settings(f"{chart.key} {place}"):
-                text = io.StringIO()
-                _page_panels([draw]).savefig(text, format="svg", facecolor="none", metadata={"Date": None})
-                svgs.append(themed(text.getvalue(), chart.title))
-        with _settings():
-            whole = _page_panels(chart.panels)
-            title = " · ".join(filter(None, (self.label, chart.title)))
-            whole.suptitle(title, x=0.02, ha="left", fontsize=10, weight="bold")
-            whole.set_figheight(whole.get_figheight() + TITLE_LINE)
-            self.written.append(_save(whole, self.folder / name))
-        return PageFigure(chart.title, chart.caption, tuple(svgs), name)
-
-
-def _page_panels(draws: Sequence[Draw]) -> Figure:
-    figure = canvas(PAGE_PANEL[0] * len(draws), PAGE_PANEL[1], dpi=180)
-    lines = 0
-    for place, draw in enumerate(draws, start=1):
-        axes = figure.add_subplot(1, len(draws), place)
+def page_svg(chart: Chart) -> str:
+    """The chart as an SVG for a page, which writes the title itself."""
+    with _settings(chart.key):
+        figure = canvas(*PAGE_PANEL)
+        axes = figure.add_subplot()
         axes.set_facecolor("none")
-        draw(axes)
+        chart.draw(axes)
         style_axes(axes)
-        lines = max(lines, add_legend(axes))
-    figure.set_figheight(PAGE_PANEL[1] + LEGEND_LINE * max(lines - 1, 0))
-    return figure
+        figure.set_figheight(PAGE_PANEL[1] + LEGEND_LINE * max(add_legend(axes) - 1, 0))
+        text = io.StringIO()
+        figure.savefig(text, format="svg", facecolor="none", metadata={"Date": None})
+    return themed(text.getvalue(), chart.title)
 
 
 def themed(svg: str, title: str) -> str:

@@ -1,1 +1,0 @@
-"""The figures of evaluations, ablations, plans and compute-performance fits."""
