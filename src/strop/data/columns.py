@@ -1,7 +1,7 @@
 """How a row becomes a problem's fields: known column names, nested columns, prompts and answers.
 
-This is the only list of column names. Training, `strop.train` with Python rows, `strop data prepare` and benchmarks
-read rows with `Columns`. Published sets that need more have a ready mapping (`strop.prepare.mappings`).
+This module has the only list of column names. Training, Python rows, `strop data prepare` and benchmarks all read rows
+with `Columns`. Data sets that need more have a ready mapping (`strop.prepare.mappings`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Prompt
 from strop_verify.extract import boxed_answer
 
-# In the sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
+# Names in the data sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
 PROMPTS = (
     "prompt", "question", "problem", "Problem", "Question", "question_content", "problem_description", "messages",
     "input", "query", "instruction",
@@ -25,20 +25,20 @@ ANSWERS = (
     "answer", "reference", "final_answer", "reward_model.ground_truth", "ground_truth", "Answer", "expected_answer",
     "gold", "target", "label",
 )  # fmt: skip
-SOLUTIONS = ("solution", "Solution")  # a worked solution in some sets, only the answer in others
-PARTS = ("system", "context", "passage", "choices", "options")  # parts of a question in a second column
-HALVES = {"instruction": "input", "input": "instruction"}  # of a question, where a row has both
+SOLUTIONS = ("solution", "Solution")  # worked solutions in some data sets, only the answer in others
+PARTS = ("system", "context", "passage", "choices", "options")  # columns with a part of the question
+HALVES = {"instruction": "input", "input": "instruction"}  # a row with both has its question in two columns
 CODE = "code"  # the domain whose references are tests
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
 USERS = ("user", "human")
 
-# The end of GSM8K's solutions, `#### 1,250`: one word with a digit, which no heading at the end of a text is.
+# The end of GSM8K's solutions, `#### 1,250`: one word with a digit, unlike a heading.
 RESULT = re.compile(r"(?<!\S)####[ \t]*(?=[^\s\d]*\d)[^\s#]+\s*\Z")
 _CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
 
 
 class Row(NamedTuple):
-    """One record: its number from 1, where it stands (`train.jsonl:12`), and its columns."""
+    """One record: its number from 1, its place (`train.jsonl:12`), and its columns."""
 
     number: int
     where: str
@@ -46,53 +46,57 @@ class Row(NamedTuple):
 
 
 class BrokenRow(NamedTuple):
-    """A record that cannot be read: where it stands, and why."""
+    """A record that cannot be read: its place, and the reason."""
 
     where: str
     reason: str
 
     def error(self) -> InputError:
-        """The same as an error."""
+        """The place and the reason as an error."""
         return InputError(f"{self.where}: {self.reason}")
 
 
 class NoColumn(ValueError):
-    """A row has no such column; the message names the nearest that it has."""
+    """A row has no such column; the message names the nearest one."""
 
 
 def pick(columns: Mapping[str, Any], name: str) -> Any:
-    """The column `name`, or what a dotted name reaches in nested columns.
+    """The value of the column `name`; dots reach into nested columns.
 
     Raises:
-        NoColumn: there is none.
+        NoColumn: there is no such column.
     """
-    inner: Any = columns
-    rest = name
-    while rest not in inner:
-        first, dot, rest_of = rest.partition(".")
-        if not dot or not isinstance(inner.get(first), Mapping):
-            raise NoColumn(f"no column {name!r}; {nearest(rest, inner)}")
-        inner, rest = inner[first], rest_of
+    inner, rest = _reached(columns, name)
+    if rest not in inner:
+        raise NoColumn(f"no column {name!r}; {nearest(rest, inner)}")
     return inner[rest]
 
 
-def has(row: Mapping[str, Any], name: str) -> bool:
-    """Whether the row has the column, be it empty."""
-    try:
-        pick(row, name)
-    except NoColumn:
-        return False
-    return True
+def has(columns: Mapping[str, Any], name: str) -> bool:
+    """Whether there is such a column, even if it is empty."""
+    inner, rest = _reached(columns, name)
+    return rest in inner
+
+
+def _reached(columns: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:
+    """The innermost mapping that a dotted name reaches, and the rest of the name."""
+    rest = name
+    while rest not in columns:
+        first, dot, behind = rest.partition(".")
+        if not dot or not isinstance(columns.get(first), Mapping):
+            break
+        columns, rest = columns[first], behind
+    return columns, rest
 
 
 def first_present(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The first of `names` that the row has a value for, else the first that it has at all; None where it has none."""
+    """The first of `names` with a value in the row, else the first that the row has; None if it has none."""
     present = [name for name in names if has(row, name)]
     return next((name for name in present if pick(row, name) is not None), present[0] if present else None)
 
 
 class Fields(NamedTuple):
-    """What a row says of a problem; `id` is None where the row has none."""
+    """The fields of a problem in a row; `id` is None if the row has none."""
 
     prompt: Prompt
     reference: Any
@@ -101,23 +105,22 @@ class Fields(NamedTuple):
 
 
 class Columns(Settings):
-    """Which column holds what: `Columns(prompt="question")`. A dotted name reaches into nested columns.
+    """Which column holds what: `Columns(prompt="question")`. Dots reach into nested columns.
 
     Fields:
         prompt: text, or a list of chat messages. None: the first of the usual names that the first row has: prompt,
             question, problem, messages, ….
         answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …, or a
-            solution that boxes its answer. Of a worked solution that ends as GSM8K's do (`#### 72`) it is the result,
-            of a solution what it boxes.
-        answer_json: the answer is JSON, written as text or not, and a list of one entry means that entry
+            solution that boxes its answer. A worked solution that ends like GSM8K's (`#### 72`) gives its result, a
+            solution its boxed answer.
+        answer_json: the answer is JSON, as text or parsed; a list of one entry stands for that entry
             (Skywork-OR1-RL-Data: `["42"]`).
         id: None numbers the rows under the source's name.
-        extra: columns that are kept in `Problem.extra`.
-        without: an instruction at the end of the set's prompts, which is removed where a prompt ends with it.
-        instruction: a line that is added after the prompt, for sets that need another instruction than the other
-            sources; `data.template` sets one for all.
-        starter: code that the program must begin with; a row's starter code is shown after the prompt.
-        function: the name of the function that the tests call, where it has a column.
+        extra: columns to keep in `Problem.extra`.
+        without: an instruction that is removed from the end of the prompts.
+        instruction: a line that is added after the prompts of this source; `data.template` sets one for all.
+        starter: code that the program must begin with; it is shown after the prompt.
+        function: the name of the function that the tests call.
     """
 
     prompt: str | None = None
@@ -131,7 +134,7 @@ class Columns(Settings):
     function: str | None = None
 
     def named(self, row: Mapping[str, Any]) -> Columns:
-        """These columns with the usual names that the row has in place of None."""
+        """These columns, with the usual names that the row has in place of None."""
         prompt = self.prompt or first_present(row, PROMPTS) or "prompt"
         boxed = [name for name in SOLUTIONS if has(row, name) and r"\boxed" in str(pick(row, name))]
         answer = self.answer or first_present(row, ANSWERS)
@@ -143,13 +146,13 @@ class Columns(Settings):
         """The fields of a problem in a row.
 
         Args:
-            domain: of the problem; what programs are judged by is kept whole.
+            domain: the problem's domain; tests of programs are kept as they are.
             first: `named` of the first row, which decides the names for all rows; by default of this row.
-            key: how a message says to name the prompt's column, such as `data.source.columns.prompt=question`.
+            key: the setting that names the prompt's column, for messages.
 
         Raises:
             NoColumn: the row lacks a column.
-            ValueError: a column holds something else, or only a part of the question.
+            ValueError: a column has an unusable value, or only a part of the question.
         """
         named = first or self.named(row)
         if self.prompt is None and named.prompt is not None:
@@ -161,7 +164,7 @@ class Columns(Settings):
         return Fields(named.question(row), reference, {**solution, **extra}, identity)
 
     def advice(self, row: Mapping[str, Any], first: bool) -> str:
-        """How to fix a row that lacks a column: by a setting, or in the row where the rows before it have the column.
+        """How to fix a row that lacks a column: by a setting, or in the row if the rows before it have the column.
 
         Args:
             first: whether it is the first row.
@@ -179,7 +182,7 @@ class Columns(Settings):
         """The prompt of a row.
 
         Raises:
-            ValueError: there is none, or it is neither text nor chat messages.
+            ValueError: the column is missing, or neither text nor chat messages.
         """
         prompt = as_prompt(pick(row, self.prompt or "prompt"))
         starter = pick(row, self.starter) if self.starter is not None else None
@@ -192,10 +195,10 @@ class Columns(Settings):
         return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
 
     def reference(self, row: Mapping[str, Any]) -> Any:
-        """The reference of a row, which answers are compared with.
+        """The reference of a row.
 
         Raises:
-            ValueError: there is none, or it should be JSON and is not.
+            ValueError: the column is missing, or not JSON although it should be.
         """
         found = _answer(pick(row, self.answer or "answer"), self.answer_json)
         name = pick(row, self.function) if self.function is not None else None
@@ -203,9 +206,7 @@ class Columns(Settings):
 
 
 def as_prompt(value: Any) -> Prompt:
-    """Text as it is, a list of chat messages (or ShareGPT's `from` and `value`) as a tuple of their roles and contents.
-
-    Such a list may be written as JSON, as tables of texts have it.
+    """A prompt from text or from a list of chat messages (also with ShareGPT's `from` and `value`, also as JSON).
 
     Raises:
         ValueError: it is neither.
@@ -220,7 +221,7 @@ def as_prompt(value: Any) -> Prompt:
 
 
 def question_asked(value: Any) -> Prompt:
-    """`as_prompt` up to the user's last turn, after which published sets hold an answer; a single turn as its text.
+    """`as_prompt` up to the user's last turn (data sets may have an answer after it); a single turn as its text.
 
     Raises:
         ValueError: as `as_prompt`.
@@ -235,7 +236,7 @@ def question_asked(value: Any) -> Prompt:
 
 
 def _written_chat(text: str) -> list[Any] | None:
-    """The chat that a text holds as JSON; None for every other text."""
+    """The chat that a text holds as JSON; None for other texts."""
     if not _CHAT.match(text):
         return None
     try:
@@ -253,7 +254,7 @@ def _message(turn: Mapping[str, Any]) -> Message:
 
 
 def _answer(value: Any, is_json: bool) -> Any:
-    """A column's answer; raises `ValueError` where it should be JSON and is not."""
+    """A column's answer; raises `ValueError` if it should be JSON and is not."""
     if not is_json or not isinstance(value, str | list):
         return value
     try:
@@ -264,12 +265,12 @@ def _answer(value: Any, is_json: bool) -> Any:
 
 
 def refuse_unseen(row: Mapping[str, Any], prompt: str, setting: str) -> None:
-    """Refuse a row in which a second column belongs to the question.
+    """Refuse a row in which a second column seems to be part of the question.
 
     Args:
-        row: by columns.
+        row: its columns.
         prompt: the column that is taken for the question.
-        setting: how to say that this column is enough; empty where that cannot be said.
+        setting: the setting that says that this column is enough, for the message; empty if there is none.
 
     Raises:
         ValueError: there is such a column.
@@ -288,7 +289,7 @@ def final_answer(solution: object) -> str:
     """The text after the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
 
     Raises:
-        ValueError: there is no `####`, or nothing after it.
+        ValueError: there is no `####`, or no text after it.
     """
     _, mark, answer = str(solution).rpartition("####")
     answer = answer.strip().replace(",", "")
@@ -298,13 +299,13 @@ def final_answer(solution: object) -> str:
 
 
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:
-    """A reference, and what `Problem.extra` keeps with it.
+    """The reference, and the fields to keep in `Problem.extra`.
 
-    For a worked solution, return the final answer and keep the solution: one that ends as GSM8K's do, or one that boxes
-    its answer (`worked`). Everything else stays as it is: a text with headings (`#### Notes`), the tests of a program.
+    A worked solution, which ends like GSM8K's or boxes its answer (`worked`), gives its final answer, and is kept in
+    `extra`. Other values are returned unchanged.
 
     Raises:
-        ValueError: `worked`, and no answer is marked.
+        ValueError: `worked`, and there is no boxed answer.
     """
     if domain == CODE or not isinstance(reference, str):
         return reference, {}

@@ -1,4 +1,4 @@
-"""Problems with their prompts as token ids, and the split into training and held-out problems.
+"""Problems with their prompts as token ids: a run's training and held-out problems.
 
 data = load_data(settings, tokenizer)
 data.train[3].prompt_ids, data.held_out, data.report()
@@ -20,10 +20,10 @@ from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A problem as the policy gets it: `prompt_ids`, int32 [prompt tokens].
+    """A problem and its prompt: `prompt_ids`, int32 [prompt tokens].
 
-    Where the prompt ends with an opened think block, `problem.extra["opening"]` holds `<think>`, which verifiers read
-    in front of the completion.
+    If the prompt ends with an opened think block, `problem.extra["opening"]` is `<think>`, which verifiers put in front
+    of the completion.
     """
 
     problem: Problem
@@ -32,9 +32,11 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples in a fixed order, how many problems their prompt budget kept out, and what earlier runs found of them.
+    """Examples in a fixed order.
 
-    `visits` are by the problem's place; a `subset` has none.
+    Attributes:
+        over_budget: number of problems that were left out because of longer prompts than `max_prompt_tokens`.
+        visits: visits in earlier runs by the problem's place; a `subset` has none.
     """
 
     name: str
@@ -54,12 +56,12 @@ class Dataset:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems alone."""
+        """The problems of the examples."""
         return tuple(example.problem for example in self.examples)
 
     @cached_property
     def different(self) -> int:
-        """How many different problems there are: a mixture's `repeats` list them more than once."""
+        """The number of different problems; a mixture may repeat problems."""
         return len({problem_key(example.problem) for example in self.examples})
 
     @property
@@ -70,12 +72,12 @@ class Dataset:
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt; 0 where there is none."""
+        """Tokens of the longest prompt; 0 without examples."""
         return max((len(example.prompt_ids) for example in self.examples), default=0)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of ids, prompts and references in order: equal fingerprints are the same data for a resumed run."""
+        """A hash of ids, prompts and references in order; a resumed run needs the same one."""
         digest = hashlib.blake2b(digest_size=16)
         for example in self.examples:
             for part in (example.problem.id, example.prompt_ids.tolist(), example.problem.reference):
@@ -93,7 +95,7 @@ class Data:
 
     Attributes:
         train: the training problems.
-        held_out: None where nothing is held out.
+        held_out: None if nothing is held out.
         removed: training problems left out because they ask a held-out question.
         spoilt: problems that were not held out because the model was trained on them before.
         deselected: training problems that `data.select` left out.
@@ -106,11 +108,10 @@ class Data:
     spoilt: int = 0
 
     def report(self) -> tuple[str, ...]:
-        """Lines for the user: how many problems there are, and how many were left out and why."""
+        """Lines with the numbers of problems, and of those left out with the reason."""
         sets = [("train", self.train), *([("held out", self.held_out)] if self.held_out is not None else [])]
         lines = [
-            f"{role}: {data.size} of {data.name}, prompts up to {data.longest_prompt} tokens"
-            for role, data in sets
+            f"{role}: {data.size} of {data.name}, prompts up to {data.longest_prompt} tokens" for role, data in sets
         ]
         lines += [
             f"{role}: {counted(data.over_budget, 'problems')} left out, their prompts exceed "
@@ -132,7 +133,7 @@ class Data:
 def make_example(
     problem: Problem, template: PromptTemplate, tokenizer: Tokenizer, instruction: Instruction | None = None
 ) -> Example:
-    """One problem, rendered; `instruction` is what its verifier asks for."""
+    """Render a problem; `instruction` comes from its verifier."""
     template = template.resolved(problem, tokenizer, instruction)
     text = template.render(problem, tokenizer)
     begun = opening(text)

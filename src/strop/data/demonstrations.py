@@ -1,11 +1,11 @@
-"""Demonstrations, the rows of supervised fine-tuning: what is asked, and the completion to learn.
+"""Demonstrations for supervised fine-tuning: rows with a prompt and the completion to learn.
 
-    {"prompt": "1+2=", "completion": "3"}                              each of the two a text, or chat messages
+    {"prompt": "1+2=", "completion": "3"}                              each is text or chat messages
     {"messages": [{"role": "user", …}, {"role": "assistant", …}]}      the last message is the completion
-    {"instruction": "Add.", "input": "1+2", "output": "3"}             the input, if any, follows the instruction
+    {"instruction": "Add.", "input": "1+2", "output": "3"}             an input follows the instruction
 
-These are the shapes of TRL's data sets, and Alpaca's. Of a chat with several turns of the assistant the last one is the
-completion, and those before it are part of the prompt.
+These are the shapes of TRL's and Alpaca's data sets. Only the last turn of the assistant in a chat is the completion;
+the earlier ones are part of the prompt.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from strop.data.source import check_problem
 COMPLETION, CHAT = "completion", "messages"
 ASSISTANT = "assistant"
 ALPACA = {"instruction", "output"}
-ONE_COLUMN = tuple(name for name in PROMPTS if name not in HALVES)  # of a whole question
-# What the column of the completions is called elsewhere, for advice: which of them is meant is the user's to say.
+ONE_COLUMN = tuple(name for name in PROMPTS if name not in HALVES)  # columns with the whole question
+# Other names of the completion's column, which messages suggest.
 ELSEWHERE = ("response", "output", "solution", "Solution", "answer", "chosen", "generation", "target")
-BESIDE = ("tool_calls", "function_call", "thinking", "reasoning_content", "reasoning")  # of a message, next to its text
+UNLEARNED = ("tool_calls", "function_call", "thinking", "reasoning_content", "reasoning")  # in a message
 
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """The demonstrations of a file, as problems whose reference is the completion, a text."""
+    """The demonstrations in a file, as problems whose reference is the completion."""
 
     file: JsonLines
 
     def problems(self) -> Iterator[Problem]:
-        """One problem a row.
+        """One problem per row.
 
         Raises:
-            InputError: a row that cannot be used; names its file, line and column, and the way out.
+            InputError: a row cannot be used; the message names its file, line and column.
         """
         for row in self.file.rows():
             try:
@@ -48,10 +48,10 @@ class Demonstrations:
                 raise InputError(f"{row.where}: {error}") from error
 
     def load(self) -> tuple[Problem, ...]:
-        """All of them.
+        """All demonstrations.
 
         Raises:
-            InputError: see `problems`; or there is none.
+            InputError: as `problems`, or there is none.
         """
         found = tuple(self.problems())
         if not found:
@@ -60,7 +60,7 @@ class Demonstrations:
 
 
 def is_answered_before(problem: Problem) -> bool:
-    """Whether the assistant has spoken before the completion: a turn that is read, and not trained."""
+    """Whether the prompt has a turn of the assistant, which is not trained."""
     return not isinstance(problem.prompt, str) and any(turn["role"] == ASSISTANT for turn in problem.prompt)
 
 
@@ -88,12 +88,12 @@ def _problem(row: Row, columns: Columns) -> Problem:
         problem = Problem(identity, columns.model_copy(update={"prompt": prompt}).question(cells), completion)
         check_problem(problem)
     except ValueError as error:
-        raise ValueError(f"column {prompt!r}: {error}; mend the row or leave it out") from error
+        raise ValueError(f"column {prompt!r}: {error}; fix the row or leave it out") from error
     return problem
 
 
 def _whole_question(cells: Mapping[str, Any], columns: Columns) -> Mapping[str, Any]:
-    """The row with its question in one column, where an instruction and its input stand in two."""
+    """The row with instruction and input joined into one prompt, if its question is in these columns."""
     if columns.prompt is not None or first_present(cells, ONE_COLUMN) or not isinstance(cells.get("instruction"), str):
         return cells
     halves = [cells["instruction"], cells.get("input")]
@@ -103,42 +103,42 @@ def _whole_question(cells: Mapping[str, Any], columns: Columns) -> Mapping[str, 
 
 
 def _text(said: Any, column: str) -> str:
-    """The completion of a row: a text, or that of a chat's only message.
+    """The completion of a row: a text, or the content of its only message.
 
     Raises:
-        ValueError: it is something else, or says more than its text does.
+        ValueError: it is empty, or something else.
     """
     text = _content(said, column) if isinstance(said, list) and said else said
     if text in (None, []) or (isinstance(text, str) and not text.strip()):
         raise ValueError(f"column {column!r}: the completion is empty; fill it in, or leave the row out")
     if not isinstance(text, str):
         raise ValueError(
-            f"column {column!r}: a completion is a text, or a message of the assistant with a text, not {text!r:.60}; "
-            "write it as one, or set columns.answer=COLUMN, the column of the completions"
+            f"column {column!r}: a completion is text or a message of the assistant, not {text!r:.60}; set "
+            "columns.answer=COLUMN, the column of the completions"
         )
     return text
 
 
 def _content(messages: Sequence[Any], column: str) -> Any:
-    """What the assistant says in the only message of a completion."""
+    """The content of the only message of a completion."""
     if len(messages) != 1:
         raise ValueError(
-            f"column {column!r}: a completion is one message of the assistant, not {len(messages)}; give each of them "
-            "a row of its own, whose prompt is what was said before"
+            f"column {column!r}: a completion is one message of the assistant, not {len(messages)}; write one row for "
+            "each, with the messages before it as its prompt"
         )
     message = messages[0]
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise ValueError(f"column {column!r}: a message is a role and a content, not {message!r:.60}; rename its keys")
     if message["role"] != ASSISTANT:
         raise ValueError(
-            f"column {column!r}: the last message is of the role {message['role']!r}, and what is learned is the "
-            "assistant's; end the row with one of that role, or leave it out"
+            f"column {column!r}: the last message has the role {message['role']!r}, not assistant; end the row with a "
+            "message of the assistant, or leave it out"
         )
-    beside = next((name for name in BESIDE if message.get(name)), None)
-    if beside is not None:
+    ignored = next((name for name in UNLEARNED if message.get(name)), None)
+    if ignored is not None:
         raise ValueError(
-            f"column {column!r}: the assistant's message has {beside!r}, and its content alone is learned; write it "
-            "into the content as the model is to write it"
+            f"column {column!r}: the assistant's message has {ignored!r}, but only its content is learned; write it "
+            "into the content"
         )
     return message["content"]
 

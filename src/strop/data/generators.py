@@ -28,8 +28,8 @@ class ChainSum(ProblemSource):
     falls below zero.
 
     Fields:
-        part: `train` and `held_out` draw from two disjoint sets of questions, told apart by a hash of their text, so
-            that models trained on one can be tested on the other whatever the seeds; `all` draws from both.
+        part: `train` and `held_out` draw from disjoint sets of questions, separated by a hash of their text, so that
+            models trained on one can be tested on the other whatever the seeds; `all` draws from both.
     """
 
     count: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
@@ -67,7 +67,7 @@ class ChainSum(ProblemSource):
 
 
 def part_of(question: str) -> Literal["train", "held_out"]:
-    """The part a question belongs to by its text alone: one in eight is held out."""
+    """The part of a question, which depends only on its text: one in eight is held out."""
     return "held_out" if hashlib.blake2b(question.encode(), digest_size=1).digest()[0] < 32 else "train"
 
 
@@ -110,7 +110,7 @@ class ReasoningGym(ProblemSource):
     def _leave_fields_alone(cls, parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
         taken = {"size", "seed"} & set(parameters)
         if taken:
-            raise ValueError(f"{' and '.join(sorted(taken))} belong beside parameters, not inside")
+            raise ValueError(f"{' and '.join(sorted(taken))} are fields of the source, not parameters")
         return parameters
 
     @property
@@ -131,7 +131,7 @@ class ReasoningGym(ProblemSource):
             yield Problem(
                 id=f"{self.task}-{self.seed}-{index}",
                 prompt=entry["question"],
-                # Some tasks have no one answer and score whatever they are given.
+                # Some tasks have no single answer and score every response.
                 reference={"scored_by": self.label} if answer is None else answer,
                 domain="reasoning-gym",
                 source=self.label,
@@ -148,9 +148,9 @@ def open_task(task: str, size: int, seed: int, parameters: Mapping[str, Any]) ->
     return _open_task(task, size, seed, json.dumps(dict(parameters), sort_keys=True))
 
 
-@lru_cache(maxsize=65_536)  # a few tasks do not make the same entry twice in a process: it is made once
+@lru_cache(maxsize=65_536)  # some tasks give another entry at the second call
 def open_entry(dataset: Any, index: int) -> Any:
-    """Entry `index` of what `open_task` gave: a dictionary with question, answer and metadata."""
+    """Entry `index` of a task from `open_task`: a dictionary with question, answer and metadata."""
     return dataset[index]
 
 
@@ -167,14 +167,14 @@ def _open_task(task: str, size: int, seed: int, parameters: str) -> Any:
 
 
 class Mixture(ProblemSource):
-    """The problems of several sources, one source after the other; `data.weights` says how often each domain is drawn.
+    """The problems of several sources, one after the other; `data.weights` sets how often each domain is drawn.
 
     Fields:
         sources: at least one.
-        repeats: how often each source is listed, so that its problems come so many times an epoch; none lists each
-            once. The ids of a repetition end in `#2`, `#3` …
-        domains: what the problems of each source are called; none keeps the domains the sources give. With them the ids
-            are `DOMAIN/ID`, so that sources which number their problems alike can be mixed.
+        repeats: how many times per epoch the problems of each source occur; empty means once. The ids of repetitions
+            end in `#2`, `#3` …
+        domains: the domain of each source's problems; empty keeps their domains. With it the ids are `DOMAIN/ID`, so
+            that sources with equal ids can be mixed.
     """
 
     sources: Annotated[tuple[SerializeAsAny[ProblemSource], ...], Field(min_length=1)]
@@ -195,7 +195,7 @@ class Mixture(ProblemSource):
         return " + ".join(source.label for source in self.sources)
 
     def problems(self) -> Iterator[Problem]:
-        """The problems of the first source, then those of the next."""
+        """The problems of the first source, then those of the next one."""
         for number, source in enumerate(self.sources):
             domain = self.domains[number] if self.domains else None
             for time in range(1, (self.repeats[number] if self.repeats else 1) + 1):

@@ -1,7 +1,7 @@
-"""The history of every training problem: its visits and pass rates, the filters that read them, and their file.
+"""The history of training problems: visits, pass rates, and filters that use them.
 
-A visit is one group of rollouts of a problem. The history is JSON-able and lives in the checkpoint. A run writes it to
-`pass_rates.jsonl`, together with the visits of earlier runs that it started from; a visit in several files counts once.
+A visit is one group of rollouts of a problem. The history is JSON-able and part of the checkpoint. A run writes it to
+`pass_rates.jsonl`, together with the visits of earlier runs that it started from (`data.loading` reads these files).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ EARLIER = -1  # the stage of visits that another run made
 
 
 class Visit(NamedTuple):
-    """A group of `samples` judged completions, of which `passed` are right, at step `step` of stage `stage`, made in
-    the run with the id `run`, which is empty for a run's own visits until they are written.
+    """A group of `samples` judged completions of which `passed` are correct, at a step of a stage.
+
+    `run` is the id of the run; it is empty for a run's own visits until they are written.
     """
 
     step: int
@@ -45,7 +46,7 @@ class History:
         self._visits: dict[int, list[Visit]] = {}
 
     def add(self, index: int, visit: Visit) -> None:
-        """Record a visit; one without a judged completion is ignored."""
+        """Record a visit; visits without judged completions are ignored."""
         if visit.samples:
             self._visits.setdefault(index, []).append(visit)
 
@@ -61,17 +62,17 @@ class History:
         return {str(index): [list(visit) for visit in visits] for index, visits in self._visits.items()}
 
     def load(self, state: Mapping[str, Sequence[Sequence[Any]]]) -> None:
-        """Take back what `state` gave."""
+        """Restore from `state`."""
         self._visits = {int(index): [Visit(*visit) for visit in visits] for index, visits in state.items()}
 
     def recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
-        """Begin with what earlier runs found, as visits of a stage before the first."""
+        """Add the visits of earlier runs, as a stage before the first."""
         for index, found in visits.items():
             for visit in found:
                 self.add(index, visit._replace(stage=EARLIER))
 
     def lines(self, problems: Sequence[Problem], run: str = "") -> Iterable[str]:
-        """A JSON line a visited problem of the run called `run`: id, question, attempts, pass rates, the visits."""
+        """One JSON line per visited problem: id, question, attempts, pass rates and visits."""
         for index in sorted(self._visits):
             visits = [it if it.run or it.stage == EARLIER else it._replace(run=run) for it in self._visits[index]]
             found = rate_of(problems[index].id, visits)._asdict() | {"visits": [visit._asdict() for visit in visits]}
@@ -79,7 +80,7 @@ class History:
 
 
 class ProblemRate(NamedTuple):
-    """How often a problem was passed, over all its visits and in the last one."""
+    """Pass rates of a problem over all visits and in the last one."""
 
     id: str
     pass_rate: float
@@ -89,14 +90,14 @@ class ProblemRate(NamedTuple):
 
 
 def rate_of(name: str, visits: Sequence[Visit]) -> ProblemRate:
-    """The sums over a problem's visits, of which there is at least one."""
+    """The pass rates of a problem with at least one visit."""
     attempts = sum(visit.samples for visit in visits)
     passed = sum(visit.passed for visit in visits)
     return ProblemRate(name, passed / attempts, visits[-1].pass_rate, attempts, len(visits))
 
 
 class ProblemFilter(Piece):
-    """Which problems a new stage of training keeps, by their visits so far."""
+    """Selects the problems of a new training stage by their visits so far."""
 
     @abstractmethod
     def __call__(self, visits: Sequence[Visit], stage: int) -> bool:
@@ -112,9 +113,9 @@ class DropSolved(ProblemFilter):
 
 
 class PassRateBetween(ProblemFilter):
-    """Keeps problems passed in a share of all attempts within [low, high]; those never visited by `unseen`.
+    """Keeps problems whose pass rate over all attempts is in [low, high]; `unseen` decides on unvisited ones.
 
-    `low = 0.01, high = 0.99` leaves out what was never or always solved.
+    `low = 0.01, high = 0.99` drops problems that were never or always solved.
     """
 
     low: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -135,7 +136,7 @@ class PassRateBetween(ProblemFilter):
 
 
 class HardOnly(ProblemFilter):
-    """Keeps problems that were visited and passed in less than `below` of all attempts.
+    """Keeps visited problems with a pass rate below `below`.
 
     Open-Reasoner-Zero's mining for the annealing stage: fewer than 4 of 64 correct, `below = 0.0625`.
     """

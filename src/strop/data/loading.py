@@ -1,11 +1,11 @@
 """Loads a run's problems: reads and renders them, holds some out, and adds the pass rates of earlier runs.
 
-    data = load_data(settings, tokenizer)
-    data.train[3].prompt_ids, data.held_out, data.report()
+data = load_data(settings, tokenizer)
+data.train[3].prompt_ids, data.held_out, data.report()
 
-    record = ProblemRecord.of(data)             # kept in the run folder as problems.json
-    record.held_out_of(problems)                # later: the same held-out problems, found by their questions
-    record.trained_on(problems)                 # how many of these the run was trained on
+record = ProblemRecord.of(data)             # kept in the run folder as problems.json
+record.held_out_of(problems)                # later: the same held-out problems, found by their questions
+record.trained_on(problems)                 # how many of these the run was trained on
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Seen = Callable[[Problem], bool]
 
 
 def no_instruction(problem: Problem) -> Instruction | None:
-    """For verifiers that read any form of an answer."""
+    """The instruction for verifiers that read any form of an answer: none."""
     return None
 
 
 def never_seen(problem: Problem) -> bool:
-    """Of a model that was trained on nothing known."""
+    """`Seen` for a model without known training problems: always false."""
     return False
 
 
 def load_data(
     settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction, seen: Seen = never_seen
 ) -> Data:
-    """Read, render, filter by length and split, as `settings` say.
+    """Read, render, filter by length and split the problems.
 
     Args:
         instruct: the verifier's `instruction`.
-        seen: whether the model was trained on a problem before; such a one is not held out.
+        seen: whether the model was trained on a problem before; such problems are not held out.
 
     Raises:
-        InputError: a source cannot be read, nothing is left to train on or to hold out, or the held-out count is too
-            large.
+        InputError: a source cannot be read, no problem is left to train on or to hold out, or the held-out count is
+            too large.
     """
     problems = settings.source.load(settings.limit)
     loaded = build_dataset(
@@ -72,13 +72,13 @@ def load_data(
 
 
 def _with_history(data: Data, settings: DataSettings) -> Data:
-    """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
+    """The data with the visits of earlier runs, and without the training problems that `settings.select` drops."""
     if not settings.history:
         return data
     visits = recalled(settings.history, data.train.problems)
     if settings.select is None:
         return replace(data, train=replace(data.train, visits=visits))
-    # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.
+    # The earlier run counts as the previous stage.
     before = {index: [visit._replace(stage=EARLIER) for visit in found] for index, found in visits.items()}
     kept = [i for i in range(len(data.train)) if settings.select(before.get(i, ()), EARLIER + 1)]
     if not kept:
@@ -139,7 +139,7 @@ def _splits_source(settings: HeldOutSettings | None) -> bool:
 
 
 def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = never_seen) -> Dataset:
-    """`count` examples with different questions that were not `seen`, drawn by `seed`, in the order of the data set.
+    """Draw `count` unseen examples with different questions by `seed`; they keep the order of the data set.
 
     Raises:
         InputError: fewer than `count` + 1 different questions, or fewer than `count` that were not seen.
@@ -167,7 +167,7 @@ def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = neve
 
 
 def _short_enough(dataset: Dataset) -> str:
-    """Words after a number of problems, where others were left out because their prompts are too long."""
+    """A remark on problems that were left out because of long prompts; empty if there are none."""
     if not dataset.over_budget:
         return ""
     limit = f"data.max_prompt_tokens={dataset.max_prompt_tokens}"
@@ -193,10 +193,10 @@ QuestionKey = tuple[str, str]  # a problem's id, which another problem may have 
 
 
 def read_pass_rates(path: Path) -> dict[QuestionKey, list[Visit]]:
-    """The visits of every problem, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
+    """The visits of every problem in a run's `pass_rates.jsonl`; `path` is the file or the run folder.
 
     Raises:
-        InputError: no such file, or a line that is not of this form.
+        InputError: there is no such file, or a line is malformed.
     """
     file = _file(path)
     if not file.is_file():
@@ -213,9 +213,9 @@ def read_pass_rates(path: Path) -> dict[QuestionKey, list[Visit]]:
 
 
 def merge_visits(files: Iterable[Sequence[Visit]]) -> list[Visit]:
-    """The visits that several files have of one problem, each once, in the order of the files.
+    """Merge the visits of one problem in several files, in the order of the files.
 
-    Two visits of different files are the same where run, step and numbers are; two in one file are two.
+    Visits of different files with equal run, step and numbers are the same; equal visits in one file are not.
     """
     kept: list[Visit] = []
     for visits in files:
@@ -230,7 +230,7 @@ def merge_visits(files: Iterable[Sequence[Visit]]) -> list[Visit]:
 
 
 def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
-    """The visited problems of one or more runs that `wanted` keeps, the hardest first, then by id.
+    """The visited problems of one or more runs that `wanted` keeps, sorted by pass rate, then by id.
 
     Raises:
         InputError: see `read_pass_rates`.
@@ -253,10 +253,10 @@ def _unique(paths: Sequence[str]) -> list[str]:
 
 
 def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> dict[int, list[Visit]]:
-    """The visits that the runs at `paths` made of `problems`, by the problem's place; unvisited ones are left out.
+    """The visits of `problems` in the runs at `paths`, by the problem's place; unvisited problems are left out.
 
     Raises:
-        InputError: see `read_pass_rates`; or a file that knows none of the problems.
+        InputError: see `read_pass_rates`; or a file has none of the problems.
     """
     place = {(each.id, question_digest(each)): index for index, each in enumerate(problems)}
     files: dict[int, list[list[Visit]]] = {}
@@ -297,7 +297,7 @@ class ProblemRecord:
 
     @classmethod
     def of(cls, data: Data, before: frozenset[str] = frozenset()) -> ProblemRecord:
-        """The record of a run on `data`, with a model that had been trained on the questions `before`."""
+        """The record of a run on `data`; the model was trained on the questions `before`."""
         held_out = () if data.held_out is None else data.held_out.problems
         trained = frozenset(map(question_digest, data.train.problems))
         digests, answers = tuple(map(question_digest, held_out)), tuple(map(_answer_digest, held_out))
@@ -311,20 +311,20 @@ class ProblemRecord:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept in the run folder."""
+        """The form in which the run folder keeps it."""
         return {
             "held_out": list(self.held_out), "answers": list(self.answers), "trained": sorted(self.trained),
             "before": sorted(self.before),
         }  # fmt: skip
 
     def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
-        """The problems that the run held out, in the order of the run, found among those of its source.
+        """Find the run's held-out problems among `problems`, in the order of the run.
 
-        Where a source asks a question several times, perhaps with other ids and answers, a run holds out the first; all
-        of them where its held-out problems have a source of their own.
+        If a question occurs several times in the training source, the run holds out its first occurrence. From a
+        separate source it holds out all of them.
 
         Raises:
-            InputError: some of them are not there any more.
+            InputError: some of them are missing.
         """
         present = tuple(problems)
         known = dict(zip(_numbered(map(question_digest, present)), present, strict=True))
@@ -338,15 +338,14 @@ class ProblemRecord:
         return tuple(known[each] for each in wanted)
 
     def other_answers(self, held_out: Iterable[Problem]) -> str | None:
-        """A line on how many of the held-out problems, in the order of the run, have another answer than it began with;
-        None where none has."""
-        pairs = zip(map(_answer_digest, held_out), self.answers, strict=False)  # perhaps the first of them alone
+        """A warning if held-out problems, given in the order of the run, have changed answers; else None."""
+        pairs = zip(map(_answer_digest, held_out), self.answers, strict=False)  # maybe only the first of them
         changed = sum(now != before for now, before in pairs)
         if not changed:
             return None
         return (
             f"{changed} of the {len(self.held_out)} problems that the run held out have another answer than when it "
-            "began: what it measured before went by the former ones"
+            "began; its earlier measurements used the old ones"
         )
 
     def trained_on(self, problems: Iterable[Problem]) -> int:
@@ -359,7 +358,7 @@ def _answer_digest(problem: Problem) -> str:
 
 
 def _numbered(digests: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Each digest with how often it came before."""
+    """Each digest with the number of its earlier occurrences."""
     before: Counter[str] = Counter()
     for digest in digests:
         yield digest, before[digest]

@@ -1,8 +1,7 @@
-"""Problems as a Parquet file that gives them back whole: the form in which `strop data prepare` writes them.
+"""A Parquet file of whole problems, as `strop data prepare` writes it.
 
-Columns: id, prompt, reference, domain, source, extra. Text stands as it is; `json` names the fields that are JSON (chat
-messages, a reference that is not text), and `verbatim` where that is true; `extra` always is JSON. Any reader of
-Parquet can use the file.
+Columns: id, prompt, reference, domain, source, extra, json. Text is stored as it is. `json` lists the fields that are
+stored as JSON (chat messages, a reference that is not text), and `verbatim` if that is true; `extra` is always JSON.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ ROWS_A_BATCH = 1024
 
 
 def to_columns(problem: Problem) -> dict[str, str]:
-    """The row of a problem; JSON-able values that JSON does not know (dates …) are written as text.
+    """The row of a problem; values that JSON does not know (dates …) are written as text.
 
     Raises:
-        ValueError: a text holds half of a surrogate pair, or a value that has no JSON form.
+        ValueError: a text holds half of a surrogate pair, or a value has no JSON form.
     """
     values = {"prompt": problem.prompt, "reference": problem.reference}
     encoded = [name for name, value in values.items() if not isinstance(value, str)]
@@ -65,7 +64,7 @@ def from_columns(row: Mapping[str, Any]) -> Problem:
 
 
 class ProblemWriter:
-    """Writes problems row by row with bounded memory; a context manager. `more` are further text columns."""
+    """Writes problems row by row with bounded memory; a context manager. `more` names further text columns."""
 
     def __init__(self, path: Path, more: tuple[str, ...] = ()) -> None:
         import pyarrow as pa
@@ -87,11 +86,11 @@ class ProblemWriter:
         self._writer.close()
 
     def write(self, problem: Problem, more: Mapping[str, str] | None = None) -> None:
-        """Add a problem, and the values of the further columns."""
+        """Write a problem, and the values of the further columns."""
         self.write_row({**to_columns(problem), **(more or {})})
 
     def write_row(self, row: Mapping[str, str]) -> None:
-        """Add a row as `to_columns` makes it."""
+        """Write a row from `to_columns`."""
         for name, values in self._columns.items():
             values.append(row[name])
         self.count += 1
@@ -117,14 +116,14 @@ def is_problem_table(path: Path) -> bool:
 
 
 def count_rows(path: Path) -> int:
-    """How many rows a Parquet file has."""
+    """The number of rows of a Parquet file."""
     from pyarrow import parquet
 
     return int(parquet.read_metadata(path).num_rows)
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows one by one, a batch in memory at a time."""
+    """The rows one by one; one batch is in memory at a time."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as table:

@@ -1,9 +1,9 @@
-"""Sources with one problem a row: data sets of the Hugging Face hub, JSON lines, JSON, Parquet, CSV, and GSM8K.
+"""Sources with one problem per row: data sets of the Hugging Face hub, JSON lines, JSON, Parquet, CSV, and GSM8K.
 
-`Columns` says which column holds what, `where` which rows are wanted. A path may be a pattern for several files of one
-set, such as `shards/train-*.parquet`: they are read one after the other, sorted by name. A text file is decompressed by
-its suffix. JSON and CSV are read row by row with Python's own readers, so that a row keeps its types and an error names
-its line; DuckDB, polars and Arrow make one type of a column (see docs/data.md).
+`Columns` says which column holds what; `where` selects rows. A path may be a pattern for several files of one data set,
+such as `shards/train-*.parquet`: they are read one after the other, sorted by name. Text files are decompressed by
+their suffix. JSON and CSV are read row by row with Python's readers, so that values keep their types and an error names
+its line; DuckDB, polars and Arrow give a column one type (see docs/data.md).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from glob import glob
 from pathlib import Path
@@ -23,12 +24,12 @@ from typing import Any, BinaryIO, ClassVar, Literal, cast
 from strop.base import hub
 from strop.base.imports import require
 from strop.base.types import InputError, Problem, first_line
-from strop.data.columns import BrokenRow, Columns, NoColumn, Row, final_answer, pick
+from strop.data.columns import BrokenRow, Columns, NoColumn, Row
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import SUFFIXES, ProblemSource, check_problem
 from strop.data.where import Where, wanted
 
-LONGEST_CELL = 2**31 - 1
+LONGEST_CELL = 2**31 - 1  # characters
 _WILD = "*?"
 
 
@@ -38,8 +39,8 @@ class RowSource(ProblemSource):
     Fields:
         columns: which column holds what.
         domain: of the problems.
-        where: a condition in SQL on the columns of a row (see docs/data.md), such as `difficulty BETWEEN 1 AND 15`:
-            only rows that fulfil it are read. None reads all.
+        where: a condition in SQL on the columns of a row (see docs/data.md), such as `difficulty BETWEEN 1 AND 15`;
+            other rows are skipped. None reads all.
     """
 
     texts: ClassVar[bool] = False  # whether every cell is a text
@@ -55,10 +56,10 @@ class RowSource(ProblemSource):
 
     @abstractmethod
     def records(self) -> Iterator[Row | BrokenRow]:
-        """The records one by one, those that cannot be read among them.
+        """The records one by one; a broken one is a `BrokenRow`.
 
         Raises:
-            InputError: nothing can be read any more.
+            InputError: the file or data set cannot be read.
         """
 
     def rows(self) -> Iterator[Row]:
@@ -66,11 +67,15 @@ class RowSource(ProblemSource):
         return _unbroken(self.records())
 
     def wanted(self) -> Iterator[Row | BrokenRow]:
-        """The records that fulfil `where`, and the broken ones."""
+        """The records for which `where` holds, and the broken ones."""
         return wanted(self.records(), self.where, self.columns_for_where, self.texts)
 
     def problems(self) -> Iterator[Problem]:
-        """One problem for each row that `where` keeps; a row that makes none raises `InputError` with its place."""
+        """One problem for each row that `where` keeps.
+
+        Raises:
+            InputError: a row is broken; the message begins with its place.
+        """
         named: Columns | None = None
         for row in _unbroken(self.wanted()):
             first = named is None
@@ -123,7 +128,7 @@ class HubDataset(RowSource):
 
     @property
     def name(self) -> str:
-        """The last part of the set's name, with the subset, so that ids of two subsets in a mixture differ."""
+        """The last part of the data set's name, and the subset, so that the ids of two subsets differ."""
         name = self.dataset.rstrip("/").rsplit("/", 1)[-1]
         return name if self.subset is None else f"{name}/{self.subset}"
 
@@ -133,17 +138,17 @@ class HubDataset(RowSource):
         return f"{kind} {self.dataset} ({self.split})"
 
     def records(self) -> Iterator[Row | BrokenRow]:
-        """One record a row.
+        """One record per row.
 
         Raises:
-            InputError: the package `datasets` is absent, or the data set cannot be had (unknown name, no network …).
+            InputError: the package `datasets` is absent, or the data set cannot be loaded (unknown name, no network …).
         """
         datasets = require("datasets", extra="hub", purpose="data sets of the Hugging Face hub")
         silent = None if Path(self.dataset).is_dir() else hub.silence()
         try:
             with nullcontext() if silent is None else hub.offline_data(datasets):
                 table = datasets.load_dataset(self.dataset, self.subset, split=self.split, revision=self.revision)
-        except Exception as error:  # the library's errors have no common class, and each of them ends here for the user
+        except Exception as error:  # the library's errors have no common class
             reason = f"{type(error).__name__}: {first_line(error)}"
             where = (
                 "is the name right, is there a network?" if silent is None else f"only the cache was searched: {silent}"
@@ -153,11 +158,8 @@ class HubDataset(RowSource):
             yield Row(number, f"{self.label}: row {number}", columns)
 
 
-_WILD = "*?"
-
-
 class FileSource(RowSource):
-    """A file with one problem a row, called by its path; or several, which a pattern with `*` names.
+    """A file with one problem per row, or several files that a pattern with `*` names.
 
     Fields:
         path: the file, or the pattern.
@@ -167,7 +169,7 @@ class FileSource(RowSource):
 
     @property
     def name(self) -> str:
-        """The file's name without its suffix; of a pattern what its files have in common, else their folder's."""
+        """The file's name without its suffix; for a pattern the part before the `*`, or the folder's name."""
         path = Path(self.path)
         return re.sub(rf"[-_.]*[{_WILD}].*", "", path.stem) or re.sub(rf"[{_WILD}]", "", path.parent.name) or "files"
 
@@ -180,12 +182,12 @@ class FileSource(RowSource):
         """The paths of the files behind it, by name.
 
         Raises:
-            InputError: the pattern names none.
+            InputError: no file matches the pattern.
         """
         return matching(self.path)
 
     def records(self) -> Iterator[Row | BrokenRow]:
-        """The records of the files one after the other, numbered through."""
+        """The records of all files, numbered consecutively."""
         before = 0
         for path in self.files:
             number = 0
@@ -206,14 +208,14 @@ class FileSource(RowSource):
 
 
 class JsonLines(FileSource):
-    """A file with one JSON object a line; blank lines are skipped."""
+    """A file with one JSON object per line; blank lines are skipped."""
 
     @property
     def name(self) -> str:
         return super().name.split(".")[0]
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
-        """One record a line."""
+        """One record per line."""
         with _opened(path) as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
@@ -225,9 +227,9 @@ class JsonLines(FileSource):
 
 
 class ParquetFile(FileSource):
-    """A Parquet file, read by batches.
+    """A Parquet file, read in batches.
 
-    A file that `strop data prepare` wrote holds whole problems: `columns` and `domain` are not used, and `where` sees
+    A file written by `strop data prepare` holds whole problems: `columns` and `domain` are not used, and `where` sees
     the fields of the problems (`extra.level`).
     """
 
@@ -250,10 +252,10 @@ class ParquetFile(FileSource):
         try:
             return self.columns == Columns() and all(is_problem_table(existing_file(path)) for path in self.files)
         except (pyarrow.ArrowInvalid, OSError):
-            return False  # `records` says what is wrong with it
+            return False  # reading the records reports the error
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
-        """One record a row; a file that is not Parquet raises `InputError`."""
+        """One record per row; a file that is not Parquet raises `InputError`."""
         import pyarrow
         from pyarrow import parquet
 
@@ -283,10 +285,10 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 
 
 def matching(path: str) -> list[str]:
-    """The paths of the files that `path` means: itself, or those of a pattern, by name.
+    """`path` itself, or the paths that match it as a pattern, sorted by name.
 
     Raises:
-        InputError: the pattern names none.
+        InputError: no file matches.
     """
     if Path(path).expanduser().exists() or not set(_WILD) & set(path):
         return [path]
@@ -297,10 +299,10 @@ def matching(path: str) -> list[str]:
 
 
 def existing_file(path: str) -> Path:
-    """`path` as a file that exists, `~` expanded.
+    """`path` with `~` expanded.
 
     Raises:
-        InputError: there is none; of a folder it says how the files in it are named.
+        InputError: there is no such file; for a folder the message suggests a file in it.
     """
     found = Path(path).expanduser()
     if found.is_dir():
@@ -317,7 +319,7 @@ def _parse_line(line: bytes) -> Mapping[str, Any]:
         raise ValueError(f"not UTF-8 text (byte {error.start + 1})") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+    except (ValueError, RecursionError) as error:  # thousands of digits or brackets
         raise ValueError(f"not usable JSON ({first_line(error)})") from error
     if not isinstance(value, dict):
         raise ValueError(f"a line must be a JSON object, not {type(value).__name__}")
@@ -325,7 +327,7 @@ def _parse_line(line: bytes) -> Mapping[str, Any]:
 
 
 def files_in(folder: str) -> str:
-    """How the files of a folder are named as a source, for messages: a set often lies there in splits and shards."""
+    """Advice for a path that is a folder: a file or a pattern that names its files."""
     names = sorted(entry.name for entry in Path(folder).expanduser().iterdir() if entry.name.endswith(tuple(SUFFIXES)))
     if not names:
         return f"name a file; it holds none that ends in {', '.join(SUFFIXES)}"
@@ -335,21 +337,18 @@ def files_in(folder: str) -> str:
     return f"name a file in it, or several by a pattern: {Path(folder) / (pattern if several else name)}"
 
 
-LONGEST_CELL = 2**31 - 1
-
-
 class CsvFile(FileSource):
-    """A CSV file with a header; every cell is text. `where` sees a cell that is written as a number as that number.
+    """A CSV file with a header. Every cell is text; only `where` sees cells that look like numbers as numbers.
 
     Fields:
-        delimiter: between the cells; by default a tab where the name ends in `.tsv`, else a comma.
+        delimiter: between the cells; by default a tab if the name ends in `.tsv`, else a comma.
     """
 
     texts: ClassVar[bool] = True
     delimiter: str | None = None
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
-        """One record a row; a row with more or fewer cells than the header is broken."""
+        """One record per row; a row with more or fewer cells than the header is broken."""
         delimiter = self.delimiter or ("\t" if path.endswith(".tsv") else ",")
         csv.field_size_limit(LONGEST_CELL)
         try:
@@ -365,7 +364,7 @@ class CsvFile(FileSource):
                         yield Row(number, where, dict(zip(header, cells, strict=True)))
                     else:
                         yield BrokenRow(where, f"{len(cells)} cells under a header of {len(header)}")
-        except (UnicodeDecodeError, csv.Error) as error:  # a parser that has lost its place cannot go on
+        except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({first_line(error)})") from error
 
 
@@ -382,13 +381,13 @@ def _check_header(header: list[str], path: str) -> None:
 
 
 class JsonFile(FileSource):
-    """A JSON file that is one list, or an object that holds one list of objects; it is read into memory whole.
+    """A JSON file that is a list, or an object that holds one list of objects. It is read into memory.
 
-    An entry is an object, or a list, whose columns are then called `0`, `1` … as the hub names them.
+    An entry is an object, or a list whose columns are called `0`, `1` … as on the hub.
     """
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
-        """One record an entry."""
+        """One record per entry."""
         try:
             with _opened(path) as opened:
                 found = json.load(opened)
@@ -405,7 +404,7 @@ class JsonFile(FileSource):
 
 
 def _entries(found: Any, path: str) -> list[Any]:
-    """The list of the entries: the file's whole value, or the only list of objects in it (`{"data": […]}`).
+    """The list of entries: the file's value, or the only list of objects in it (`{"data": […]}`).
 
     Raises:
         InputError: there is none, or more than one.
@@ -428,7 +427,8 @@ GSM8K = Columns(prompt="question", answer="answer")
 class Gsm8k(ProblemSource):
     """GSM8K from a local `.jsonl` or `.parquet` file with columns question and answer, else from the hub (extra `hub`).
 
-    The reference is what follows `####` without thousands commas; the worked solution is kept in `extra["solution"]`.
+    The reference is the text after `####`, without thousands commas; the worked solution is kept in
+    `extra["solution"]`.
     """
 
     path: str | None = None
@@ -436,7 +436,7 @@ class Gsm8k(ProblemSource):
 
     @property
     def table(self) -> RowSource:
-        """The table behind it."""
+        """The file or the data set of the hub."""
         if self.path is None:
             return HubDataset(dataset="openai/gsm8k", subset="main", split=self.split, columns=GSM8K)
         if self.path.endswith(".parquet"):
@@ -448,24 +448,12 @@ class Gsm8k(ProblemSource):
         return self.table.label
 
     def problems(self) -> Iterator[Problem]:
-        """One problem a row; a row without `####` raises `InputError` with the place where it stands."""
-        for row in self._rows():
-            try:
-                question, solution = pick(row.columns, "question"), pick(row.columns, "answer")
-                reference = final_answer(solution)
-            except ValueError as error:
-                raise InputError(f"{row.where}: {error}") from error
-            yield Problem(
-                id=f"gsm8k-{row.number}",
-                prompt=question,
-                reference=reference,
-                source="gsm8k",
-                extra={"solution": solution},
-            )
-
-    def _rows(self) -> Iterator[Row]:
+        """One problem per row; its id is the row's number."""
         try:
-            yield from self.table.rows()
+            for problem in self.table.problems():
+                if "solution" not in problem.extra:
+                    raise InputError(f"{self.label}: problem {problem.id!r}: its answer has no '####'")
+                yield replace(problem, id=f"gsm8k-{problem.id.rpartition('-')[2]}", source="gsm8k")
         except InputError as error:
             if self.path is not None:
                 raise

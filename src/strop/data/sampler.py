@@ -1,10 +1,10 @@
-"""The order of training problems: epochs without replacement, mixtures of domains, problems retired for good.
+"""The order of training problems: epochs without replacement, weighted domains, retired problems.
 
     sampler = Sampler(len(problems), seed=0)                                      # all problems alike
     sampler = Sampler(len(problems), 0, domains=[…], weights={"math": 3, "code": 1})
     index = sampler.next();  sampler.retire([index])
 
-Its state is JSON-able; a restored sampler goes on with the very problem that would have come next.
+Its state is JSON-able; a restored sampler continues with the same next problem.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strop.data.settings import DataSettings
 
 
 class SamplerState(TypedDict):
-    """Where a sampler stands: for every domain its epoch and how many of it are given out; the rest says of what."""
+    """The state of a sampler: epoch and cursor of every domain, number of draws, retired problems, size and seed."""
 
     places: list[tuple[int, int]]
     drawn: int
@@ -60,15 +60,15 @@ class _Domain:
 
 
 class Sampler:
-    """Indices 0 … size - 1, each once an epoch, in an order of its own every epoch; never ends.
+    """Indices 0 … size - 1, each once per epoch, in a new order every epoch; never ends.
 
-    The order depends on (seed, epoch, size) alone, and not on numpy's version. With `weights` every draw first takes
-    a domain, in proportion to its weight, and each domain has its own epochs. A retired problem is never drawn again.
-    Not thread-safe: the controller is the only one that draws.
+    The order depends only on (seed, epoch, size), not on numpy's version. With `weights` every draw first picks a
+    domain in proportion to its weight, and each domain has its own epochs. A retired problem is never drawn again.
+    Not thread-safe: only the controller draws.
 
     Args:
-        size: how many problems there are.
-        seed: of the order.
+        size: number of problems.
+        seed: seed of the order.
         domains: the domain of each problem; needed with `weights`.
         weights: relative weight of each domain; None draws from all problems alike.
     """
@@ -94,22 +94,22 @@ class Sampler:
 
     @property
     def epoch(self) -> int:
-        """The epoch, from 0, that the next index belongs to; of a mixture, that of the domain that lags behind."""
+        """The epoch of the next index, from 0; with several domains the lowest one."""
         return min(domain.epoch for domain in self._domains)
 
     @property
     def left(self) -> int:
-        """Problems that are not retired."""
+        """The number of problems that are not retired."""
         return sum(domain.left for domain in self._domains)
 
     @property
     def retired(self) -> frozenset[int]:
-        """Problems never drawn again."""
+        """The retired problems."""
         return frozenset(self._retired)
 
     @property
     def state(self) -> SamplerState:
-        """Where it stands, for a checkpoint."""
+        """The state for a checkpoint."""
         return SamplerState(
             places=[(domain.epoch, domain.cursor) for domain in self._domains],
             drawn=self._drawn,
@@ -119,7 +119,7 @@ class Sampler:
         )
 
     def next(self) -> int:
-        """The next index; an epoch's end leads straight into the next epoch.
+        """The next index; a new epoch follows the end of the last one.
 
         Raises:
             NoProblemsLeft: all are retired.
@@ -140,10 +140,10 @@ class Sampler:
             self._retired.add(index)
 
     def restore(self, state: SamplerState) -> None:
-        """Go on from where `state` was taken.
+        """Continue from `state`.
 
         Raises:
-            InputError: it is of another data set, mixture or seed, or is no state of a sampler.
+            InputError: it belongs to another data set, mixture or seed, or is malformed.
         """
         if (state["size"], state["seed"]) != (self._size, self._seed):
             raise InputError(

@@ -44,10 +44,10 @@ class HeldOutSettings(_WithSource):
     """Problems to evaluate on, never trained on: no training problem may ask the same question.
 
     Fields:
-        count: how many; None takes all of `source`.
-        source: where from; None draws `count` of the training source.
+        count: number of problems; None takes all of `source`.
+        source: their source; None draws `count` from the training source.
         path: short for `source.path`.
-        seed: which are drawn from the training source. Runs that are compared keep it.
+        seed: seed of the draw from the training source. Use the same one for runs that are compared.
     """
 
     count: Count | None = None
@@ -70,13 +70,13 @@ class DataSettings(_WithSource):
             `.parquet` file, `OWNER/NAME` or `hub:NAME` for a data set of the hub.
         path: short for `source.path`; None once resolved.
         template: how a problem becomes a prompt.
-        max_prompt_tokens: problems whose prompt is longer are left out, counted and reported.
-        limit: the first so many problems of the source only.
-        weights: how often each domain is drawn, relative to the others; None draws from all problems alike.
-        shuffle_seed: the order of training problems; None follows the run's seed.
-        history: earlier runs on the same problems (a run folder, or its pass_rates.jsonl). What they found is known
-            from the start: to `select`, to the stages' filters, and to No-Positive-Resampling.
-        select: which training problems are kept, by that history; None keeps all.
+        max_prompt_tokens: problems with longer prompts are left out and counted.
+        limit: use only the first so many problems of the source.
+        weights: relative sampling weight of each domain; None draws from all problems alike.
+        shuffle_seed: seed of the order of training problems; None uses the run's seed.
+        history: earlier runs on the same problems (a run folder, or its pass_rates.jsonl). Their pass rates are known
+            to `select`, to the stages' filters and to No-Positive-Resampling from the start.
+        select: keeps some training problems by that history; None keeps all.
         held_out: problems to evaluate on; None for none.
     """
 
@@ -94,5 +94,5 @@ class DataSettings(_WithSource):
     @model_validator(mode="after")
     def _select_by_something(self) -> Self:
         if self.select is not None and not self.history:
-            raise ValueError("data.select keeps problems by what an earlier run found: name the run in data.history")
+            raise ValueError("data.select needs the pass rates of an earlier run: name the run in data.history")
         return self

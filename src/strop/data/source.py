@@ -1,6 +1,6 @@
-"""Where problems come from: the family of sources, what every source must hold to, and their short names.
+"""The family of problem sources: checks that every source passes, and short names of sources.
 
-A source reads files or generates, so it is a piece with `load` rather than `__call__`: pieces that are called are pure.
+A source reads files or generates problems, so it is a piece with `load` rather than a pure `__call__`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strop.base.near import nearest
 from strop.base.pieces import Piece, choices, find
 from strop.base.types import InputError, Problem
 
-# Short names and the suffixes of files, with the pieces that they mean.
+# Short names and file suffixes, and the pieces that they stand for.
 SHORT_NAMES = {
     "chain_sum": "ChainSum", "gsm8k": "Gsm8k", "jsonl": "JsonLines", "mixture": "Mixture", "parquet": "ParquetFile",
 }  # fmt: skip
@@ -35,7 +35,7 @@ ROLES = ("system", "user", "assistant")
 
 
 class ProblemSource(Piece):
-    """A place problems come from; a source of one's own defines `label` and `problems`."""
+    """A source of problems. Subclasses define `label` and `problems`."""
 
     modules: ClassVar[tuple[str, ...]] = (
         "strop.data.generators",
@@ -54,27 +54,27 @@ class ProblemSource(Piece):
 
     @property
     def needs_answers(self) -> bool:
-        """Whether a problem without an answer is refused; reward functions of the user's own may do without."""
+        """Whether a problem without an answer is refused; user-defined rewards may not need one."""
         return True
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """How messages and reports call this source, such as `train.jsonl`."""
+        """The name of this source in messages and reports, such as `train.jsonl`."""
 
     @abstractmethod
     def problems(self) -> Iterator[Problem]:
         """The problems one by one, always in the same order.
 
         Raises:
-            InputError: a row is broken (the line names where), or the source cannot be read.
+            InputError: a row is broken (the message names its place), or the source cannot be read.
         """
 
     def load(self, limit: int | None = None) -> tuple[Problem, ...]:
-        """The first `limit` problems (all by default), each of them valid, their ids unique.
+        """The first `limit` problems (by default all), which are valid and have unique ids.
 
         Raises:
-            InputError: there is no problem at all, an id occurs twice, or what `problems` raises.
+            InputError: there is no problem, an id occurs twice, or as `problems` raises.
         """
         loaded = tuple(islice(self._checked(), limit))
         if not loaded:
@@ -98,7 +98,7 @@ def check_problem(problem: Problem, needs_answer: bool = True) -> None:
     """Refuse a problem that cannot be asked or judged; without `needs_answer` its reference may be None.
 
     Raises:
-        ValueError: says what is wrong: an empty id, an empty prompt, a message that is not one, a missing answer.
+        ValueError: the id or the prompt is empty, a message is malformed, or the answer is missing.
     """
     if not problem.id:
         raise ValueError("the id is empty")
@@ -113,7 +113,7 @@ def check_problem(problem: Problem, needs_answer: bool = True) -> None:
     except UnicodeEncodeError as error:
         raise ValueError("prompt or answer holds half of a surrogate pair, which is no character") from error
     if (reference is None and needs_answer) or (isinstance(reference, str) and not reference.strip()):
-        raise ValueError("the answer is empty; fill it in, or leave such rows out (a data source has `where` for it)")
+        raise ValueError("the answer is empty; fill it in, or leave such rows out (by the source's `where`)")
     if isinstance(reference, float) and not math.isfinite(reference):
         raise ValueError(f"the answer is {reference}")
 
@@ -133,12 +133,12 @@ def _check_messages(messages: Iterable[object]) -> None:
 
 
 def question_key(problem: Problem) -> str:
-    """The text by which two problems are the same question: every run of white space counts as one space."""
+    """The question with every run of white space as one space: equal keys are the same question."""
     return " ".join(problem.question.split())
 
 
 def problem_key(problem: Problem) -> tuple[str, str]:
-    """The question and the reference by which two problems are one that is listed twice."""
+    """Question and reference: equal keys are the same problem."""
     return question_key(problem), repr(problem.reference)
 
 
@@ -148,13 +148,13 @@ def question_digest(problem: Problem) -> str:
 
 
 def parse_source(text: str, path: str | None = None) -> ProblemSource:
-    """The source that a short name means.
+    """The source that a short name stands for.
 
     Example: `parse_source("gsm8k", "train.jsonl")`, `parse_source("reasoning-gym:chain_sum")`,
     `parse_source("data/train.parquet")`, `parse_source("openai/gsm8k")` (a data set of the hub).
 
     Raises:
-        InputError: no such source (with the nearest name), or `path` given to one that reads no file.
+        InputError: there is no such source, or `path` is given to a source that reads no file.
     """
     try:
         fields = expand_source(text, path)
@@ -183,7 +183,7 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
         return {"piece": SUFFIXES[suffix], "path": text}
     if colon:
         return add_path({"piece": find(ProblemSource, text).piece_name()}, path)
-    if os.path.isdir(folder := os.path.expanduser(text)):  # unlike Path's, for a text of any length
+    if os.path.isdir(folder := os.path.expanduser(text)):  # unlike Path.is_dir, for a text of any length
         return add_path({"piece": "HubDataset", "dataset": folder}, path)
     if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".arrow")):
         return add_path({"piece": "HubDataset", "dataset": text}, path)
@@ -193,7 +193,7 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
 
 
 def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """`source`, reading from `path`; raises `ValueError` where it reads no file."""
+    """`source` with `path`; raises `ValueError` if it reads no file."""
     if path is None:
         return source
     target = find(ProblemSource, source.get("piece"))

@@ -1,7 +1,7 @@
 """Prompt templates: from a problem to the token ids that the policy continues.
 
-A template is a pure function of the problem and the tokenizer. Where the rendered prompt ends inside a think block that
-it opened itself, the response will not repeat the opening, so `opening` tells the verifier.
+A template is a pure function of the problem and the tokenizer. If the rendered prompt ends with an opened think block,
+the response does not repeat the tag; `opening` returns it for the verifier.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from strop.base.pieces import Piece
 from strop.base.types import InputError, IntArray, Message, Problem
 
 THINK = "<think>"
-DATE = "26 Jul 2024"  # what Llama 3.2's template writes where it cannot ask for the date
+DATE = "26 Jul 2024"  # the default date of Llama 3.2's template
 
 
 class Tokenizer(Protocol):
-    """The methods of a tokenizer that templates use; those of transformers have it."""
+    """The methods of a tokenizer that templates use, as those of transformers have them."""
 
     @property
     def bos_token_id(self) -> int | None: ...
@@ -42,8 +42,8 @@ class Tokenizer(Protocol):
 class Instruction(NamedTuple):
     r"""The sentence of a prompt about the form of the answer, so that the verifier can read it.
 
-    `mark` is what a prompt holds that says so already, such as `\\boxed`: it is then left as it is. `tools` are JSON
-    schemas of what the policy may call, for the model's chat template to describe.
+    A prompt that contains `mark`, such as `\\boxed`, needs no instruction. `tools` are the JSON schemas of tools, which
+    the model's chat template describes.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Instruction(NamedTuple):
     tools: tuple[dict[str, Any], ...] = ()
 
 
-# The sentence that the sets of the DeepSeek-R1 family end a question with.
+# The last sentence of questions in data sets of the DeepSeek-R1 family.
 BOXED = Instruction("Please reason step by step, and put your final answer within \\boxed{}.", "\\boxed")
 TAGGED = Instruction("Please reason step by step, and put your final answer in <answer> </answer> tags.", "<answer>")
 LETTER = Instruction("Please reason step by step, and put the letter of the right option within \\boxed{}.", "\\boxed")
@@ -62,23 +62,23 @@ PROGRAM = Instruction(
 
 
 class PromptTemplate(Piece):
-    """How a problem is put to the policy; a template of one's own defines `render`."""
+    """Turns a problem into a prompt. Subclasses define `render`."""
 
-    adds_bos: ClassVar[bool] = True  # whether the tokenizer's BOS, if it uses one, is ours to put in front
+    adds_bos: ClassVar[bool] = True  # whether to put the tokenizer's BOS, if it uses one, in front
 
     @abstractmethod
     def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
         """The prompt as text."""
 
     def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
-        """The template that this one stands for; itself, but for one that depends on tokenizer and verifier."""
+        """The template to render with: this one, unless it depends on tokenizer and verifier."""
         return self
 
     def __call__(self, problem: Problem, tokenizer: Tokenizer) -> IntArray:
         """The prompt as token ids, int32 [prompt tokens]; at most one BOS, and no EOS.
 
         Raises:
-            InputError: the tokenizer cannot do what the template asks, or nothing is left of the prompt.
+            InputError: the tokenizer cannot render the template, or the prompt has no tokens.
         """
         return encode_prompt(self.render(problem, tokenizer), tokenizer, self.adds_bos)
 
@@ -90,7 +90,7 @@ class Plain(PromptTemplate):
     suffix: str = ""
 
     def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
-        """The prompt as text; the tokenizer is not asked."""
+        """The prompt as text; the tokenizer is not used."""
         return f"{self.prefix}{joined(problem)}{self.suffix}"
 
 
@@ -98,19 +98,19 @@ class ChatTemplate(PromptTemplate):
     """The tokenizer's own chat template, up to where the assistant begins.
 
     Fields:
-        system: a system message; refused where the problem brings one.
-        instruction: put on a line of its own after the last user message.
-        arguments: what the template itself takes, such as {enable_thinking = false} of Qwen3's.
+        system: a system message; a problem that has one too is refused.
+        instruction: added as a new line to the last user message.
+        arguments: arguments of the chat template, such as {enable_thinking = false} for Qwen3.
     """
 
-    adds_bos: ClassVar[bool] = False  # a chat template writes it itself
+    adds_bos: ClassVar[bool] = False  # the chat template writes it
 
     system: str | None = None
     instruction: str | None = None
     arguments: dict[str, Any] = {}
 
     def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
-        """Itself, with the tools that the policy may call."""
+        """This template, with the tools that the policy may call."""
         if instruction is None or not instruction.tools:
             return self
         if "tools" in str(tokenizer.chat_template):
@@ -138,8 +138,7 @@ class ChatTemplate(PromptTemplate):
         """The prompt as text, special tokens written out.
 
         Raises:
-            InputError: the tokenizer has no chat template, or its template refuses the messages or knows no such
-                argument.
+            InputError: the tokenizer has no chat template, or it refuses the messages or an argument.
         """
         from jinja2 import TemplateError
 
@@ -151,10 +150,10 @@ class ChatTemplate(PromptTemplate):
         arguments = self.arguments
         written = tokenizer.chat_template
         for name in arguments if isinstance(written, str) else ():
-            if not re.search(rf"\b{re.escape(name)}\b", written):  # jinja would take it and change nothing
+            if not re.search(rf"\b{re.escape(name)}\b", written):  # jinja would ignore it
                 raise InputError(f"the tokenizer's chat template takes no argument {name!r}")
         if "strftime_now" in str(written):
-            # The template writes today's date: a prompt, and with it a run, would change overnight.
+            # The template writes today's date, which would make prompts differ from day to day.
             arguments = {"date_string": DATE, **arguments}
         try:
             text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **arguments)
@@ -164,14 +163,14 @@ class ChatTemplate(PromptTemplate):
 
 
 class Auto(PromptTemplate):
-    """The tokenizer's own chat template where it has one, else the question as it is; the default.
+    """The tokenizer's chat template if it has one, else the plain question; the default.
 
-    Either asks for the answer in the form that the verifier reads, unless the prompt says so itself. A problem that is
-    the beginning of a text (`Problem.verbatim`) is continued as it is where there is no chat template.
+    Both ask for the answer in the form that the verifier reads, unless the prompt already does. A problem that is the
+    beginning of a text (`Problem.verbatim`) is used as it is if there is no chat template.
 
     Fields:
-        instruct: whether to ask for the form of the answer; None: except from strop's own bases (`asked_with`).
-        system, arguments: of `ChatTemplate`.
+        instruct: whether to ask for the form of the answer; None: except for strop's own bases (`asked_with`).
+        system, arguments: as in `ChatTemplate`.
     """
 
     instruct: bool | None = None
@@ -179,7 +178,7 @@ class Auto(PromptTemplate):
     arguments: dict[str, Any] = {}
 
     def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
-        """`ChatTemplate` or `Plain`, with the instruction that this problem needs."""
+        """`ChatTemplate` or `Plain`, with an instruction if the problem needs one."""
         text = instruction.text if instruction is not None and self.instruct is not False else None
         if text is not None and instruction is not None and instruction.mark in joined(problem):
             text = None
@@ -194,7 +193,7 @@ class Auto(PromptTemplate):
 
 
 def described(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Tools as a system message, for a chat template that does not describe them itself."""
+    """A system message that describes tools, for chat templates that do not."""
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return (
         f"You may call these functions:\n<tools>\n{listed}\n</tools>\n"
@@ -215,7 +214,7 @@ class OpenReasonerZero(PromptTemplate):
     wording: Literal["code", "paper"] = "code"
 
     def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
-        """The prompt as text; the tokenizer is not asked."""
+        """The prompt as text; the tokenizer is not used."""
         return ORZ[self.wording].replace("{prompt}", joined(problem))
 
 
@@ -249,15 +248,15 @@ def joined(problem: Problem) -> str:
 
 
 def opening(rendered: str) -> str:
-    """The part of the response that the prompt has already written: `<think>` where it ends with that, else nothing."""
+    """`<think>` if the prompt ends with it, else an empty text."""
     return THINK if rendered.rstrip().endswith(THINK) else ""
 
 
 def encode_prompt(text: str, tokenizer: Tokenizer, add_bos: bool) -> IntArray:
     """Token ids of a prompt, int32 [prompt tokens].
 
-    The BOS goes in front where `add_bos`, the tokenizer uses one and the text does not begin with it; other special
-    tokens that the tokenizer would add (an EOS at the end) would break off the prompt and are left out.
+    With `add_bos`, the BOS goes in front if the tokenizer uses one and the text does not begin with it. Other special
+    tokens that the tokenizer would add, such as an EOS, are left out.
 
     Raises:
         InputError: there is no token.

@@ -1,14 +1,14 @@
-"""`where`: which rows of a table are wanted, as a condition in SQL that DuckDB evaluates.
+"""`where`: a condition in SQL that selects rows, evaluated by DuckDB.
 
     extra_info.model_difficulty."DeepSeek-R1-Distill-Qwen-7B" BETWEEN 1 AND 15 AND ability = 'math'
 
-A name is a column; dots reach into nested columns. A name with characters other than letters, digits and `_` is written
-in double quotes, a text in single quotes. As in SQL, no comparison holds of an empty cell, which `IS NULL` finds.
+A name is a column; dots reach into nested columns. Names with characters other than letters, digits and `_` need
+double quotes, texts single quotes. As in SQL, comparisons with an empty cell do not hold; `IS NULL` finds it.
 
-DuckDB gets the columns that the condition names, and nothing else: no file, no other row. Rows are evaluated in groups
-of equal types, so that one with another type has no effect on the others. A row that lacks a column, or whose value
-cannot be compared, becomes a `BrokenRow`, which names its file and line. In a file of texts (CSV) a cell that is
-written as a number is a number here, and a blank one is NULL.
+DuckDB sees only the columns that the condition names: it cannot read files or other rows. Rows are evaluated in groups
+of equal types, so that a row with other types does not affect the rest. A row that lacks a column, or whose value
+cannot be compared, becomes a `BrokenRow` with its place. In CSV, whose cells are texts, a cell that looks like a number
+is compared as one, and a blank cell is NULL.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NUMBER = re.compile(r"\s*-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]
 def wanted(
     records: Iterable[Row | BrokenRow], where: str | None, fields: Callable[[Row], Mapping[str, Any]], texts: bool
 ) -> Iterator[Row | BrokenRow]:
-    """The records of which the condition holds, and the broken ones, in their order.
+    """The records for which the condition holds, and the broken ones, in order.
 
     Args:
-        records: read in batches of `ROWS_A_BATCH`.
+        records: the records; they are read in batches of `ROWS_A_BATCH`.
         where: the condition; None keeps all.
-        fields: the columns of a row that the condition sees.
-        texts: whether every cell is a text.
+        fields: gives the columns of a row that the condition sees.
+        texts: whether every cell is text.
     """
     if where is None:
         yield from records
@@ -61,13 +61,13 @@ class Condition:
     """A condition in SQL over the columns of one row."""
 
     def __init__(self, text: str, texts: bool = False) -> None:
-        """Raises `ValueError` where `text` is no condition."""
+        """Raises `ValueError` if `text` is not a condition."""
         self._text, self._texts = text, texts
         self._names = named_columns(text)
         self._connection = _connect()
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[bool | str]:
-        """Whether each row is wanted; where that cannot be decided, the reason as a text."""
+        """Whether the condition holds for each row; a text is the reason why this cannot be decided."""
         found: list[bool | str] = [False] * len(rows)
         groups: dict[Any, dict[int, dict[str, Any]]] = {}
         for place, row in enumerate(rows):
@@ -83,7 +83,7 @@ class Condition:
         return found
 
     def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns that the condition names, nested as it names them."""
+        """The columns that the condition names, nested as in the row."""
         values: dict[str, Any] = {}
         for name in self._names:
             inner = values
@@ -94,7 +94,7 @@ class Condition:
         return values
 
     def _evaluate(self, rows: list[dict[str, Any]]) -> list[bool | str]:
-        """As `__call__`, of rows of equal types."""
+        """`__call__` for rows of equal types."""
         import duckdb
         import pyarrow
 
@@ -107,27 +107,27 @@ class Condition:
             return [verdict for row in rows for verdict in self._evaluate([row])]
         other = next((cell for (cell,) in cells if not isinstance(cell, bool | None)), None)
         if other is not None or len(cells) != len(rows):
-            return ["it is not true or false of each row"] * len(rows)
+            return ["it is not true or false for each row"] * len(rows)
         return [bool(cell) for (cell,) in cells]
 
 
 @lru_cache(maxsize=64)
 def named_columns(condition: str) -> tuple[tuple[str, ...], ...]:
-    """The columns that a condition names, as the parts of their dotted names; none lies inside another one.
+    """The columns that a condition names, as the parts of their dotted names, without columns nested in another one.
 
     Raises:
-        ValueError: the text is no condition on the columns of one row.
+        ValueError: the text is not a condition on the columns of one row.
     """
     select = f"SELECT ({condition}\n)"
     (tree,) = _connect().execute("SELECT json_serialize_sql(?)", [select]).fetchall()[0]
     parsed = json.loads(tree)
     if parsed["error"]:
-        raise ValueError(f"{condition!r} is no condition in SQL: {parsed['error_message']}")
+        raise ValueError(f"{condition!r} is not a condition in SQL: {parsed['error_message']}")
     node = parsed["statements"][0]["node"]
     refused = next((part["class"] for part in _parts(node) if part.get("class") in NOT_OF_ONE_ROW), None)
     single = len(parsed["statements"]) == 1 and len(node.get("select_list", ())) == 1
     if refused or not single or node["from_table"]["type"] != "EMPTY":
-        raise ValueError(f"{condition!r} is no condition on the columns of one row")
+        raise ValueError(f"{condition!r} is not a condition on the columns of one row")
     names = {tuple(part["column_names"]) for part in _parts(node) if part.get("class") == "COLUMN_REF"}
     if not names:
         raise ValueError(f"{condition!r} names no column")
@@ -135,7 +135,7 @@ def named_columns(condition: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _parts(node: Any) -> Iterator[dict[str, Any]]:
-    """The dictionaries of a syntax tree."""
+    """The dictionaries in a syntax tree."""
     if isinstance(node, dict):
         yield node
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -143,21 +143,21 @@ def _parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _connect() -> Any:
-    """A database in memory that cannot reach files or the network."""
+    """A database in memory without access to files or the network."""
     import duckdb
 
     return duckdb.connect(config={"threads": "1", "enable_external_access": "false", "lock_configuration": "true"})
 
 
 def _typed(cell: str) -> str | int | float | None:
-    """A cell of a table of texts: a number where it is written as one, None where it is blank."""
+    """A cell of CSV: a number if it looks like one, None if it is blank."""
     if not _NUMBER.fullmatch(cell):
         return cell if cell.strip() else None
     return float(cell) if set(cell) & set(".eE") else int(cell)
 
 
 def _shape(value: Any) -> Any:
-    """What tells values apart that one column of a table cannot hold."""
+    """A key that differs between values that cannot be in one column."""
     if isinstance(value, Mapping):
         return tuple((name, _shape(inner)) for name, inner in value.items())
     if isinstance(value, list | tuple):
@@ -171,5 +171,5 @@ def _checked(text: str | None) -> str | None:
     return text
 
 
-# A condition of a configuration, checked as it is read; None keeps every row.
+# A condition in a configuration, checked when it is parsed; None keeps every row.
 Where = Annotated[str | None, AfterValidator(_checked)]
