@@ -15,7 +15,21 @@ from typing import Annotated, Any
 
 import typer
 
+from strop.cli import (
+    data_commands,
+    eval_commands,
+    inspect_commands,
+    lab_commands,
+    model_commands,
+    run_commands,
+    runs_commands,
+    verify_commands,
+)
 from strop_verify.child_process import wait_politely
+
+__all__ = ["app", "main"]
+
+USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer does not export it
 
 app = typer.Typer(
     name="strop",
@@ -94,11 +108,6 @@ def root(
 
         print(__version__)
         raise typer.Exit
-
-
-__all__ = ["app", "main"]
-
-USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer does not export it
 def main() -> None:
     """Run the command line. An error that the user can fix becomes one line on standard error and its exit code."""
     # Loading a model announces itself in several lines and bars, which would tear the live view.
