@@ -14,7 +14,7 @@ from strop.base.imports import allow_module
 from strop.base.types import Group, InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
-from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
+from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.loading import read_pass_rates
 from strop.data.sampler import NoProblemsLeft
 from strop.run.curriculum import Curriculum
@@ -196,7 +196,7 @@ def test_a_group_generated_again_after_a_resume_is_visited_once(tmp_path: Path) 
 def test_stages_may_take_something_away() -> None:
     config = small_config("steps=6", 'stages=[{steps=1}, {set={"algorithm.selection.no_positive_resampling"="none"}}]')
     config = edit(config, ["algorithm.selection.no_positive_resampling=0.9"])
-    assert [stage.algorithm.selection.no_positive_resampling for stage in stage_configs(config)] == [0.9, None]
+    assert [stage.algorithm.selection.no_positive_resampling for stage in config.stage_configs()] == [0.9, None]
 
 
 def test_solved_problems_leave_between_stages_and_an_empty_stage_says_so() -> None:
@@ -215,7 +215,7 @@ def test_solved_problems_leave_between_stages_and_an_empty_stage_says_so() -> No
 
 
 def test_stages_are_differences_against_the_one_before() -> None:
-    first, second, third = stage_configs(staged())
+    first, second, third = staged().stage_configs()
     assert (first.sampling.max_new_tokens, second.sampling.max_new_tokens) == (12, 16)
     assert third.sampling.max_new_tokens == 16 and third.batch.samples_per_prompt == 6
     assert not first.stages
