@@ -257,7 +257,7 @@ def _on_benchmark(
     from strop.run.measuring import BenchmarkPlan, measure
 
     (measured,) = benchmarks_named([name])
-    protocol = changed(PLAIN, samples=str(samples))
+    protocol = changed(PLAIN, samples=samples)
     plan = BenchmarkPlan((model,), (measured,), protocol, out, limit=limit, sets=sets)
     return measure(plan, SilentView()).results[model.label, measured.name].summary()
 
