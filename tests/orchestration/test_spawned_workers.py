@@ -59,11 +59,23 @@ class Ended(threading.Thread):
         self.at = time.monotonic()
 
 
+class Kept(Processes):
+    """Keeps its handles."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.handles: list[ProcessHandle] = []
+
+    def launch(self, spec: WorkerSpec) -> ProcessHandle:
+        self.handles.append(super().launch(spec))
+        return self.handles[-1]
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path)
+    found = Kept(tmp_path)
     yield found
-    end(found, list(found._handles), seconds=0.5)
+    end(found, found.handles, seconds=0.5)
 
 
 @pytest.fixture
@@ -153,7 +165,7 @@ def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> Non
     handle.kill("for a reason")
     handle.kill("for another one")
     deadline = time.monotonic() + 20
-    while launcher._thread is not None:  # it has buried the last worker
+    while handle.end is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert death(handle) is None and handle.receive() == ["unread"]
