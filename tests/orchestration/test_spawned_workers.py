@@ -138,6 +138,11 @@ def death(handle: ProcessHandle) -> Death | None:
     return handle.death
 
 
+def over(handle: ProcessHandle) -> bool:
+    """Whether its end is known, read or not."""
+    return handle.end is not None
+
+
 class Looked(deque[Any]):
     """An inbox: while it is looked at for the first time, the last message comes in and the worker ends."""
 
@@ -165,7 +170,7 @@ def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> Non
     handle.kill("for a reason")
     handle.kill("for another one")
     deadline = time.monotonic() + 20
-    while handle.end is None:
+    while not over(handle):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert death(handle) is None and handle.receive() == ["unread"]
