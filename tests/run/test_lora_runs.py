@@ -69,7 +69,7 @@ def test_the_checkpoint_holds_adapters_and_the_export_the_whole_model(tmp_path: 
     policy, _ = open_checkpoint_of(tmp_path / "run")
     exported = parameters(tmp_path / "run")
     assert all(torch.equal(value, exported[name]) for name, value in policy.weights().items())
-    with pytest.raises(InputError, match="began with a fresh model, which is in no folder"):
+    with pytest.raises(InputError, match="--adapter"):
         export_checkpoint(tmp_path / "run", adapter=True)
 
 
@@ -198,5 +198,5 @@ def test_the_embedded_model_learns_and_resumes(tmp_path: Path, monkeypatch: pyte
 
 def test_a_run_without_adapters_exports_none(tmp_path: Path) -> None:
     train(small_config("steps=1", "evaluation.every=none"), tmp_path / "run", SilentView())
-    with pytest.raises(InputError, match="trained no adapters"):
+    with pytest.raises(InputError, match=r"model\.lora"):
         export_checkpoint(tmp_path / "run", adapter=True)
