@@ -110,13 +110,13 @@ class Noting(SilentView):
 
 def test_a_small_rank_without_its_alpha_is_noted_where_a_run_starts(tmp_path: Path) -> None:
     """64 / 4 is 16 times what the adapters are; 4 is none too many."""
-    alone, dry = Noting(), Noting()
-    assemble(small_config("model.lora.rank=4"), alone).executor.close()
-    (told,) = (line for line in alone.lines if "lora" in line)
-    assert "alpha / rank = 16," in told and told.endswith("set model.lora.alpha=8")
-    assert told in [one.line for one in preview(small_config("model.lora.rank=4"), dry).findings]
-    for usual in (("model.lora.rank=4", "model.lora.alpha=16"), ("model.lora.rank=16",), ()):
-        assert not [one for one in preview(small_config(*usual), dry).findings if one.code == "large-adapters"]
+    notes = Noting()
+    assemble(small_config("model.lora.rank=4"), notes).executor.close()
+    (told,) = (line for line in notes.lines if "lora" in line)
+    assert told.startswith("adapters: ") and told.endswith("model.lora.alpha=8")
+    for sets in (("model.lora.rank=4",), ("model.lora.rank=4", "model.lora.alpha=16"), ("model.lora.rank=16",), ()):
+        codes = [one.code for one in preview(small_config(*sets), notes).findings]
+        assert ("large-adapters" in codes) == (sets == ("model.lora.rank=4",))
     (tmp_path / "worked.jsonl").write_text(json.dumps({"prompt": "1+1=", "completion": "2"}) + "\n")
     tuned = Noting()
     sets = ["model.fresh.hidden_size=32", "model.lora.rank=4", "training.epochs=1"]
