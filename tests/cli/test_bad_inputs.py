@@ -194,7 +194,6 @@ CASES = (
     ("ablate gpro --leave-one-out", "did you mean 'grpo'"),
     ("doctor gpro", "did you mean 'grpo'"),
     ("recipes show gpro", "did you mean 'grpo'"),
-    ("verify math nowhere --out x", "nowhere: no such file"),
     ("data show nowhere", "nowhere"),
     ("data prepare nowhere.toml", "nowhere.toml"),
     ("data prepare bad-prepare.toml", "sources"),
