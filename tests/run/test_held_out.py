@@ -264,7 +264,7 @@ def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path)
 def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "exam.jsonl", range(36, 44))
     notes = Notes()
-    quick = changed(PLAIN, samples="1")
+    quick = changed(PLAIN, samples=1)
     models = parse_models([f"base={run / 'model'}", f"run={run}"])
     exam = (benchmark(str(tmp_path / "exam.jsonl")),)
     grid = measure(BenchmarkPlan(models, exam, quick, tmp_path / "out", sets=BRIEF), notes)
@@ -286,7 +286,7 @@ def test_runs_with_different_prompts_are_not_compared(run: Path, tmp_path: Path)
     write(tmp_path / "exam.jsonl", range(3))
     models = parse_models([f"one={run}", f"other={tmp_path / 'other'}"])
     plan = BenchmarkPlan(
-        models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples="1"), tmp_path / "out"
+        models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples=1), tmp_path / "out"
     )
     with pytest.raises(InputError, match=r"data\.template"):
         measure(plan, SilentView())
@@ -437,7 +437,7 @@ def test_a_run_that_begins_with_a_fine_tuned_model_was_trained_on_its_demonstrat
         ["5 of the 10 problems of exam"]
     ]
     models = parse_models([str(tmp_path / "run"), f"sft={tmp_path / 'sft'}", f"{tmp_path / 'run'}@1"])
-    quick = changed(PLAIN, samples="1")
+    quick = changed(PLAIN, samples=1)
     grid = measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out", sets=BRIEF), SilentView())
     assert list(grid.trained_on.values()) == [5, 5, 5]
     for place, step in (("run", None), ("run", 1), ("run/model", None), ("sft", None), ("sft", 1)):
