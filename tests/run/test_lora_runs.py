@@ -114,9 +114,10 @@ def test_a_small_rank_without_its_alpha_is_noted_where_a_run_starts(tmp_path: Pa
     assemble(small_config("model.lora.rank=4"), notes).executor.close()
     (told,) = (line for line in notes.lines if "lora" in line)
     assert told.startswith("adapters: ") and told.endswith("model.lora.alpha=8")
-    for sets in (("model.lora.rank=4",), ("model.lora.rank=4", "model.lora.alpha=16"), ("model.lora.rank=16",), ()):
-        codes = [one.code for one in preview(small_config(*sets), notes).findings]
-        assert ("large-adapters" in codes) == (sets == ("model.lora.rank=4",))
+    usual: list[list[str]] = [["model.lora.rank=4", "model.lora.alpha=16"], ["model.lora.rank=16"], []]
+    for edits in (["model.lora.rank=4"], *usual):
+        codes = [one.code for one in preview(small_config(*edits), notes).findings]
+        assert ("large-adapters" in codes) == (edits not in usual)
     (tmp_path / "worked.jsonl").write_text(json.dumps({"prompt": "1+1=", "completion": "2"}) + "\n")
     tuned = Noting()
     sets = ["model.fresh.hidden_size=32", "model.lora.rank=4", "training.epochs=1"]
