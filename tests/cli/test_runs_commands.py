@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from strop.base.types import InputError
-from strop.cli.commands import app
+from strop.cli import app
 from strop.cli.options import recipe_names, run_folders, setting_keys
 from strop.config.parse import edits_of_file
 from strop.recipes.resolve import resolve

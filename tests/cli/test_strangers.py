@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from strop.base import imports
 from strop.base.imports import CODE
 from strop.base.types import InputError, StropError
-from strop.cli.commands import app
+from strop.cli import app
 from strop.config.parse import edit
 from strop.model.files import export
 from strop.prepare.config import load_config

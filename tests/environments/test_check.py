@@ -14,7 +14,7 @@ from tests.environments.players import Chatty
 from typer.testing import CliRunner
 
 from strop.base.types import InputError, Problem, Verdict
-from strop.cli.commands import app
+from strop.cli import app
 from strop.environments.base import SEED, Environment, Reply, Session
 from strop.environments.check import check, environment_of, written
 from strop.environments.source import FromEnvironment

@@ -1,11 +1,12 @@
-"""Commands on a finished model: sample, export."""
+"""Commands on a finished model: sample, export, serve."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +23,9 @@ from strop.cli.options import (
     print_json,
     viewing,
 )
+
+if TYPE_CHECKING:
+    from strop.run.models import NamedModel
 
 
 def sample(
@@ -159,22 +163,55 @@ def serve(
     STROP_KEY=... strop serve ours=runs/first@40 --host 0.0.0.0 --api-key-env STROP_KEY
     strop serve embedded --port 0 --json
     """
-    from strop.serving import ServeLimits
-
-    limits = ServeLimits(requests=max_requests, new_tokens=max_new_tokens)
-    key = None if api_key_env is None else _key(api_key_env)
     from strop.run.models import parse_model, usable
 
+    key = None if api_key_env is None else _key(api_key_env)
     allow(imports, sets)
-    usable(parse_model(model), recipe, sets)  # before torch takes its seconds to load
-    from strop.run import serve_model
+    named = parse_model(model)
+    usable(named, recipe, sets)  # before torch takes its seconds to load
+    from strop.run.models import open_engine, open_named
+    from strop.serving import ServeLimits
+    from strop.serving.driver import ServedEngine
+    from strop.serving.http import is_loopback, listen
+    from strop.serving.server import ModelServer, Served
 
-    plan = serve_model.ServePlan(
-        model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None
-    )
-    with viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view:
-        answered = serve_model.serve(plan, view, lambda facts: print(facts.line(as_json), flush=True))
-    print(f"stopped; {answered} requests were answered", file=sys.stderr)
+    limits = ServeLimits(requests=max_requests, new_tokens=max_new_tokens)
+    with (
+        viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view,
+        listen(host, port, key, insecure) as listening,  # a port that is taken is known before the model is loaded
+    ):
+        view.note(f"loading {named.label}")
+        config, policy, tokenizer = open_named(named, recipe, sets, view)
+        engine = open_engine(config, policy, tokenizer, named)
+        assert isinstance(engine, ServedEngine)
+        arguments = getattr(config.data.template, "arguments", {})  # as in training; the messages are the clients' own
+        local = key is None and is_loopback(host)
+        served = Served(client_name(model, named), limits, key, local, _log if access_log else None, arguments)
+        server = ModelServer(engine, tokenizer, served, listening)
+        facts = {
+            "url": server.url, "model": served.model, "context": engine.capabilities.max_tokens,
+            "slots": config.engine.slots, "weight_version": engine.weight_version, "key": key is not None,
+            "limits": limits.model_dump(mode="json"),
+        }  # fmt: skip
+        text = f"{served.model} at {server.url}{' (requires the key)' if key else ''}; Ctrl-C ends it\n"
+        text += f"{facts['context']} tokens of context, {facts['slots']} sequences at once, {max_requests} requests"
+        print(json.dumps(facts) if as_json else text, flush=True)
+        server.run()
+    print(f"stopped; {server.answered} requests were answered", file=sys.stderr)
+
+
+def client_name(given: str, model: NamedModel) -> str:
+    """The name of a model for clients: the one it was `given` (NAME=MODEL), else the last part of its folder.
+
+    `RUN/model` is called after the run; a hub name stays whole.
+    """
+    from strop.run.folder import RunFolder, is_run
+
+    folder = Path(os.path.abspath(Path(model.place).expanduser()))  # which ends in a name also for `.` and `..`
+    if model.label not in (given, f"{model.place}@{model.step}") or not folder.is_dir():
+        return model.label
+    own = folder.parent if is_run(folder.parent) and folder == RunFolder(folder.parent).model else folder
+    return own.name if model.step is None else f"{own.name}@{model.step}"
 
 
 def _key(name: str) -> str:

@@ -43,7 +43,7 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )  # fmt: skip
-LEAST_HEIGHT = 0.02  # of a log chart; ratios that differ from 1 by rounding look flat
+LEAST_HEIGHT = 0.02  # of the chart of ratios: those that differ from 1 by rounding look flat
 _logger = logging.getLogger(__name__)
 
 
@@ -112,7 +112,7 @@ def _charts() -> list[tuple[str, str, str | None, float | None]]:
     for curves in main_curves():
         metric, label = next(iter(curves.lines.items()))
         title = curves.title if len(curves.lines) == 1 else f"{curves.title}, {label}"
-        charts.append((title, metric, curves.error, LEAST_HEIGHT if curves.scale == "log" else None))
+        charts.append((title, metric, curves.error, LEAST_HEIGHT if curves.key == "ratio" else None))
     return charts
 
 

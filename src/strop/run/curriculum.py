@@ -11,13 +11,15 @@ A stage is a list of differences against the one before (`config.Stage`). State 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strop.base.types import Group, InputError, Problem, StropError
-from strop.config.schema import RunConfig, stage_configs
 from strop.data.history import History, Visit
 from strop.data.sampler import make_sampler
 from strop.data.source import problem_key
+
+if TYPE_CHECKING:
+    from strop.config.schema import RunConfig
 
 
 class Curriculum:
@@ -33,7 +35,7 @@ class Curriculum:
         self, config: RunConfig, problems: Sequence[Problem], visits: Mapping[int, Sequence[Visit]] | None = None
     ) -> None:
         self._stages = config.stages
-        self._configs = stage_configs(config)
+        self._configs = config.stage_configs()
         self._size = len(problems)
         self._places: dict[tuple[str, str], list[int]] = {}  # a mixture lists problems as often as it repeats
         self._keys = [problem_key(problem) for problem in problems]

@@ -35,7 +35,7 @@ from strop.base.metrics import plain, values
 from strop.base.seeds import derive
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView, View
-from strop.config.schema import RunConfig, stage_configs
+from strop.config.schema import RunConfig
 from strop.model.critic import HEAD_FILE, Critic
 from strop.model.device import pick_device
 from strop.model.policy import Policy, WithoutAdapters, load_policy
@@ -81,7 +81,7 @@ def make_learner(
 
 def wants_reference(config: RunConfig) -> bool:
     """Whether some stage holds on to the starting policy."""
-    return any(stage.algorithm.needs_reference for stage in stage_configs(config))
+    return any(stage.algorithm.needs_reference for stage in config.stage_configs())
 
 
 def modules_of(config: RunConfig, policy: Policy, view: View) -> Modules:
@@ -91,7 +91,7 @@ def modules_of(config: RunConfig, policy: Policy, view: View) -> Modules:
         critic = _critic(config, config.critic.path, policy, view).to(policy.device)
     reference: Policy | WithoutAdapters | None = None
     if wants_reference(config):
-        moves = any(stage.algorithm.reference.reset_every is not None for stage in stage_configs(config))
+        moves = any(stage.algorithm.reference.reset_every is not None for stage in config.stage_configs())
         reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
     return Modules(policy, critic, reference)
 

@@ -18,7 +18,7 @@ from strop.base.hub import silence
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit
-from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
+from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Data, Dataset
 from strop.data.loading import ProblemRecord, load_data
 from strop.data.templates import Auto, PromptTemplate
@@ -116,7 +116,7 @@ def _fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfi
     Raises:
         InputError: the budget does not fit, and the user chose it or other settings depend on it.
     """
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    budget = config.longest_budget
     left = room - longest_prompt
     if budget <= left:
         return config, None
@@ -177,7 +177,7 @@ def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) ->
     """
     if config.environment is None:
         return None
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    budget = config.longest_budget
     return Play(config.environment, TurnTokens(tokenizer, config.data.template), room - budget)
 
 
@@ -261,4 +261,4 @@ def _within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
 
 def _most_room(config: RunConfig) -> int:
     """Tokens of the longest prompt and completion that the configuration allows."""
-    return config.data.max_prompt_tokens + max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    return config.data.max_prompt_tokens + config.longest_budget
