@@ -56,7 +56,7 @@ SAME = {
     # units and words around
     r"5\text{ cm}": "5 cm", r"5\mathrm{~cm}": "5 cm", r"5\,\mathrm{cm}": "5 cm", r"5\mbox{ cm}^2": r"5\text{ cm}^2",
     r"\$5": "5", r"\text{€}5": "5", "£5": "5", r"42^{\text{th}}": "42", r"42\text{nd}": "42",
-    r"\text{negative }5": "-5", "minus 5": "-5", "January 5th": "January 5",
+    r"\text{negative }5": "-5", "minus 5": "-5",
     r"\text{The answer is }5": "5", r"\text{Answer: }5": "5", r"\approx 5": "5", "= 5": "5",
     r"\text{Monday}": "monday", r"\textit{Yes}": "yes",
 }  # fmt: skip
