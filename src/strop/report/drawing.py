@@ -1,8 +1,8 @@
 """The figure writer: canvas, colours, axes, legends, and the files that figures are written to.
 
-A `Draw` draws one panel on matplotlib's axes, with labels; the writer of the figure adds grid and legend. The same panel
-serves a PNG, an SVG file, and an SVG within a page, whose colours are CSS variables so that it follows the page's light,
-dark or printed theme. matplotlib is imported only when a figure is drawn.
+A `Draw` draws one panel on matplotlib's axes, with labels; the writer of the figure adds grid and legend. The same
+panel serves a PNG, an SVG file, and an SVG within a page, whose colours are CSS variables so that it follows the page's
+light, dark or printed theme. matplotlib is imported only when a figure is drawn.
 """
 
 from __future__ import annotations
