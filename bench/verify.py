@@ -57,7 +57,6 @@ HANGS = {
     "nested braces": r"\boxed{" + "{" * 15 + "1" + "}" * 16,
     "nested roots": r"\boxed{" + r"\sqrt{2+" * 14 + "x" + "}" * 15,
     "sum of 10^5 terms": r"\boxed{\sum_{k=1}^{100000} \frac{1}{k^{2}}}",
-    "determinant": r"\boxed{\begin{vmatrix}" + r"\\".join(["&".join("123456789")] * 9) + r"\end{vmatrix}}",
     "set of 1000": rf"\boxed{{\{{{','.join(map(str, range(1000)))}\}}}}",
     "many dollars": "$" * 20_001,
     "many answers": "answer " * 20_000,
