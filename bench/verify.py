@@ -1,4 +1,4 @@
-"""The math verifier over a file of cases, beside plain math-verify, and over copies of references; JSON lines.
+"""The math verifier and math-verify over a file of cases, and the verifier over copies of references; JSON lines.
 
     python bench/verify.py --cases CASES.jsonl
     python bench/verify.py --mutations --references math500.json olympiadbench.jsonl
@@ -205,7 +205,7 @@ def solutions(path: Path) -> None:
 
 
 def main() -> None:
-    """Run all parts; what is timed runs in processes of its own, bound to one core."""
+    """Run all parts; what is timed runs in a separate process, bound to one core."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--cases", type=Path)
     options.add_argument("--repeats", type=int, default=20)
