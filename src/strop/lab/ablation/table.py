@@ -152,8 +152,8 @@ def explanation(found: Ablation) -> str:
     return (
         f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}; maxima "
         f"over steps and seeds.{shared} against base: difference of final pass rates in points, paired by seed, with "
-        f"its {100 * found.level:g} % interval. verdict: beyond ± {found.margin:g}, by the fits over {found.x} where they "
-        "decide, else by the final pass rate."
+        f"its {100 * found.level:g} % interval. verdict: beyond ± {found.margin:g}, by the fits over {found.x} where "
+        "they decide, else by the final pass rate."
     )
 
 
