@@ -111,6 +111,7 @@ def test_a_death_is_known_at_once(launcher: Processes) -> None:
     assert max(late) < 2.0 and sorted(late)[1] < 0.1, late
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("many")
     found: list[Any] = []
@@ -232,6 +233,7 @@ def test_a_worker_that_has_ended_leaves_nothing_open(tmp_path: Path) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("forked")
 def test_last_words_say_whether_another_worker_would_do(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("refuse")
     assert dies(launcher, worker) == "this can never work" and worker.death is not None and worker.death.fatal
@@ -241,11 +243,13 @@ def test_last_words_say_whether_another_worker_would_do(launcher: Processes, wor
     assert "ZeroDivisionError" in (launcher.folder / "logs" / "echo-1.txt").read_text()  # type: ignore[operator]
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_entry_that_is_not_there_is_said(launcher: Processes) -> None:
     handle = launcher.launch(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None))
     assert "No module named 'tests.orchestration.nowhere'" in dies(launcher, handle)
 
 
+@pytest.mark.usefixtures("forked")
 def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("hang")
     other = launcher.launch(WorkerSpec("echo-1", ECHO, None))
@@ -265,6 +269,7 @@ def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessHan
     assert dies(launcher, other) == "it has not answered"
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessHandle) -> None:
     assert launcher.folder is not None
     rows = json.loads((launcher.folder / "processes.json").read_text())
