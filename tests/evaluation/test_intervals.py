@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.evaluation.intervals import (
-    average_difference_interval,
     average_interval,
     bootstrap,
     bootstrap_average,
@@ -163,6 +162,6 @@ def test_differences_that_are_all_equal_leave_room_for_others():
     assert difference_interval(np.ones(20)) == pytest.approx((1 - beyond, 1.0))
     mixed = np.array([0.0, 0.5, -0.25])
     assert difference_interval(mixed, seed=2) == bootstrap(mixed, seed=2)
-    assert average_difference_interval([np.zeros(20), np.zeros(20)]) == pytest.approx((-beyond, beyond))
+    assert average_interval([np.zeros(20), np.zeros(20)], differences=True) == pytest.approx((-beyond, beyond))
     groups = [mixed, np.zeros(20)]
-    assert average_difference_interval(groups, seed=3) == bootstrap_average(groups, seed=3)
+    assert average_interval(groups, seed=3, differences=True) == bootstrap_average(groups, seed=3)

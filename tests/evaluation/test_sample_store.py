@@ -93,10 +93,10 @@ def test_a_merge_that_was_cut_off_counts_nothing_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"sampling": {"max_new_tokens": 9}}, r"sampling\.max_new_tokens is 64, not 9"),
-        ({"samples_per_problem": 8}, "samples_per_problem is 4, not 8"),
-        ({"problem_ids": ["p1"]}, "problem_ids differ"),
-        ({"seed": 1}, "seed is None, not 1"),
+        ({"sampling": {"max_new_tokens": 9}}, r"sampling\.max_new_tokens"),
+        ({"samples_per_problem": 8}, "samples_per_problem"),
+        ({"problem_ids": ["p1"]}, "problem_ids"),
+        ({"seed": 1}, "seed"),
     ],
 )
 def test_samples_of_other_settings_are_not_mixed(tmp_path: Path, changes: dict[str, object], told: str) -> None:

@@ -16,7 +16,7 @@ import pickle
 import random
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
@@ -475,29 +475,6 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
         window = f" of {found.window.start}..{found.window.end}" if found.window is not None else ""
         raise InputError(f"benchmark {found.name}: no problems{window} in it")
     return tuple(problems)
-
-
-def refuse_unjudged(
-    name: str, problems: Sequence[Problem], verifier: Verifier, note: Callable[[str], None], other: str
-) -> None:
-    """Report, before a model is loaded, references that the verifier can never judge.
-
-    Args:
-        name: of the benchmark.
-        note: called with a line if the verifier refuses some of them.
-        other: how another verifier is named, for the message.
-
-    Raises:
-        InputError: it refuses all of them.
-    """
-    reasons = [(problem.id, reason) for problem in problems if (reason := verifier.refuses(problem)) is not None]
-    if not reasons:
-        return
-    first, why = reasons[0]
-    refusals = f"{name}: the verifier refuses {len(reasons)} of {len(problems)} problems, such as {first!r}: {why}"
-    if len(reasons) == len(problems):
-        raise InputError(f"{refusals}; name another verifier with {other}")
-    note(f"{refusals}; samples that it fails on count in no rate")
 
 
 def with_instruction(template: PromptTemplate, kind: Kind, trained: bool = False) -> PromptTemplate:

@@ -37,7 +37,6 @@ from strop.evaluation.benchmarks import (
     benchmark,
     default_verifier,
     load_problems,
-    refuse_unjudged,
     with_instruction,
 )
 from strop.evaluation.intervals import difference_interval
@@ -449,7 +448,7 @@ def benchmark_sets(
         play: the run's environment, which is used where it takes any problem.
 
     Raises:
-        InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked or judged.
+        InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked.
     """
     found: list[ProblemSet] = []
     play, where = benchmark_play(play)
@@ -463,7 +462,6 @@ def benchmark_sets(
                 raise InputError(f"two benchmarks are called {known.name!r}; give one of the files another name")
             problems = load_problems(known, data, item.limit)
             verifier = default_verifier(known.kind)
-            refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
             asking, most = with_instruction(template, known.kind, trained=True), room - sampling.max_new_tokens
             dataset = with_prompts(known.name, problems, asking, tokenizer, verifier.instruction, play, most)
         except InputError as error:

@@ -29,8 +29,9 @@ from strop.evaluation.benchmarks import HELD_OUT, SUFFIXES
 from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
-from strop.run.checks import ModelFacts, findings
-from strop.run.finding import Finding
+from strop.run.checks import ModelFacts, findings, unjudgeable
+from strop.run.finding import Finding, refuse
+from strop.run.finding import note as note_findings
 from strop.run.memory import NotKnownBeforehand, of_memory, outline
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
@@ -196,9 +197,12 @@ def validation_sets(
         own = ProblemSet(HELD_OUT, data.held_out, samples, sampling, config.verifier, seed, play, every)
         held_out = (own,)
     template, note = config.data.template, view.note
-    return held_out + benchmark_sets(
-        settings, config.steps, template, tokenizer, sampling, room, config.seed, note, play
-    )
+    measured = benchmark_sets(settings, config.steps, template, tokenizer, sampling, room, config.seed, note, play)
+    for one in measured:
+        unusable = list(unjudgeable(one.verifier, [(one.name, one.dataset.problems)], trains=False))
+        refuse(unusable)
+        note_findings(unusable, view)
+    return held_out + measured
 
 
 def _trained_benchmarks(config: RunConfig, sets: Sequence[ProblemSet], data: Data) -> Iterator[Finding]:
