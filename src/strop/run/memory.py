@@ -169,7 +169,7 @@ class _Context:
     ) -> Tensor:
         if query.shape[-1] == value.shape[-1]:
             return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
-        # Latent attention, whose values have heads of another size: torch computes it with all scores of a sequence.
+        # Latent attention has value heads of another size: torch computes it with all scores of a sequence.
         alike = [(length, len(list(group))) for length, group in groupby(self._lengths)]
         cut = [states.split([length * count for length, count in alike]) for states in (query, key, value)]
         found = []
@@ -328,7 +328,7 @@ def _without_data() -> Iterator[None]:
             raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise NotKnownBeforehand(
-            "what this model needs is not known before it is loaded, because its code cannot be gone through without "
+            "the need is not known before the model is loaded, because its code cannot run without "
             f"its weights ({reason}); watch the memory of a run of a few steps (steps=3)"
         ) from error
 

@@ -89,7 +89,6 @@ EQUAL = (
     # matrices and cases
     (r"\begin{pmatrix}1/2\\-1\end{pmatrix}", r"\begin{bmatrix}0.5\\-1\end{bmatrix}"),
     (r"\begin{pmatrix}6&8\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}5&6\end{pmatrix}"),
-    ("-2", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}"),
     (r"\begin{cases}1&n\text{ even}\\0&n\text{ odd}\end{cases}",
      r"\begin{cases}1&\text{if }n\text{ even}\\0&n\text{ odd}\end{cases}"),
 )  # fmt: skip

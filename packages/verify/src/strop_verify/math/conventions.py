@@ -70,28 +70,6 @@ def one_label(first: Node, second: Node) -> bool:
     return first == second
 
 
-def primed(node: Node, other: Node) -> Node:
-    """Derivatives with primes, where the other answer writes none as a quotient: y' for dy/dx, dots for d/dt."""
-    if ex.holds(node, "derivative") == ex.holds(other, "derivative"):
-        return node
-    dotted = any(name.startswith(("dot ", "ddot ")) for name in ex.names_in(node) | ex.names_in(other))
-
-    def rewritten(each: Node) -> Node:
-        if each.op == "derivative" and (not dotted or each.args[1] == ex.name("t")):
-            what, by, order = each.args
-            plain = what.op == "name" or (what.op.startswith("apply ") and what.args == (by,))
-            name = str(what.value if what.op == "name" else what.op.removeprefix("apply "))
-            return ex.name(name + "'" * int(order.value)) if plain and order.value < 4 else each
-        if each.op == "name" and each.value.startswith(("dot ", "ddot ")):
-            kind, _, name = each.value.partition(" ")
-            return ex.name(name + "'" * (len(kind) - 2))
-        if each.op.startswith("apply ") and each.op.endswith("'") and all(arg.op == "name" for arg in each.args):
-            return ex.name(each.op.removeprefix("apply "))
-        return each._replace(args=tuple(map(rewritten, each.args))) if each.args else each
-
-    return rewritten(node)
-
-
 def ascending(relation: Node) -> Node:
     """A chain of inequalities from the smallest side on: `a < b` for `b > a`."""
     if relation.op != "relation" or not set(relation.value) <= {">", "≥"}:

@@ -198,11 +198,8 @@ def _based(found: Sequence[Token]) -> Node | None:
 _OPTIONS = "ABCDEFGHIJ"
 _ANNOUNCED = ("option", "choice", "answer", "options", "choices")
 _LABEL = re.compile(r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z]))")
-_CONNECTIVES = frozenset("and or not nor but maybe perhaps possibly also either then vs is".split())  # noqa: SIM905
-_GROUPING = frozenset(("both", "neither", "only", "all", "none", "between"))  # words of an option that names options
 _REASONS = ("because", "since", "as", "while", "whereas")  # what follows is no text of the option
-_SEPARATES = (".", ",", ";", ":", "/", "&", "|", "~", "(", ")", "\\\\", "→", "⇒", "…", "?")
-_OPERATORS = ("+", "-", "*", "∪", "∩")
+_SEPARATES = (*".,;:/&|~()?", "\\\\", "→", "⇒", "…", "and", "or", "not", "but", "maybe", "perhaps", "possibly", "also")
 
 
 def choice_letters(found: Sequence[Token]) -> str | None:
@@ -230,8 +227,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     rest = found[labelled.end() :]
     if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES.split() for token in rest):
         return None  # (B) is wrong
-    others = _others(first, rest)
-    return ",".join(dict.fromkeys((first, *others)))
+    return ",".join(dict.fromkeys((first, *_others(rest))))
 
 
 def lower_choice(found: Sequence[Token]) -> str | None:
@@ -257,29 +253,14 @@ def is_option(token: Token) -> bool:
     return token.kind in ("letter", "word") and len(token.text) == 1 and token.text in _OPTIONS
 
 
-def _others(first: str, rest: Sequence[Token]) -> list[str]:
-    """The options that are named after the label of one, and are no part of the text of it."""
+def _others(rest: Sequence[Token]) -> list[str]:
+    """The options that are named after the label of one: letters between separators, or labels; not in a reason."""
     reasons = (place for place, token in enumerate(rest) if token.text.lower() in _REASONS)
     rest = rest[: next(reasons, len(rest))]
-    said = [token.text.lower() for token in rest if token.kind == "word"]
-    grouped = bool(said) and said[0] in _GROUPING
-    found = [token.text for place, token in enumerate(rest) if is_option(token) and _is_named(rest, place, grouped)]
-    roman = "I" in found and first < "H" and not any(is_symbol(token, "(") for token in rest)  # A. I and III
-    return [letter for letter in found if letter != "I" or not roman]
-
-
-def _is_named(rest: Sequence[Token], place: int, grouped: bool) -> bool:
-    """Whether a letter names an option: as a label, after a separator or connective; no unit, name or article."""
-    before, after = rest[:place], rest[place + 1 :]
-    follows = after[0] if after else None
-    ends = follows is None or follows.text in _SEPARATES or follows.text.lower() in _CONNECTIVES
-    if before and is_symbol(before[-1], "("):  # (C), but not f(C)
-        applied = len(before) > 1 and not before[-1].space and before[-2].kind in ("letter", "word", "command")
-        return follows is not None and follows.text == ")" and not applied
-    if not before or all(token.text in (*_SEPARATES, *_OPERATORS) for token in before):
-        listed = follows is not None and is_option(follows) and (follows.space or all(map(is_option, after)))
-        return ends or listed or (follows is not None and follows.kind == "number")
-    label = follows is not None and follows.text in (".", ")", ":") and len(after) > 1
-    led = before[-1].text in (",", ";", "/", "|", "&", ".", "\\\\") or before[-1].text.lower() in _CONNECTIVES
-    joined = is_option(before[-1]) and rest[place].space
-    return not grouped and ends and (led or joined or (label and rest[place].space))
+    apart = [True, *(token.text.lower() in _SEPARATES or is_option(token) for token in rest), True]
+    labels = [token.text in (".", ")", ":") for token in rest[1:-1]] + [False, False]
+    return [
+        token.text
+        for place, token in enumerate(rest)
+        if is_option(token) and ((apart[place] and apart[place + 2]) or labels[place])
+    ]
