@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop_verify.math.bounds import Bounds
 from strop_verify.math.compare import Rules, compare_readings
-from strop_verify.math.expressions import TooMuch, Unreadable
+from strop_verify.math.expressions import Bounds, TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
 
