@@ -35,15 +35,15 @@ def sample(
     path: SourcePath = None,
     count: Annotated[int, typer.Option("--n", "-n", "--samples", help="Completions of each prompt.", min=1)] = 1,
     limit: Annotated[int, typer.Option(help="Problems of --source to ask.", min=1)] = 4,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's own.", min=0)] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's own.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's.", min=0)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the sampling.", min=0)] = 0,
     recipe: Recipe = None,
     sets: Sets = [],  # noqa: B006
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Let a model answer a prompt, or some problems of a source, and judge the answers where there is a reference.
+    """Sample answers to a prompt or to problems of a source, and verify them if there is a reference.
 
     \b
     strop sample runs/quickstart --prompt '3+5-2='
@@ -122,19 +122,19 @@ Served = Annotated[
         show_default=False,
     ),
 ]
-Host = Annotated[str, typer.Option(help="The address to listen on; others than this machine's own want a key.")]
+Host = Annotated[str, typer.Option(help="The address to listen on; addresses that other machines reach require a key.")]
 Port = Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)]
 KeyEnv = Annotated[
     str | None,
     typer.Option("--api-key-env", metavar="NAME", help="The environment variable with the key that clients must send."),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Let others reach it without a key.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow other machines without a key.")]
 Requests = Annotated[int, typer.Option(help="Requests open at once; further ones get 429.", min=1)]
 Tokens = Annotated[
     int | None,
     typer.Option("--max-new-tokens", help="Of a completion; by default what the context has room for.", min=1),
 ]
-Log = Annotated[bool, typer.Option("--access-log", help="A line on standard error for every request.")]
+Log = Annotated[bool, typer.Option("--access-log", help="Print a line on standard error for every request.")]
 
 
 def serve(
@@ -153,9 +153,9 @@ def serve(
 ) -> None:
     """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions.
 
-    It listens on this machine only unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
-    not. --json prints the address and limits as one line of JSON once it listens. Clients call a folder by its last
-    part (runs/first is `first` to them), a model of the hub by its whole name; NAME=MODEL gives it another.
+    It listens on this machine only unless --host names another address. Ctrl-C lets open requests finish, a second one
+    does not. --json prints the address and limits as one line of JSON once it listens. The name of a model for clients
+    is the last part of its folder (`first` for runs/first) or its hub name; NAME=MODEL gives it another.
 
     \b
     strop serve runs/quickstart

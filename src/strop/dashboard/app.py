@@ -1,4 +1,4 @@
-"""The HTTP side of the dashboard, which answers only GET and only this machine.
+"""The HTTP side of the dashboard, which answers only GET requests of this machine.
 
     GET /                       the page; /static/NAME its parts, which are files of this package
     GET /api/curves             the charts: title, metric, its standard error, least height of the y-axis
@@ -84,7 +84,7 @@ class Dashboard:
             return _error(400, explain(error))
         except ValueError as error:
             return _error(400, str(error))
-        except Exception as error:  # a defect of ours, or a file that is being replaced
+        except Exception as error:  # a bug, or a file that is being replaced
             _logger.exception("%s failed", request.url.path)
             return _error(500, f"{type(error).__name__}; the program's output says more")
 

@@ -166,10 +166,10 @@ def _best_line(name: str, found: Mapping[str, Any]) -> str:
 
 
 def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
-    """Models × benchmarks in percent as Markdown, the highest of a column in bold, the average of avg@N at the end.
+    """Models × benchmarks in percent as Markdown, with the highest of a column in bold and the average at the end.
 
     Raises:
-        InputError: a metric that is none, or that some benchmark has too few samples for.
+        InputError: an unknown metric, or too few samples of a benchmark for it.
     """
     heads, columns = [], []
     for column in grid.columns:
@@ -191,7 +191,7 @@ def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
 
 
 def details(grid: Grid) -> str:
-    """A Markdown table a benchmark: each model with its intervals, truncation, lengths and verifier failures."""
+    """One Markdown table per benchmark: each model with its intervals, truncation, lengths and verifier failures."""
     tables = []
     for column in grid.columns:
         models = [model for model in grid.models if (model, column.name) in grid.results]
@@ -227,7 +227,7 @@ def comparison_table(rows: Sequence[ModelComparison], grid: Grid) -> str:
 
 
 def _percents(values: Sequence[float | None]) -> list[str]:
-    """A column: one decimal, the highest in bold where there is more than one value, a dash for what is absent."""
+    """A column with one decimal: the highest of several values in bold, a dash for a missing one."""
     written = [None if value is None else _percent(value) for value in values]
     known = [text for text in written if text is not None]
     top = max(known, key=float) if len(known) > 1 else None
@@ -322,14 +322,14 @@ def draw_transfer(grid: Grid, target: Path) -> Path:
         percent_axis(axes)
         style_axes(axes)
         axes.set_title("avg@N by benchmark (95 % over problems)", fontsize=10.5, loc="left")
-        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)  # on the axes it would hide bars
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)  # inside it would hide bars
 
     write_figure(target, (max(5.0, 1.2 + 0.45 * len(columns) * (len(grid.models) + 1)), 3.8), fill)
     return target
 
 
 def _token_ticks(axes: Axes, budgets: set[int]) -> None:
-    """Ticks at the budgets themselves, written as people write them: 8,192 is 8k."""
+    """Ticks at the budgets, such as 8k for 8,192."""
     written = [f"{tokens // 1024}k" if tokens % 1024 == 0 else f"{tokens:,}" for tokens in sorted(budgets)]
     axes.set_xticks(sorted(budgets), written)
     axes.set_xlim(left=0)

@@ -1,4 +1,4 @@
-"""The figures of fits, each as PNG and SVG: the curves over compute, and the linearised form in which slopes are B."""
+"""The figures of fits, plans and ablations: curves over compute, their linearised form, and paired differences."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# They tell apart what is printed in grey.
+# They distinguish curves that are printed in grey.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-FEW = 6  # curves beyond which asymptotes are not written next to their lines
 BAND_CURVES = 12
 
 
@@ -71,7 +70,6 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
                 _draw_predictions(axes, found, place, predict)
         _compute_axis(axes, low, high, fits[0].curve.unit)
         _rate_axis(axes, fits)
-        _label_asymptotes(axes, fits, low)
         add_legend(axes)
 
     return _write(draw, target, (7.2, 4.6))
@@ -112,7 +110,7 @@ def _draw_line(axes: Axes, each: Refit, place: int, label: str | None) -> None:
 
 
 def _joint_title(refits: Sequence[Refit]) -> str:
-    """Says too where the asymptotes lie so far apart that one A for all bends the points off their lines."""
+    """The title; it adds a warning if the asymptotes are too far apart for one A."""
     own = [each.fit.sigmoid.A for each in refits if each.fit.sigmoid is not None]
     title = f"A fixed to {refits[0].sigmoid.A:.3f} for all: the slope is B"
     if max(own) - min(own) > 2.0 * MARGIN:
@@ -121,7 +119,7 @@ def _joint_title(refits: Sequence[Refit]) -> str:
 
 
 def linearised_beside(target: Path) -> Path:
-    """Where the linearised picture goes that belongs to `target`."""
+    """The path of the linearised picture next to `target`."""
     return target.with_name(f"{target.stem}-linear{target.suffix}")
 
 
@@ -140,7 +138,7 @@ def _style(place: int) -> tuple[str, str]:
 
 
 def _extent(fits: Sequence[Fit], predict: Sequence[float]) -> tuple[float, float]:
-    """The compute to show: all points and predictions, and some room beyond for where the curves go."""
+    """The range of compute to show: all points and predictions, and some room beyond."""
     lowest = min(found.curve.compute[0] for found in fits if len(found.curve))
     highest = max([*(found.curve.compute[-1] for found in fits if len(found.curve)), *predict])
     return float(lowest) / 1.15, float(highest) * 1.5
@@ -208,20 +206,6 @@ def _draw_predictions(axes: Axes, found: Fit, place: int, predict: Sequence[floa
         low, high = each.interval
         axes.plot([each.compute] * 2, [low, high], color=color, linewidth=1.2)
         axes.plot(each.compute, each.pass_rate, "x", color=color, markersize=6, markeredgewidth=1.6)
-
-
-def _label_asymptotes(axes: Axes, fits: Sequence[Fit], low: float) -> None:
-    """`A = 0.610` on the asymptotes, at the left, where the curves are still far below them."""
-    accepted = sorted((found.sigmoid.A, place) for place, found in enumerate(fits) if found.sigmoid is not None)
-    values = [value for value, _ in accepted]
-    bottom, top = axes.get_ylim()
-    if any(b - a < 0.035 * (top - bottom) for a, b in zip(values, values[1:], strict=False)):
-        return  # they would cover one another; the legend has them all
-    for value, place in accepted if len(values) <= FEW else ():
-        axes.annotate(
-            f"A = {value:.3f}", (low, value), xytext=(4, 1.5), textcoords="offset points", ha="left", va="bottom",
-            fontsize=7.5, color=_style(place)[0],
-        )  # fmt: skip
 
 
 def _rate_axis(axes: Axes, fits: Sequence[Fit]) -> None:
