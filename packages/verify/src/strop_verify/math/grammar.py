@@ -111,12 +111,9 @@ def read(text: str) -> Reading:
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
     letters = choice_letters(found)
-    reason = next((place for place, token in enumerate(found) if token.text.lower() in ("since", "because")), 0)
     try:
         answer = _answer(found)
     except Unreadable:
-        if reason:  # 8, since 2^3 = 8
-            return read_tokens(trimmed(found[: reason - is_symbol(found[reason - 1], "(")]))
         if letters is None and lower_choice(found) is None:
             raise
         answer = words(letters or text_of(found))
@@ -341,7 +338,7 @@ def _set(inner: Sequence[Token]) -> Node:
 
 
 def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
-    r"""`\{x : x > 2\}` as its condition, `\{2k : k = 1, 2\}` as a set, `\{2k : k \in \mathbb{Z}\}` as a family."""
+    r"""`\{x : x > 2\}` as its condition, `\{2k : k \in \mathbb{Z}\}` as a family."""
     member = trimmed(member)
     if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
         return _listed(condition)
@@ -349,14 +346,9 @@ def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
     if index is not None and not (body.op == "relation" and "∈" in body.value):
         return _family(body, *index)
     try:
-        said = _listed(condition)
+        return Node("case", (body, _listed(condition)))
     except Unreadable:
-        said = words(text_of(condition))
-    values = said.args if said.op in ("list", "set") else (said,)
-    names = {label(value) for value in values}
-    if names != {None} and len(names) == 1 and not ex.names_in(Node("list", tuple(value.args[-1] for value in values))):
-        return Node("set", tuple(ex.replaced(body, value.args[0], value.args[-1]) for value in values))
-    return Node("case", (body, said))
+        return Node("case", (body, words(text_of(condition))))
 
 
 def _cases(inner: Sequence[Token]) -> Node:

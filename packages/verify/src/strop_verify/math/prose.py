@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from strop_verify.extract import Box, after_thinking, answer_tag, boxes, last_boxed
-from strop_verify.math.bounds import Bounds
-from strop_verify.math.expressions import Node, TooMuch, Unreadable
+from strop_verify.math.expressions import Bounds, Node, TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
 from strop_verify.math.wordings import NO_VALUE

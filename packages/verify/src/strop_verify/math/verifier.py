@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from strop_verify.math.bounds import Bounds
+from strop_verify.math.expressions import Bounds
 from strop_verify.pool import JobReply, WorkerLimits, submit
 from strop_verify.verdict import UNDECIDED, Status, Verdict, shortened
 
