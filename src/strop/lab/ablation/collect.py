@@ -95,8 +95,7 @@ class RunResult:
 
     Attributes:
         step: the last step of metrics.jsonl, of `steps`.
-        final: pass rate of the last step; None before the run is finished. `best` is the highest after step 0, `latest`
-            the last one measured.
+        final: pass rate of the last step; None before the run is finished.
         truncation: the largest share of truncated completions of a step. `mismatch` likewise, in nats.
         entropy: mean over the last tenth of the steps, in nats a token.
         grad_spikes: steps whose gradient norm exceeds 3 times the median of the run's.
@@ -109,8 +108,6 @@ class RunResult:
     step: int
     steps: int
     final: float | None
-    best: float | None
-    latest: float | None
     truncation: float | None
     entropy: float | None
     mismatch: float | None
@@ -298,8 +295,6 @@ def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, setti
         step=max((int(row["step"] or 0) for row in rows), default=0),
         steps=int(manifest.variant(run.variant).config["steps"]),
         final=latest if run.state == "finished" and trained else None,
-        best=max(trained, default=None),
-        latest=latest,
         truncation=max(_values(rows, "truncation_rate"), default=None),
         entropy=sum(tail) / len(tail) if tail else None,
         mismatch=max(_values(rows, "mismatch/max"), default=None),
