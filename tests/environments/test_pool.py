@@ -71,7 +71,8 @@ def test_a_harmful_session_costs_its_own_sample(how: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("strop.environments.responder.GRACE_SECONDS", 0.5)
     # Each look for who blocked a process takes the limit, 1.5 s, and there are as many as halvings.
     count, harmful = (5, (3,)) if how == "blocks" else (8, (2, 5))
-    found = in_pool(Harmful(how=how, harmful=harmful, processes=1, step_seconds=1.0, memory_mib=2048), count)
+    seconds = 20.0 if how in ("exit", "memory") else 1.0
+    found = in_pool(Harmful(how=how, harmful=harmful, processes=1, step_seconds=seconds, memory_mib=2048), count)
     for number, outcomes in found.items():
         last = outcomes[-1]
         assert isinstance(last, Verdict)

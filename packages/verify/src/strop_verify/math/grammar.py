@@ -73,7 +73,7 @@ class Reading(NamedTuple):
 
     Attributes:
         answer: by kind.
-        letters: the letters of the choices that it may be, commas between those that are listed; None where it is none.
+        letters: the letters of the choices that it names, with commas if they are listed; None if it is not a choice.
         tokens: what it was read from.
     """
 
@@ -133,7 +133,7 @@ def is_region(answer: Node) -> bool:
 def _answer(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     if not found:
-        raise Unreadable("nothing stands there")
+        raise Unreadable("nothing to read")
     return as_words(found) or special_kind(found) or _groups(found)
 
 
@@ -165,7 +165,7 @@ def _listed(found: Sequence[Token]) -> Node:
             return joined._replace(op="set", value="or") if word == "or" and choice else joined
     pieces = pieces_of(found, ",")
     if not pieces:
-        raise Unreadable("nothing stands there")
+        raise Unreadable("nothing to read")
     index = index_of(pieces[-1]) if len(pieces) > 1 else None
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
@@ -273,7 +273,7 @@ def _residue(found: Sequence[Token]) -> Node | None:
 def _alone(found: Sequence[Token]) -> Node:
     found = trimmed(found)
     if not found:
-        raise Unreadable("nothing stands there")
+        raise Unreadable("nothing to read")
     if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
     special = as_words(found) or special_kind(found)
@@ -326,7 +326,7 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
 
 
 def _set(inner: Sequence[Token]) -> Node:
-    r"""What stands in `\{ \}`: members, or a condition after a bar."""
+    r"""The content of `\{ \}`: members, or a condition after a bar."""
     bar = next((place for place, token in enumerate(inner) if is_symbol(token, "|", ":")), 0)
     named = any(token.kind == "letter" for token in inner[:bar])  # not 1:2
     if named and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
