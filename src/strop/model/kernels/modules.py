@@ -2,7 +2,7 @@
 
     fuse(model, strop.model.kernels.native.load())     # RMSNorm, rotary attention and SwiGLU in C
 
-Models are those of `FAMILIES`; others do not change. A module changes its class, not its parameters: names, hooks,
+Of models outside `FAMILIES` only linear layers change, on a CPU that does not multiply bfloat16. A module changes its class, not its parameters: names, hooks,
 adapters, copies and exports stay what they are. Where its input does not fit the kernels it computes as before.
 """
 
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from strop.base.types import IntArray
 from strop.model.attention import strop_attention
 from strop.model.attention_kinds import PLAIN, AttentionKind
-from strop.model.kernels.native import LayerKernels
+from strop.model.kernels.native import LayerKernels, Products
 
 # What the names of a family's classes begin with. All compute a decoder layer alike; experts stay the module's.
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe")
@@ -28,6 +28,35 @@ FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe")
 
 class _Fused:
     kernels: ClassVar[LayerKernels]
+
+
+class _FusedLinear(_Fused, nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.kernels.products.fits(self.weight) or input.dtype != self.weight.dtype:
+            return super().forward(input)
+        found: Tensor = _Linear.apply(input, self.weight, self.bias, self.kernels.products)
+        return found
+
+
+class _Linear(torch.autograd.Function):
+    """x · weightᵀ + bias, with both gradients, summed in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: Products) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.products = products
+        return products.forward(x.flatten(0, -2), weight, bias, x.dtype).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        up, rows, products = up.flatten(0, -2), x.flatten(0, -2), ctx.products
+        return (
+            products.grad_input(up, weight).view_as(x) if ctx.needs_input_grad[0] else None,
+            products.grad_weight(up, rows, weight.dtype) if ctx.needs_input_grad[1] else None,
+            up.float().sum(0).to(bias.dtype) if bias is not None and ctx.needs_input_grad[2] else None,
+            None,
+        )
 
 
 class _FusedNorm(_Fused, nn.Module):
@@ -124,15 +153,18 @@ def family_of(model: PreTrainedModel) -> str | None:
 
 
 def fuse(model: PreTrainedModel, kernels: LayerKernels) -> int:
-    """Let the modules of a supported model with strop's attention compute with kernels; how many of them now do.
+    """Let the modules of a model with strop's attention compute with kernels; how many of them now do.
 
-    0, and nothing is changed, for a model of another family.
+    Norms, gates and attention of a supported family; and every linear layer where torch only emulates bfloat16.
     """
     family = family_of(model)
-    if family is None:
-        return 0
     changed = 0
     for module in model.modules():
+        if type(module) is nn.Linear and kernels.products.widens:
+            module.__class__ = _fused(nn.Linear, _FusedLinear, kernels)
+            changed += 1
+        if family is None:
+            continue
         how = _PARTS.get(type(module).__name__.removeprefix(family))
         if how is not None and type(module).__name__.startswith(family):
             module.__class__ = _fused(type(module), how, kernels)
