@@ -1,4 +1,4 @@
-"""The math verifier over a file of cases, beside plain math-verify, and over copies of references; JSON lines.
+"""The math verifier and math-verify over a file of cases, and the verifier over copies of references; JSON lines.
 
     python bench/verify.py --cases CASES.jsonl
     python bench/verify.py --mutations --references math500.json olympiadbench.jsonl
@@ -24,17 +24,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mutations
 
-from strop.base.types import Problem, Verdict
 from strop.evaluation.benchmarks import benchmark, load_problems
-from strop.verifiers.base import Isolation
-from strop.verifiers.cases import MathCase, judge_cases, read_math_cases
-from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import VerifierPool
+from strop_verify.__main__ import Row, parser, read_row
+from strop_verify.math import MathSettings, verify, verify_all
+from strop_verify.math.verifier import begin, verdict_of
+from strop_verify.pool import WorkerLimits
+from strop_verify.verdict import Verdict
 
 HANGS = {
     "tower": r"\boxed{9^{9^{9^{9}}}}",
@@ -56,7 +57,6 @@ HANGS = {
     "nested braces": r"\boxed{" + "{" * 15 + "1" + "}" * 16,
     "nested roots": r"\boxed{" + r"\sqrt{2+" * 14 + "x" + "}" * 15,
     "sum of 10^5 terms": r"\boxed{\sum_{k=1}^{100000} \frac{1}{k^{2}}}",
-    "determinant": r"\boxed{\begin{vmatrix}" + r"\\".join(["&".join("123456789")] * 9) + r"\end{vmatrix}}",
     "set of 1000": rf"\boxed{{\{{{','.join(map(str, range(1000)))}\}}}}",
     "many dollars": "$" * 20_001,
     "many answers": "answer " * 20_000,
@@ -70,57 +70,62 @@ def show(part: str, ours: dict[str, Any], plain: dict[str, Any] | None = None) -
     print(json.dumps(line if plain is None else {**line, "math_verify": plain}), flush=True)
 
 
-def plain_verdict(case: MathCase) -> bool:
+def read_cases(path: Path) -> list[Row]:
+    """The cases of a file, as `strop-verify math --extract any` reads them."""
+    options = parser().parse_args(["math", str(path), "--extract", "any"])
+    return [read_row(options, line, f"{path}:{number}") for number, line in enumerate(path.open(), 1)]
+
+
+def plain_verdict(case: Row) -> bool:
     """What math-verify says, its gold in a box."""
     from math_verify import parse, verify
 
-    gold = str(case.problem.reference)
-    boxed = gold if case.verifier.gold_form == "raw" else rf"\boxed{{{gold}}}"
+    settings = case.settings or MathSettings()
+    boxed = case.reference if settings.gold_form == "raw" else rf"\boxed{{{case.reference}}}"
     return bool(verify(parse(boxed), parse(case.response)))
 
 
-def agreement(cases: list[MathCase]) -> None:
-    """How many labels each side agrees with."""
-    labelled = [case for case in cases if case.expected is not None and not case.contested]
-    pool = VerifierPool(MathVerifier())
-    ours = {place: judged.verdict for place, judged in judge_cases(labelled, pool)}
-    pool.close()
-    mistakes = [case.problem.id for place, case in enumerate(labelled) if (ours[place].score == 1) != case.expected]
-    others = [case.problem.id for case in labelled if plain_verdict(case) != case.expected]
+def agreement(cases: list[Row]) -> None:
+    """How many labels each side agrees with; by kind of label, as rewarding a wrong answer is the worse error."""
+    ours = dict(verify_all((case.reference, case.response, case.settings) for case in cases))
+    labelled = [(place, case) for place, case in enumerate(cases) if case.expected is not None]
+    mistakes = [(place + 1, case.expected) for place, case in labelled if ours[place].passed != case.expected]
+    others = [place + 1 for place, case in labelled if plain_verdict(case) != case.expected]
     size = len(labelled)
-    show(
-        "agreement",
-        {"cases": size, "agreement": round(1 - len(mistakes) / size, 4), "differs_on_lines": mistakes},
-        {"agreement": round(1 - len(others) / size, 4), "differs_on_lines": others},
-    )
+    found = {
+        "cases": size, "agreement": round(1 - len(mistakes) / size, 4),
+        "refused": [line for line, expected in mistakes if expected],
+        "rewarded": [line for line, expected in mistakes if not expected],
+    }  # fmt: skip
+    show("agreement", found, {"agreement": round(1 - len(others) / size, 4), "differs_on_lines": others})
 
 
-def throughput(cases: list[MathCase], repeats: int, remember: bool) -> None:
+def throughput(cases: list[Row], repeats: int, remember: bool) -> None:
     """Verdicts a second on one core, the pool's single worker and everything else on it; quantiles in the worker."""
     order = cases * repeats
     random.Random(0).shuffle(order)
-    order = [case._replace(verifier=case.verifier.model_copy(update={"remember": remember})) for case in order]
-    pool = VerifierPool(MathVerifier(), Isolation(workers=1))
-    list(judge_cases(order[:1], pool))
-    begin = time.perf_counter()
-    times = sorted(judged.milliseconds for _, judged in judge_cases(order, pool))
-    rate = len(order) / (time.perf_counter() - begin)
-    pool.close()
+    limits = WorkerLimits(workers=1)
+    settings = [replace(case.settings or MathSettings(), remember=remember) for case in order]
+    begin(order[0].reference, order[0].response, settings[0], limits).result()
+    start = time.perf_counter()
+    begun = [begin(case.reference, case.response, own, limits) for case, own in zip(order, settings, strict=True)]
+    times = sorted(reply.result().milliseconds for reply in begun)
+    rate = len(order) / (time.perf_counter() - start)
     show(f"throughput, {'as set by default' if remember else 'remember=false'}", quantiles(rate, times))
 
 
-def plain_throughput(cases: list[MathCase], repeats: int) -> None:
+def plain_throughput(cases: list[Row], repeats: int) -> None:
     """The same for plain math-verify, in this process."""
     order = cases * repeats
     random.Random(0).shuffle(order)
     plain_verdict(order[0])
     times = []
-    begin = time.perf_counter()
+    begun = time.perf_counter()
     for case in order:
         start = time.perf_counter()
         plain_verdict(case)
         times.append(1000 * (time.perf_counter() - start))
-    rate = len(order) / (time.perf_counter() - begin)
+    rate = len(order) / (time.perf_counter() - begun)
     show("throughput, plain math-verify", {}, quantiles(rate, sorted(times)))
 
 
@@ -136,28 +141,22 @@ def quantiles(rate: float, times: list[float]) -> dict[str, Any]:
 
 def hangs() -> None:
     """Inputs that ask for more than there is, against three golds: how long the caller waits, at most."""
-    begin = time.perf_counter()
-    verifier = MathVerifier(extract="any")
-    verifier(Problem("warm", "", "1"), r"\boxed{1}")
-    show("start of the pool", {"seconds": round(time.perf_counter() - begin, 2)})
+    settings, start = MathSettings(extract="any"), time.perf_counter()
+    verify("1", r"\boxed{1}", settings)
+    show("start of the pool", {"seconds": round(time.perf_counter() - start, 2)})
     for name, text in HANGS.items():
         waits, statuses = [], []
         for gold in GOLDS:
             start = time.perf_counter()
-            verdict = verifier(Problem(name, "", gold), text)
+            verdict = verify(gold, text, settings)
             waits.append(time.perf_counter() - start)
             statuses.append(str(verdict.status))
         show(f"hang: {name}", {"seconds_max": round(max(waits), 3), "statuses": statuses})
 
 
-def judged(pairs: Iterable[tuple[str, str]], extract: str) -> list[Verdict]:
-    """The verdicts on pairs of a reference and a response."""
-    verifier = MathVerifier.model_validate({"extract": extract})
-    cases = [MathCase(verifier, Problem(str(number), "", gold), text) for number, (gold, text) in enumerate(pairs)]
-    pool = VerifierPool(verifier)
-    verdicts = {place: each.verdict for place, each in judge_cases(cases, pool)}
-    pool.close()
-    return [verdicts[place] for place in range(len(cases))]
+def judged(pairs: Iterable[tuple[str, str]], settings: MathSettings) -> list[Verdict]:
+    """The verdicts on pairs of a reference and a response, in their order."""
+    return [verdict_of(reply.result()) for reply in [begin(*pair, settings, None) for pair in pairs]]
 
 
 def mutated(files: list[Path], count: int, seed: int, most: int) -> None:
@@ -169,7 +168,7 @@ def mutated(files: list[Path], count: int, seed: int, most: int) -> None:
     )
     for name, make, expected in (("wrong", mutations.wrong, 0.0), ("right", mutations.right, 1.0)):
         drawn = [(gold, copy) for gold in references for copy in mutations.copies(gold, make, count, seed)]
-        verdicts = judged([(gold, rf"\boxed{{{copy.text}}}") for gold, copy in drawn], "boxed")
+        verdicts = judged([(gold, rf"\boxed{{{copy.text}}}") for gold, copy in drawn], MathSettings())
         copies, failed, unknown = Counter[str](), Counter[str](), 0
         examples = []
         for (gold, copy), verdict in zip(drawn, verdicts, strict=True):
@@ -197,7 +196,7 @@ def solutions(path: Path) -> None:
             if isinstance(column, dict):
                 pairs.append((gold, column["solution"]))
                 labels.append(column["is_correct"])
-    verdicts = judged(pairs, "any")
+    verdicts = judged(pairs, MathSettings(extract="any"))
     joined = zip(pairs, labels, verdicts, strict=True)
     differs = [pair for pair, label, verdict in joined if (verdict.score == 1) != label]
     shown = [(gold, text[-60:]) for gold, text in differs[:20]]
@@ -206,25 +205,25 @@ def solutions(path: Path) -> None:
 
 
 def main() -> None:
-    """Run all parts; what is timed runs in processes of its own, bound to one core."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=Path)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--part", choices=("agreement", "ours", "unremembered", "plain", "hangs"))
-    parser.add_argument("--mutations", action="store_true")
-    parser.add_argument("--references", type=Path, nargs="+", default=[])
-    parser.add_argument("--copies", type=int, default=20, help="of each reference and kind")
-    parser.add_argument("--most", type=int, default=1000, help="references of each file")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--solutions", type=Path)
-    arguments = parser.parse_args()
+    """Run all parts; what is timed runs in a separate process, bound to one core."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--cases", type=Path)
+    options.add_argument("--repeats", type=int, default=20)
+    options.add_argument("--part", choices=("agreement", "ours", "unremembered", "plain", "hangs"))
+    options.add_argument("--mutations", action="store_true")
+    options.add_argument("--references", type=Path, nargs="+", default=[])
+    options.add_argument("--copies", type=int, default=20, help="of each reference and kind")
+    options.add_argument("--most", type=int, default=1000, help="references of each file")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--solutions", type=Path)
+    arguments = options.parse_args()
     if arguments.mutations:
         mutated(arguments.references, arguments.copies, arguments.seed, arguments.most)
     if arguments.solutions is not None:
         solutions(arguments.solutions)
     if arguments.cases is None:
         return
-    cases = read_math_cases(arguments.cases, MathVerifier(extract="any"))
+    cases = read_cases(arguments.cases)
     if arguments.part is None:
         for part in ("agreement", "ours", "unremembered", "plain", "hangs"):
             subprocess.run([sys.executable, *sys.argv, "--part", part], check=True)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
-from strop.cli.commands import app
+from strop.cli import app
 from strop.data.history import DropSolved, HardOnly, History, PassRateBetween, Visit
 from strop.data.loading import add_up, load_data, merge_visits, read_pass_rates, recalled
 from strop.data.source import question_digest

@@ -41,9 +41,11 @@ from strop.report.training_figures import training_charts
 from strop.run.run import train
 from strop.serving.http import HttpServer
 from strop.training.embedded_base import WORDS, named_base
+from strop_verify.__main__ import main as strop_verify
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "packages/verify/README.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SAID = re.compile(r"(\s{3,}|\s+#\s).*$")  # what a line says of its command
 
@@ -111,7 +113,7 @@ def lines_of(text: str) -> Iterator[str]:
     """The lines of a block that call strop, continuation lines joined, what is said of them left out."""
     for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines():
         words = re.sub(r"^\s*(?:[A-Z_]+=\S+\s+)*", "", line)
-        if words.startswith("strop "):
+        if words.startswith(("strop ", "strop-verify ")):
             yield SAID.sub("", words.replace(" …", "")).strip().removesuffix(" &")
 
 
@@ -209,6 +211,7 @@ def _problems() -> None:
         lines(name, [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(20)])
     judged: dict[str, object] = {"program": "print(4)", "tests": {"inputs": [""], "outputs": ["4"]}}
     lines("cases.jsonl", [{"gold": "4", "response": "\\boxed{4}", **judged}])
+    lines("rows.jsonl", [{"gold": "4", "response": "\\boxed{4}"}])
     lines("programs.jsonl", [judged])
     Path("passages.txt").write_text("Three and five are eight.\n")
     Path("deepscaler.json").write_text(json.dumps([{"problem": "1+1?", "answer": "2", "solution": "2"}]))
@@ -346,7 +349,7 @@ def test_a_command(
     arguments = shlex.split(small(command))[1:]
     if "--out" in arguments and arguments[0] in ("train", "eval", "sft"):  # the page's own, which was furnished
         shutil.rmtree(arguments[arguments.index("--out") + 1], ignore_errors=True)
-    code = called(arguments, monkeypatch)
+    code = strop_verify(arguments) if command.startswith("strop-verify ") else called(arguments, monkeypatch)
     shown = capsys.readouterr()
     assert code in (None, 0) or (code == 1 and FINDS.match(line)), f"strop {shlex.join(arguments)}\n{shown.err}"
     if file:

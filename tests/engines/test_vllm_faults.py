@@ -58,7 +58,7 @@ def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest
         view = Listening()
         urls = ", ".join(f'"{server.url}"' for server in servers.values())
         train(small_config(*SETS, f"engine.urls=[{urls}]"), tmp_path / "run", view)
-    told = [line for line in view.lines if "started again" in line]
+    told = [line for line in view.lines if " died (" in line]
     assert len(told) == len(FAULTS) and "hush" not in " ".join(view.lines), told
     for fault, said in FAULTS.items():
         assert not servers[fault].faults and any(one in line for line in told for one in said), told

@@ -123,7 +123,7 @@ def test_a_token_keeps_the_experts_of_the_request_that_computed_it_first() -> No
 
 def test_a_record_of_other_tokens_is_refused() -> None:
     for wrong in (None, np.zeros((5, 4, 2), np.int16)):
-        with pytest.raises(EngineLost, match=r"[05] tokens.* 6"):
+        with pytest.raises(EngineLost):
             answer(sample_of([0]), [10, 11, 12, 13], wrong)
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from strop.base.types import InputError, Problem, Verdict
 from strop.environments.base import Environment, Outcome, Reply, Session
-from strop.environments.games import GridGame, GuessingGame, Retry
+from strop.environments.games import GuessingGame, Retry
 from strop.environments.tools import Bm25, PythonTool, Search
 from strop.verifiers.answer import Answer
 from strop_verify.verdict import Status
@@ -33,7 +33,7 @@ def call(name: str, **arguments: object) -> str:
 
 def test_every_environment_is_found_by_its_name() -> None:
     family: TypeAdapter[Environment] = TypeAdapter(Environment)
-    for name in ("OneTurn", "Calculator", "PythonTool", "GuessingGame", "GridGame"):
+    for name in ("OneTurn", "Calculator", "PythonTool", "GuessingGame"):
         found = family.validate_python({"piece": name})
         assert found.piece_name() == name and family.validate_json(found.model_dump_json()) == found
     with pytest.raises(ValueError, match="did you mean"):
@@ -109,12 +109,3 @@ def test_the_guessing_game() -> None:
     assert replies == ["Say a number.", "higher", "lower"]
     assert session.step("42") == Verdict(1.0, Status.CORRECT)
     assert session.end("4") == Verdict(0.0, Status.WRONG, "not guessed")
-
-
-def test_the_grid_game() -> None:
-    session = begun(GridGame(), reference="S.#\n..#\n#.G")
-    moves = ["right", "right", "left", "down", "right", "Down", "up?"]
-    assert [said(session.step(move)) for move in moves[:2]] == ["row 1, column 2", "a wall"]
-    assert [said(session.step(move)) for move in moves[3:6]] == ["row 2, column 2", "a wall", "row 3, column 2"]
-    assert said(session.step("hm")) == "Say up, down, left or right."
-    assert session.step("right") == Verdict(1.0, Status.CORRECT)

@@ -41,17 +41,15 @@ def refused(problem: Problem, base_url: str, api_key: str) -> bool:
     """Asks for what there is not."""
     asked: Any = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
     with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0) as client:
-        with pytest.raises(openai.BadRequestError, match="n: not supported"):
-            client.chat.completions.create(**asked, n=2)
-        with pytest.raises(openai.BadRequestError, match="stream: not supported"):
-            client.chat.completions.create(**asked, stream=True)
-        with pytest.raises(openai.BadRequestError, match="give a list"):
-            client.chat.completions.create(model="m", messages=[])
-        with pytest.raises(openai.NotFoundError, match="/v1/chat/completions"):
+        for field, value in {"n": 2, "stream": True, "messages": []}.items():
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.chat.completions.create(**{**asked, field: value})
+            assert caught.value.param == field
+        with pytest.raises(openai.NotFoundError):
             client.models.list()
         with (
             openai.OpenAI(base_url=base_url, api_key="no", max_retries=0) as stranger,
-            pytest.raises(openai.AuthenticationError, match="no conversation"),
+            pytest.raises(openai.AuthenticationError),
         ):
             stranger.chat.completions.create(**asked)
         client.chat.completions.create(**asked)

@@ -12,7 +12,7 @@ from tests.environments.players import Chatty, Harmful, Slow
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Environment, Outcome, Reply
-from strop.environments.pool import SessionPool
+from strop.environments.responder import SessionPool
 from strop.environments.sessions import InlineSessions, Sessions, Turn
 from strop_verify.verdict import Status
 
@@ -68,7 +68,7 @@ def test_steps_overlap(awaits: bool) -> None:
 @pytest.mark.parametrize("how", ["exit", "kill", "memory", "thread", "awaits", "blocks"])
 def test_a_harmful_session_costs_its_own_sample(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`blocks` stops the event loop of its process, `thread` and `awaits` only never end."""
-    monkeypatch.setattr("strop.environments.pool.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("strop.environments.responder.GRACE_SECONDS", 0.5)
     # Each look for who blocked a process takes the limit, 1.5 s, and there are as many as halvings.
     count, harmful = (5, (3,)) if how == "blocks" else (24, (5, 17))
     found = in_pool(Harmful(how=how, harmful=harmful, processes=1, step_seconds=1.0, memory_mib=2048), count)

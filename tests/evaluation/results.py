@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from tests.evaluation.scripted import ScriptedEngine
+from tests.evaluation.scripted import ScriptedEngine, evaluate
 
 from strop.base.types import FinishReason, Problem
 from strop.data.dataset import Dataset
 from strop.data.loading import build_dataset
 from strop.data.templates import Plain
 from strop.engines.protocol import Request, Sampling
-from strop.evaluation.evaluate import evaluate
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SampleStore
 from strop.model.files import byte_tokenizer

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, VersionSpan
-from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
+from strop.data.dataset import Dataset
+from strop.engines.protocol import Capabilities, Engine, Health, KvMode, PauseMode, Request, Sampling, WeightSource
+from strop.environments.responder import Play
+from strop.evaluation.evaluate import ProblemSet, Progress, measure_set
+from strop.evaluation.result import EvaluationResult
+from strop.verifiers.base import Verifier
+from strop.verifiers.judges import OpenJudges
+from strop.verifiers.protocol import InlineJudge, Responder
 
 Script = Callable[[Request, int], tuple[str, FinishReason]]
 
@@ -81,3 +89,23 @@ class ScriptedEngine:
 
     def close(self) -> None:
         self._queue = []
+
+
+class _Given:
+    """Judges, of which a test gives the only one."""
+
+    def __init__(self, judge: Responder) -> None:
+        self._judge = judge
+
+    def of(self, verifier: Verifier, play: Play | None = None) -> Responder:
+        return self._judge
+
+
+def evaluate(
+    engine: Engine, dataset: Dataset, samples: int, sampling: Sampling, verifier: Verifier, seed: int = 0,
+    progress: Progress | None = None, judge: Responder | None = None, stall_seconds: float = 60.0,
+) -> EvaluationResult:  # fmt: skip
+    """The result of a set, judged by `judge` or else in this process."""
+    asked = ProblemSet(dataset.name, dataset, samples, sampling, verifier, seed)
+    judges = cast(OpenJudges, _Given(judge if judge is not None else InlineJudge(verifier)))
+    return measure_set(engine, asked, judges, progress, stall_seconds=stall_seconds)

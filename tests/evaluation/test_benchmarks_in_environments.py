@@ -54,7 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(place: Path, out: Path) -> BenchmarkPlan:
     return BenchmarkPlan(
         models=parse_models([f"run={place / 'run'}"]), benchmarks=(benchmark(str(place / "sums.jsonl")),),
-        protocol=changed(PLAIN, samples="8"), out=out, sets=BRIEF,
+        protocol=changed(PLAIN, samples=8), out=out, sets=BRIEF,
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_the_calculator_answers_in_a_benchmark_as_it_does_in_training(place: Pat
     assert row["evaluation/sums/pass_rate"] > 0.03
     alone = replace(plan(place, tmp_path / "alone"), sets=(*BRIEF, "environment=none"))
     assert measure(alone, SilentView()).results["run", "sums"].pass_rate == 0
-    with pytest.raises(InputError, match="holds samples of another environment, or of none"):
+    with pytest.raises(InputError, match="--out"):
         measure(replace(alone, out=tmp_path / "played"), SilentView())
 
 
@@ -84,7 +84,7 @@ def test_what_a_run_held_out_is_a_benchmark_in_its_environment_for_all(place: Pa
 def test_what_cannot_be_asked_alike_is_refused(place: Path, tmp_path: Path) -> None:
     train(small_config("steps=1", "evaluation.every=none"), tmp_path / "plain", SilentView())
     both = replace(plan(place, tmp_path / "out"), models=parse_models([str(place / "run"), str(tmp_path / "plain")]))
-    with pytest.raises(InputError, match=r"different environments \(.*Calculator.*plain in none\).* environment=none"):
+    with pytest.raises(InputError, match="Calculator.*environment=none"):
         measure(replace(both, sets=("data.template=Plain",)), SilentView())
     game = replace(plan(place, tmp_path / "out"), sets=("environment=GuessingGame",))
     with pytest.raises(InputError, match="GuessingGame .*environment=none"):
@@ -92,5 +92,5 @@ def test_what_cannot_be_asked_alike_is_refused(place: Path, tmp_path: Path) -> N
     there = replace(
         plan(place, tmp_path), endpoint="http://127.0.0.1:9/v1", sets=("environment=Calculator",)
     )
-    with pytest.raises(InputError, match="--endpoint: models are asked there in one turn"):
+    with pytest.raises(InputError, match="--endpoint"):
         measure(there, SilentView())

@@ -28,5 +28,5 @@ def test_the_curve_never_falls() -> None:
 def test_budgets() -> None:
     assert budgets_up_to(32_768)[:2] == (4096, 8192) and budgets_up_to(32_768)[-1] == 32_768
     assert budgets_up_to(3) == (1, 2, 3)
-    with pytest.raises(InputError, match="at least one token"):
+    with pytest.raises(InputError):
         rate_by_budget(result([[1]]), [0])

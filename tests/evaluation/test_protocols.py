@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pydantic import ValidationError
 
 from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Interruption, Sampling
-from strop.evaluation.benchmarks import benchmark, benchmarks_named
+from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, in_words, parse_metric, protocol
 from strop.verifiers.answer import MultipleChoice
 from strop.verifiers.code_verifier import CodeVerifier
@@ -64,7 +62,7 @@ def test_archer_judges_mathematics_by_simple_rules_or_else_as_mathematics() -> N
     assert skywork.verifier_of(benchmark("aime24")) == MathVerifier(extract="any")
     assert archer.verifier_of(benchmark("livecodebench:v5")) == CodeVerifier()
     assert protocol("orz").verifier_of(benchmark("gpqa_diamond")) == MultipleChoice(extract="answer_tag")
-    assert changed(archer, samples="2").verifier == AnyOf()
+    assert changed(archer, samples=2).verifier == AnyOf()
 
 
 def test_any_window_of_livecodebench_has_the_familys_samples() -> None:
@@ -73,13 +71,9 @@ def test_any_window_of_livecodebench_has_the_familys_samples() -> None:
 
 
 def test_explicit_flags_override() -> None:
-    counts = "aime24=2,livecodebench:v6=3"
-    found = changed(protocol("archer"), counts, ["maj"])
+    found = changed(protocol("archer"), 5, ["maj"])
     assert (found.sampling, found.metrics) == (protocol("archer").sampling, ("maj",))
-    assert found.samples_of(benchmark("aime24")) == 2 and found.samples_of(benchmark("livecodebench:v6")) == 3
-    assert found.samples_of(benchmark("aime25")) == 64
-    every = changed(protocol("archer"), samples="5")
-    assert {every.samples_of(benchmark(name)) for name in every.benchmarks} == {5}
+    assert {found.samples_of(benchmark(name)) for name in found.benchmarks} == {5}
     assert changed(PLAIN) == PLAIN
 
 
@@ -94,32 +88,10 @@ def test_a_sampling_in_words() -> None:
     )
 
 
-@pytest.mark.parametrize("samples", ["0", "x", "aime24", "aime24=0", "aime24=2,,", "nothing=2"])
-def test_samples_must_be_counts(samples: str) -> None:
-    with pytest.raises(InputError):
-        changed(PLAIN, samples=samples)
-
-
-def test_samples_are_those_of_what_is_measured(tmp_path: Path) -> None:
-    """A file's own name was no benchmark, and a count for one that is not measured did nothing."""
-    (tmp_path / "b40.jsonl").write_text("")
-    file = f"{tmp_path}/b40.jsonl"
-    measured = benchmarks_named([file, "aime2024", "livecodebench:v5"])
-    for text in ("b40=6", f"{file}=6"):
-        assert changed(PLAIN, samples=text, measured=measured).samples_of(measured[0]) == 6
-    for text in ("livecodebench", "livecodebench_v5", "livecodebench:v5"):
-        found = changed(PLAIN, samples=f"AIME_2024=3, {text}=5", measured=measured)
-        assert [found.samples_of(one) for one in measured] == [4, 3, 5]
-    with pytest.raises(InputError, match=r"^--samples b4=6: b4 is not measured here; did you mean 'b40'\?$"):
-        changed(PLAIN, samples="b4=6", measured=measured)
-    with pytest.raises(InputError, match=r"^--samples math500=6: math500 is not measured here; known: aime24, b40, l"):
-        changed(PLAIN, samples="math500=6", measured=measured)
-
-
 def test_values_out_of_range_are_named() -> None:
     with pytest.raises(InputError, match="--metric pass@0"):
         changed(PLAIN, metrics=["pass@0"])
-    with pytest.raises(InputError, match="did you mean 'skywork'"):
+    with pytest.raises(InputError, match="skyworks"):
         protocol("skyworks")
 
 

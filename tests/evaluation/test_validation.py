@@ -77,7 +77,7 @@ def test_a_run_that_was_trained_on_plain_prompts_is_asked_a_benchmark_so(tmp_pat
     assert byte_tokenizer().decode(first.dataset[0].prompt_ids) == "2+2="
     config = small_config("data.template=Plain", "steps=1", "evaluation.every=none")
     train(config, tmp_path / "run", SilentView())
-    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples="1")
+    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples=1)
     short = ("sampling.max_new_tokens=4",)
     measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out", sets=short), SilentView())
     kept = json.loads((tmp_path / "out" / "run" / "exam" / "settings.json").read_text())
@@ -91,11 +91,11 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
     long = write(tmp_path / "long.jsonl", "x" * ROOM)
     for named, said in (
         (f"['{tmp_path}/absent.jsonl']", "there is no such file"),
-        ("['aime23']", "no benchmark is called 'aime23'; did you mean 'aime2[45]'"),
-        ("['aime25']", f"benchmark aime25: {tmp_path} holds no file of it.*evaluation.benchmark_data"),
-        (f"['{exam}', '{twin}']", "two benchmarks are called 'exam'"),
-        (f"['{long}']", "long: every prompt exceeds 388 tokens"),
-        ("['held_out']", "no benchmark can be called 'held_out' here"),
+        ("['aime23']", "'aime23'.*'aime2[45]'"),
+        ("['aime25']", rf"aime25.*evaluation\.benchmark_data={tmp_path}"),
+        (f"['{exam}', '{twin}']", "'exam'"),
+        (f"['{long}']", "long.*388"),
+        ("['held_out']", "'held_out'"),
     ):
         with pytest.raises(InputError, match=f"evaluation.benchmarks: .*{said}") as caught:
             sets(f"evaluation.benchmarks={named}", f"evaluation.benchmark_data={tmp_path}")

@@ -87,6 +87,11 @@ class Made:
 
         self.learner.before = kill
 
+    @property
+    def replaced(self) -> list[int]:
+        """How often each generator was replaced by another worker."""
+        return [generator.life for generator in self.fleet.generators]
+
     def column(self, name: str) -> list[Any]:
         """A metric by step."""
         return [record.metrics[name] for record in self.records]

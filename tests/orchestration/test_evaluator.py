@@ -168,7 +168,7 @@ def test_a_benchmark_is_measured_as_strop_eval_measures_it(
     plan = BenchmarkPlan(
         models=parse_models([f"run={examined[0]}"]),
         benchmarks=(benchmark(str(exam)),),
-        protocol=changed(PLAIN, samples="3"),
+        protocol=changed(PLAIN, samples=3),
         out=tmp_path / "kept",
         seed=0,
         sets=("sampling.max_new_tokens=12", "sampling.temperature=1.0"),

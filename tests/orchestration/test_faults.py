@@ -66,16 +66,16 @@ def test_an_undisturbed_run_trains_every_group_once_in_order(undisturbed: Made) 
 def test_a_generator_killed_anywhere_changes_nothing(tmp_path: Path, point: str) -> None:
     run = made(tmp_path, fault=point, simulation=STRAGGLING if point == "generating" else None).run()
     assert (tmp_path / "struck").exists()
-    assert any("died (it was ended by SIGKILL) and is started again" in line for line in run.notes.lines)
+    assert sum(run.replaced) == 1
     assert_sound(run)
 
 
 @pytest.mark.parametrize("lag", SLOWLY)
 @pytest.mark.parametrize("point", ["hanging", "stopping"])
 def test_a_generator_that_does_not_answer_is_replaced(tmp_path: Path, point: str, lag: int) -> None:
-    run = made(tmp_path, *beside(lag), fault=point, supervision=Supervision(silence=4.0, stall=4.0)).run()
-    expected = "its work has stood still" if point == "hanging" else "it has not answered"
-    assert any(expected in line for line in run.notes.lines)
+    bound = {"hanging": Supervision(stall=4.0), "stopping": Supervision(silence=4.0)}[point]
+    run = made(tmp_path, *beside(lag), fault=point, supervision=bound).run()
+    assert sum(run.replaced) == 1
     assert_sound(run)
 
 
@@ -91,7 +91,7 @@ def test_an_idle_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
     run.learner.before = kill
     run.run()
-    assert any("generator-1 died" in line for line in run.notes.lines)
+    assert run.replaced == [0, 1]
     assert_sound(run)
 
 
@@ -100,7 +100,7 @@ def test_weights_reach_somebody_even_if_all_generators_die_at_once(tmp_path: Pat
     run = made(tmp_path, *beside(lag))
     run.kill_all_before(2)
     run.run()
-    assert sum("is started again" in line for line in run.notes.lines) == 2
+    assert sum(run.replaced) == 2
     assert_sound(run)
 
 
@@ -129,7 +129,7 @@ def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int, poi
     run.learner.before = kill
     run.run()
     assert (tmp_path / "struck").exists()
-    assert sum("is started again" in line for line in run.notes.lines) == 2
+    assert sum(run.replaced) == 2
     assert_sound(run)
     assert run.largest_lag > 0 or lag == 0  # else the bound was never put to the test
     lengths = [len(r.completion.token_ids) for record in run.records for g in record.groups for r in g.rollouts]
@@ -150,9 +150,9 @@ def test_generators_that_compute_something_else_end_the_run_at_once(tmp_path: Pa
         run.run()
     assert run.learner.trained == list(range(3 * PROMPTS)) and len(run.records) == 2
     other = made(tmp_path / "changed", fault="changed")
-    with pytest.raises(StropError, match="1 nats a token"):
+    with pytest.raises(StropError, match=r"generator-\d"):
         other.run()
-    assert sum("is started again" in line for line in other.notes.lines) == 1
+    assert sum(other.replaced) == 1
 
 
 def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> None:
@@ -172,12 +172,11 @@ def test_a_prompt_that_kills_is_quarantined_and_the_others_are_trained(tmp_path:
     assert [i for i in range(len(run.loop.dataset)) if i not in run.loop.curriculum.sampler.retired]
     assert left_out[0]["problem"] in {run.loop.dataset[i].problem.id for i in run.loop.curriculum.sampler.retired}
     assert_sound(run, left_out={7})  # the next group in line takes its place, and nobody else is missing
-    assert any("is left out" in line for line in run.notes.lines)
 
 
 def test_what_a_generator_refuses_ends_the_run(tmp_path: Path) -> None:
     run = made(tmp_path, source=lambda store, version: store.write(version, run.learner.weights()[:99]))
-    with pytest.raises(StropError, match="weights of version 0"):
+    with pytest.raises(StropError, match="version 0"):
         run.run()
 
 
@@ -191,7 +190,6 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
     generated = sum(record.metrics["tokens/generated"] or 0.0 for record in run.records)
     trained = [rollout.completion for record in run.records for group in record.groups for rollout in group.rollouts]
     assert generated > sum(len(completion.token_ids) for completion in trained)  # those of dropped groups count too
-    assert any("dropped" in line for line in run.notes.lines)
 
 
 @pytest.mark.parametrize("lag", SLOWLY)

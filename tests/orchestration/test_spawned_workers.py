@@ -111,6 +111,7 @@ def test_a_death_is_known_at_once(launcher: Processes) -> None:
     assert max(late) < 2.0 and sorted(late)[1] < 0.1, late
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("many")
     found: list[Any] = []
@@ -168,8 +169,7 @@ def test_nothing_is_heard_after_a_message_that_cannot_be_read(launcher: Processe
     hear(launcher, handle)
     handle.send("nonsense")
     assert hear(launcher, handle) == []
-    assert handle.death is not None
-    assert handle.death.reason.startswith("it sent a message that cannot be read: Unpickling")
+    assert handle.death is not None and "Unpickling" in handle.death.reason
 
 
 def test_whoever_is_dismissed_may_say_a_last_thing(launcher: Processes) -> None:
@@ -206,16 +206,16 @@ def test_what_is_sent_to_a_worker_that_has_just_died_is_dropped(launcher: Proces
 
 
 def test_a_worker_that_cannot_be_started_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(launcher: Processes, said: str) -> None:
+    def fails(launcher: Processes) -> None:
         before = set(os.listdir("/proc/self/fd"))  # those of workers of tests before this one may close meanwhile
-        with pytest.raises(StropError, match=f"^echo-0: .*{said}$"):
+        with pytest.raises(StropError, match="^echo-0: "):
             launcher.launch(WorkerSpec("echo-0", ECHO, None))
         assert set(os.listdir("/proc/self/fd")) <= before
 
     (tmp_path / "file").touch()
-    fails(Processes(tmp_path / "file"), "Not a directory")
+    fails(Processes(tmp_path / "file"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
-    fails(Processes(tmp_path), "No such file or directory")
+    fails(Processes(tmp_path))
     with pytest.raises((AttributeError, pickle.PicklingError)):  # rather than of the interpreter that is not there
         Processes(tmp_path).launch(WorkerSpec("echo-0", ECHO, lambda: None))
 
@@ -233,6 +233,7 @@ def test_a_worker_that_has_ended_leaves_nothing_open(tmp_path: Path) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("forked")
 def test_last_words_say_whether_another_worker_would_do(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("refuse")
     assert dies(launcher, worker) == "this can never work" and worker.death is not None and worker.death.fatal
@@ -242,11 +243,13 @@ def test_last_words_say_whether_another_worker_would_do(launcher: Processes, wor
     assert "ZeroDivisionError" in (launcher.folder / "logs" / "echo-1.txt").read_text()  # type: ignore[operator]
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_entry_that_is_not_there_is_said(launcher: Processes) -> None:
     handle = launcher.launch(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None))
     assert "No module named 'tests.orchestration.nowhere'" in dies(launcher, handle)
 
 
+@pytest.mark.usefixtures("forked")
 def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("hang")
     other = launcher.launch(WorkerSpec("echo-1", ECHO, None))
@@ -266,6 +269,7 @@ def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessHan
     assert dies(launcher, other) == "it has not answered"
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessHandle) -> None:
     assert launcher.folder is not None
     rows = json.loads((launcher.folder / "processes.json").read_text())

@@ -121,7 +121,7 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
     run.fleet.start = into_small  # type: ignore[method-assign]
     run.learner.before = fill
     assert_sound(run.run())
-    assert any("from now on they go to" in line for line in run.notes.lines)
+    assert [place.root.parent for place in run.fleet.transport.places] == [small_disk, tmp_path / "run"]
 
 
 @pytest.mark.usefixtures("forked")

@@ -117,16 +117,16 @@ def test_a_source_its_name_and_a_file_stay_what_they_are(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ([], "there is none"),
-        ([{"answer": "2"}], "row 1: no column 'prompt'"),
-        ([{"prompt": "a"}, {"prompt": " "}], "row 2: the prompt is empty"),
-        ([{"prompt": "a"}, 5], "row 2: a row is a dictionary"),
-        ([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}], "row 2: another problem has the id 'x'"),
-        ([{"prompt": [{"role": "bot", "content": "a"}]}], "row 1: unknown role 'bot'"),
-        ([{"prompt": "a", "answer": float("nan")}], "row 1: the answer is nan"),
-        ({"prompt": "a"}, "not one dict"),
-        (Problem("p", "a", "b"), "not one Problem"),
-        (5, "not one int"),
+        ([], "problems"),
+        ([{"answer": "2"}], "row 1: .*'prompt'"),
+        ([{"prompt": "a"}, {"prompt": " "}], "row 2"),
+        ([{"prompt": "a"}, 5], "row 2"),
+        ([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}], "row 2: .*'x'"),
+        ([{"prompt": [{"role": "bot", "content": "a"}]}], "row 1: .*'bot'"),
+        ([{"prompt": "a", "answer": float("nan")}], "row 1: .*nan"),
+        ({"prompt": "a"}, "dict"),
+        (Problem("p", "a", "b"), "Problem"),
+        (5, "int"),
     ],
 )
 def test_what_makes_no_problem_is_refused(given: Any, named: str) -> None:

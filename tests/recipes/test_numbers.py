@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from strop.config.edits import flatten
-from strop.config.schema import stage_configs
 from strop.recipes.resolve import resolve
 
 EXPECTED: dict[str, dict[str, Any]] = {
@@ -47,7 +46,7 @@ TABLES = {
 def test_the_stages_of_skywork(name: str) -> None:
     config = resolve(f"skywork_or1.{name}")
     ends, rows = 0, []
-    for stage, during in zip(config.stages, stage_configs(config), strict=True):
+    for stage, during in zip(config.stages, config.stage_configs(), strict=True):
         ends += stage.steps or 0
         batch = during.batch
         mini = batch.prompts_per_step // batch.updates_per_step
@@ -59,7 +58,7 @@ def test_the_stages_of_skywork(name: str) -> None:
 
 def test_the_annealing_of_open_reasoner_zero() -> None:
     config = resolve("open_reasoner_zero.32b")
-    first, annealing = stage_configs(config)
+    first, annealing = config.stage_configs()
     assert config.stages[0].steps == 1100 and config.steps - 1100 == 100
     assert first.optim.learning_rate(1000, 1100) == 1e-6
     assert annealing.optim.learning_rate(0, 100) == 1e-6

@@ -82,7 +82,7 @@ def test_a_fine_tuning_run_has_a_picture_too(tmp_path: Path) -> None:
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, {})
-    with pytest.raises(InputError, match="nothing to draw yet"):
+    with pytest.raises(InputError, match="metrics.jsonl"):
         plot_run(tmp_path)
 
 

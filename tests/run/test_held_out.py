@@ -38,7 +38,7 @@ from strop.run.models import (
     parse_models,
     refuse_without_problems,
 )
-from strop.run.run import resume, train
+from strop.run.run import Interrupted, resume, train
 from strop.run.trained_on import questions_of, trained_before
 
 TOKENIZER = byte_tokenizer()
@@ -108,12 +108,11 @@ def test_samples_that_could_not_be_judged_are_said(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "run" / "untrained.json").read_text())["pass_rates"]) == 8
     evaluate_model(configure(str(tmp_path / "run")), 2, view)
     (line,) = [line for line in view.lines if line.startswith("the verifier failed on")]
-    assert line.startswith("the verifier failed on 16 of 32 samples of ")
-    assert "held_out.jsonl, which count in no rate; rates are over 8 of 16 problems; " in line
+    assert "16 of 32 samples" in line and "8 of 16 problems" in line
 
 
 def test_an_evaluation_of_which_nothing_was_judged_says_why(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"failed on every sample \(.*never judges.*\)"):
+    with pytest.raises(InputError, match="never judges"):
         train(small_config(*judged_by("fails", tmp_path)), tmp_path / "run", Notes())
 
 
@@ -169,7 +168,7 @@ def test_the_limit_is_of_the_problems_that_are_asked(run: Path, more: tuple[str,
 
 
 def test_a_limit_of_the_training_problems_is_refused_where_others_are_asked(run: Path) -> None:
-    with pytest.raises(InputError, match=r"data\.limit=9 .*--limit 9$"):
+    with pytest.raises(InputError, match=r"data\.limit"):
         configure("embedded", "quickstart", ["data.limit=9"])
     named = f"data.source={json.dumps(str(run.parent / 'problems.jsonl'))}"
     asked = configure("embedded", "quickstart", [named, "data.limit=9"])
@@ -228,7 +227,7 @@ def test_a_question_that_the_source_has_twice_is_the_one_that_the_run_was_measur
 
 def test_what_was_held_out_and_is_gone_is_refused(run: Path, tmp_path: Path) -> None:
     record = ProblemRecord(frozenset(), ("0" * 16,), (), frozenset())
-    with pytest.raises(InputError, match="1 of the 1 problems that the run held out"):
+    with pytest.raises(InputError, match="1 of the 1"):
         record.held_out_of([Problem("a", "1+1=", "2")], "problems.jsonl")
 
 
@@ -237,10 +236,10 @@ def test_a_run_does_not_go_on_with_other_held_out_problems(tmp_path: Path) -> No
     write(file, range(40))
     write(held_out, range(50, 58))
     sets = from_file(file, f"data.held_out={{source={json.dumps(str(held_out))}}}", "steps=4")
-    with pytest.raises(Exception, match="stopped after step"):
+    with pytest.raises(Interrupted):
         train(small_config(*sets), tmp_path / "run", StopsAfter(2, signal.SIGINT))
     write(held_out, range(51, 59))
-    with pytest.raises(InputError, match="the held-out problems are not those the run began with"):
+    with pytest.raises(InputError, match="held-out"):
         resume(tmp_path / "run", SilentView())
 
 
@@ -250,7 +249,7 @@ def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path)
     write(file, range(40))
     write(held_out, range(50, 58))
     sets = from_file(file, f"data.held_out={{source={json.dumps(str(held_out))}}}", "steps=4")
-    with pytest.raises(Exception, match="stopped after step"):
+    with pytest.raises(Interrupted):
         train(small_config(*sets), tmp_path / "run", StopsAfter(2, signal.SIGINT))
     held_out.write_text(held_out.read_text().replace('"52"', '"152"').replace('"53"', '"fifty-three"'))
     changed = "2 of the 8 problems that the run held out have another answer than when it began"
@@ -265,7 +264,7 @@ def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path)
 def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "exam.jsonl", range(36, 44))
     notes = Notes()
-    quick = changed(PLAIN, samples="1")
+    quick = changed(PLAIN, samples=1)
     models = parse_models([f"base={run / 'model'}", f"run={run}"])
     exam = (benchmark(str(tmp_path / "exam.jsonl")),)
     grid = measure(BenchmarkPlan(models, exam, quick, tmp_path / "out", sets=BRIEF), notes)
@@ -287,9 +286,9 @@ def test_runs_with_different_prompts_are_not_compared(run: Path, tmp_path: Path)
     write(tmp_path / "exam.jsonl", range(3))
     models = parse_models([f"one={run}", f"other={tmp_path / 'other'}"])
     plan = BenchmarkPlan(
-        models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples="1"), tmp_path / "out"
+        models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples=1), tmp_path / "out"
     )
-    with pytest.raises(InputError, match="trained with different prompts .*--set data.template"):
+    with pytest.raises(InputError, match=r"data\.template"):
         measure(plan, SilentView())
 
 
@@ -354,7 +353,7 @@ def test_no_rollout_is_of_a_held_out_problem(
     write(Path("problems.jsonl"), range(30))
     sets = tuple(text.replace("FILE", "problems.jsonl") for text in WAYS[way])
     config = small_config(*from_file(Path("problems.jsonl"), "steps=5", "evaluation.every=none", *sets))
-    with pytest.raises(Exception, match="stopped after step"):
+    with pytest.raises(Interrupted):
         train(config, Path("runs/mine"), StopsAfter(2, signal.SIGINT))
     resume(Path("runs/mine"), SilentView())
     asked = asked_in(Path("runs/mine"))
@@ -372,10 +371,10 @@ def asked_in(run: Path) -> set[str]:
 def test_a_run_does_not_go_on_with_a_file_that_has_grown(tmp_path: Path) -> None:
     file = tmp_path / "problems.jsonl"
     write(file, range(40))
-    with pytest.raises(Exception, match="stopped after step"):
+    with pytest.raises(Interrupted):
         train(small_config(*from_file(file, "steps=4")), tmp_path / "run", StopsAfter(2, signal.SIGINT))
     write(file, range(60))
-    with pytest.raises(InputError, match="problems are not those the run began with"):
+    with pytest.raises(InputError, match="strop train"):
         resume(tmp_path / "run", SilentView())
 
 
@@ -392,7 +391,7 @@ def test_a_run_that_begins_with_the_model_of_another_holds_out_what_neither_trai
     numbers = [Problem("", json.loads(line)["prompt"], None) for line in lines]
     trained = before.trained | second.trained
     assert [seen(problem) for problem in numbers] == [question_digest(problem) in trained for problem in numbers]
-    with pytest.raises(InputError, match="trained on all but .* questions of .* before"):
+    with pytest.raises(InputError, match=r"data\.held_out\.count"):
         train(edit(config, ["data.held_out.count=39"]), run.parent / "third", SilentView())
     model = run.parent / "second" / "model"
     exported = export_checkpoint(run.parent / "second", run.parent / "exported")
@@ -404,7 +403,7 @@ def test_a_run_that_begins_with_the_model_of_another_holds_out_what_neither_trai
     assert questions_of(str(run.parent)) is None and questions_of("embedded") is None
     old = run.parent / "old.jsonl"
     old.write_text("".join(lines[number] + "\n" for number, one in enumerate(numbers) if seen(one)))
-    with pytest.raises(InputError, match="trained on every one .* before; name other problems .*data.held_out=none"):
+    with pytest.raises(InputError, match=r"data\.held_out\.source"):
         changes = [f"data.source={old}", "data.held_out.count=3", f"model.path={run.parent / 'second' / 'model'}"]
         train(edit(config, changes), run.parent / "fourth", SilentView())
 
@@ -438,7 +437,7 @@ def test_a_run_that_begins_with_a_fine_tuned_model_was_trained_on_its_demonstrat
         ["5 of the 10 problems of exam"]
     ]
     models = parse_models([str(tmp_path / "run"), f"sft={tmp_path / 'sft'}", f"{tmp_path / 'run'}@1"])
-    quick = changed(PLAIN, samples="1")
+    quick = changed(PLAIN, samples=1)
     grid = measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out", sets=BRIEF), SilentView())
     assert list(grid.trained_on.values()) == [5, 5, 5]
     for place, step in (("run", None), ("run", 1), ("run/model", None), ("sft", None), ("sft", 1)):
@@ -462,7 +461,7 @@ def test_a_model_without_a_training_run_is_asked_only_what_is_named(run: Path, t
     tuned = sft_config.configure(str(run / "model"), file, ["training.epochs=none", "training.steps=1"])
     fine_tuning.train(tuned, tmp_path / "sft", SilentView())
     for place in (str(tmp_path / "sft"), f"ours={tmp_path / 'sft'}", f"{tmp_path / 'sft'}@1", str(run / "model")):
-        with pytest.raises(InputError, match="held out no problems") as refused:
+        with pytest.raises(InputError, match=r"data\.source") as refused:
             refuse_without_problems(parse_model(place), None, ())
         assert str(refused.value).endswith(f"strop eval {run}") == (place == str(run / "model"))
         refuse_without_problems(parse_model(place), "grpo", ())

@@ -58,11 +58,11 @@ def test_a_run_keeps_its_id_wherever_it_is_moved(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")  # a model folder has one too
     for replace in (False, True):
-        with pytest.raises(InputError, match="not a run of strop; choose another folder with --out"):
+        with pytest.raises(InputError, match="--out"):
             RunFolder.create(tmp_path, {}, replace=replace)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file"):
+    with pytest.raises(InputError, match="--out"):
         RunFolder.create(tmp_path / "file", {})
 
 
@@ -92,7 +92,7 @@ def test_open_refuses_what_it_cannot_read(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
     RunFolder.create(tmp_path, {}).close()
     (tmp_path / "run.json").write_text('{"format": 99}')
-    with pytest.raises(InputError, match="layout format 99"):
+    with pytest.raises(InputError, match="99"):
         RunFolder.open(tmp_path)
 
 
@@ -136,10 +136,10 @@ def test_a_torn_line_that_happens_to_be_json_is_torn_all_the_same(tmp_path: Path
 def test_a_broken_line_before_the_last_is_named(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, {})
     run.metrics_path.write_text('{"step": 1}\nnonsense\n{"step": 3}\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl, line 2: not JSON"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2"):
         run.read_metrics()
     run.metrics_path.write_text('{"step": 1}\n{"loss": 2}\n')
-    with pytest.raises(InputError, match=r"line 2: no metric line"):
+    with pytest.raises(InputError, match="line 2"):
         run.read_metrics()
 
 
@@ -154,7 +154,7 @@ def test_rollouts_round_trip(tmp_path: Path) -> None:
     assert row["versions"] == [{"version": 7, "start": 0, "end": 2}, {"version": 8, "start": 2, "end": 3}]
     assert (row["prompt"], row["completion"], row["reference"]) == ("3+5=", "8", "8")
     assert (row["status"], row["reward"], row["finish_reason"]) == ("correct", 1.0, "stop")
-    with pytest.raises(InputError, match="no rollouts of step 5"):
+    with pytest.raises(InputError, match="step 5"):
         run.read_rollouts(5)
 
 
@@ -208,7 +208,7 @@ def test_a_failed_write_leaves_the_former_file_and_nothing_beside_it(tmp_path: P
         temporary.write_text("half")
         raise ZeroDivisionError
     assert target.read_text() == "former" and [path.name for path in tmp_path.iterdir()] == ["table"]
-    with pytest.raises(StropError, match=r"cannot write .*table: No space left"), replacing(target):
+    with pytest.raises(StropError, match="table"), replacing(target):
         raise OSError(28, "No space left on device")
 
 

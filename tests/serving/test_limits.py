@@ -179,7 +179,7 @@ def test_others_are_let_in_only_with_a_key_or_on_demand() -> None:
 
 
 def test_a_taken_port_is_an_error() -> None:
-    with listen("127.0.0.1", 0, None, False) as taken, pytest.raises(InputError, match="choose another with --port"):
+    with listen("127.0.0.1", 0, None, False) as taken, pytest.raises(InputError, match="--port"):
         listen("127.0.0.1", taken.getsockname()[1], None, False)
 
 
@@ -234,14 +234,14 @@ def test_a_broken_engine_fails_every_request_and_ends_the_server() -> None:
     engine = tiny_engine()
     engine.__class__ = Breaking
     answers: list[httpx.Response] = []
-    with pytest.raises(EngineFailure, match="not finite"), endpoint(engine=engine) as running:
+    with pytest.raises(EngineFailure), endpoint(engine=engine) as running:
         asking = threading.Thread(target=lambda: answers.append(running.post("/completions", **LONG)))
         asking.start()
         until(lambda: running.health()["running"] > 0)
         Breaking.broken = True
         asking.join(30)
     Breaking.broken = False
-    assert "not finite" in refused(answers[0], 503)["message"]
+    assert refused(answers[0], 503)["code"] == "engine_failed"
 
 
 def test_told_to_end_it_lets_open_requests_finish() -> None:

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
+from strop.cli.model_commands import client_name
 from strop.model.files import export
 from strop.run.folder import RunFolder
 from strop.run.models import parse_models
-from strop.run.serve_model import client_name
 from strop.training.checkpoint import folder_of
 
 
@@ -59,21 +59,21 @@ def test_it_serves_a_folder_until_it_is_interrupted(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "flag"),
     [
         (("--host", "0.0.0.0"), "--api-key-env"),
-        (("--api-key-env", "STROP_TEST_NO_SUCH_KEY"), "export it first"),
-        (("--host", "999.1.1.1", "--insecure"), "cannot listen on 999.1.1.1"),
+        (("--api-key-env", "STROP_TEST_NO_SUCH_KEY"), "--api-key-env"),
+        (("--host", "999.1.1.1", "--insecure"), "--port"),
     ],
 )
-def test_it_refuses_before_it_loads(model: Path, arguments: tuple[str, ...], expected: str) -> None:
+def test_it_refuses_before_it_loads(model: Path, arguments: tuple[str, ...], flag: str) -> None:
     result = CliRunner().invoke(app, ["serve", str(model), *arguments])
-    assert isinstance(result.exception, InputError) and expected in str(result.exception)
+    assert isinstance(result.exception, InputError) and flag in str(result.exception)
 
 
-def test_no_such_model_is_told() -> None:
+def test_a_missing_model_is_an_error() -> None:
     result = CliRunner().invoke(app, ["serve", "./nowhere", "--port", "0"])
-    assert isinstance(result.exception, InputError) and "neither a run nor a model folder" in str(result.exception)
+    assert isinstance(result.exception, InputError) and "nowhere" in str(result.exception)
 
 
 def test_clients_call_a_folder_by_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

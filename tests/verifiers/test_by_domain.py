@@ -1,4 +1,4 @@
-"""A mixture of domains: each problem goes to the verifier of its own, and to that verifier's judge."""
+"""A mixture of domains: each problem goes to the verifier of its domain, and to that verifier's judge."""
 
 from __future__ import annotations
 

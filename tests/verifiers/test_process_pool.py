@@ -57,7 +57,7 @@ def odd(problem, text):
         sys.exit()
     if text == "print":
         print("noise " * 100000)
-    if text == "once":  # hangs in the first worker alone
+    if text == "once":  # hangs only in the first worker
         mark = problem.extra["mark"]
         if not os.path.exists(mark):
             open(mark, "w").close()

@@ -111,7 +111,7 @@ def test_the_sum_is_weighted_and_the_score_lies_in_the_unit_interval() -> None:
 
 @pytest.mark.parametrize("functions", [(trl_narrow,), (short,), (correct, short), (half, trl_narrow)])
 def test_rewards_of_another_scale_do_not_say_what_is_right(functions: tuple[Callable[..., Any], ...]) -> None:
-    """A reward of 2 for a box alone was a pass, and a length's -0.01 a token made every right answer a wrong one."""
+    """Neither counts: a reward of 2 for any box is no pass, and a penalty for length makes no right answer wrong."""
     found = verdict_of(*functions)
     assert (found.score, found.status, found.undecided) == (0.0, Status.WRONG, True)
     assert "returned" in found.detail and "not in [0, 1]" in found.detail

@@ -17,13 +17,13 @@ from strop.base.view import Values
 Clock = Callable[[], float]
 
 ASIDE_INTERVAL, SAME_INTERVAL = 10.0, 60.0  # seconds without a line
-BURSTS = 0.1  # the share of what arrives in bursts after which its pace is known
+BURSTS = 0.1  # the share of a stage after which the pace of results that arrive in bursts is known
 
 
 class Pace:
     """How long a stage has run and how much longer it will, from the pace of its latest `window` steps.
 
-    Nothing is said of it before the share `known_from` of the stage.
+    `left` is None before the share `known_from` of the stage.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Pace:
 
     @classmethod
     def of(cls, total: int | None, unit: str, clock: Clock = time.monotonic) -> Pace:
-        """The pace of a stage; what arrives in bursts has that of the whole stage, once a tenth of it is there."""
+        """The pace of a stage; results that arrive in bursts are averaged over the whole stage, after a tenth of it."""
         return cls(total, clock) if unit == "steps" else cls(total, clock, window=total or 1, known_from=BURSTS)
 
     def advance(self, step: int) -> None:
@@ -67,7 +67,7 @@ class Pace:
 
 
 def known(metrics: Values, name: str) -> float | None:
-    """The metric where there is a finite one."""
+    """The metric, or None if it is missing or not finite."""
     value = metrics.get(name)
     return value if value is not None and math.isfinite(value) else None
 
@@ -81,7 +81,7 @@ def benchmark_rates(metrics: Values) -> dict[str, float]:
 # `evaluation/NAME/pass_rate`, where `evaluation/pass_rate/NAME` is a domain of the held-out problems.
 BENCHMARK_RATE = re.compile(r"evaluation/(?!pass_rate/).+/pass_rate")
 
-# What a plain line shows, in its order: label, metric, how it is written.
+# The values of a plain line, in order: label, metric, format.
 PLAIN_FIELDS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("held-out", "evaluation/pass_rate", percent),
     ("pass", "pass_rate", percent),
@@ -159,7 +159,7 @@ class PlainView:
         self._print(describe_step("evaluation of step", step, None, metrics, None))
 
     def aside(self, name: str, done: int, total: int) -> None:
-        """A line where nothing was printed for a while; the same one again only after a longer while."""
+        """A line if nothing was printed for a while; the same line again only after a longer while."""
         line = f"{name} {done}/{total}"
         before, at = self._last
         if done < total and self._clock() - at >= (SAME_INTERVAL if line == before else ASIDE_INTERVAL):
@@ -172,7 +172,7 @@ class PlainView:
         self._print("")
 
     def _print(self, line: str) -> None:
-        """Write a line; a reader who has gone (a closed pipe, a terminal that was hung up) ends no run."""
+        """Write a line; a closed pipe or terminal does not end the run."""
         self._last = (line, self._clock())
         with contextlib.suppress(BrokenPipeError, OSError):
             if line:

@@ -3,7 +3,7 @@
     progress.made("a completion")
     progress.part("micro-batches", 3, 8)            # of something long, whose listener shows it
 
-There is one record a process, as there is one run: code that makes something need not be handed it.
+Each process has one record, as it has one run, so that it need not be passed around.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Listener = Callable[[str, int, int], None]
 
 
 class Progress:
-    """The latest thing that was made, and when. Assignments are atomic: any thread may call `made`."""
+    """The latest thing that was made, and the time. Assignments are atomic, so any thread may call `made`."""
 
     def __init__(self) -> None:
         self._latest = ("the start", time.monotonic())
@@ -24,14 +24,14 @@ class Progress:
         self.count = 0  # how often something was made
 
     def made(self, what: str) -> None:
-        """Something was made: tokens, a completion, a verdict, an update, a publication, a line of output."""
+        """Record that something was made: tokens, a completion, a verdict, an update, a line of output."""
         self._latest = (what, time.monotonic())
         self.count += 1
 
     def part(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` parts of something long are made; listeners are called.
+        """Record that `done` of `total` parts of something long are made, and call the listener.
 
-        The same number again counts as progress too: call it only where something moves.
+        The same number again counts as progress too, so call it only when something moves.
         """
         self.made(f"{name} {done} of {total}")
         if self._listener is not None:
@@ -47,7 +47,7 @@ class Progress:
             self._listener = None
 
     def excuse(self, seconds: float) -> None:
-        """Time that passed while the whole process stood still does not count."""
+        """Do not count `seconds` in which the whole process was suspended."""
         what, at = self._latest
         self._latest = (what, min(at + seconds, time.monotonic()))
 
@@ -66,10 +66,10 @@ CURRENT = Progress()
 
 
 def made(what: str) -> None:
-    """Tell the process's own record; see `Progress.made`."""
+    """Call `Progress.made` on the process's record."""
     CURRENT.made(what)
 
 
 def part(name: str, done: int, total: int) -> None:
-    """Tell the process's own record; see `Progress.part`."""
+    """Call `Progress.part` on the process's record."""
     CURRENT.part(name, done, total)

@@ -1,4 +1,4 @@
-"""The command line. Thin: it reads arguments, calls one function and prints what came back.
+"""The command line: each command reads arguments, calls one function and prints the result.
 
 Nothing heavy is imported until a command runs, so that `strop --help` answers at once.
 """
@@ -11,16 +11,100 @@ import gc
 import io
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from strop.cli.commands import app
+from strop.cli import (
+    data_commands,
+    eval_commands,
+    inspect_commands,
+    lab_commands,
+    model_commands,
+    run_commands,
+    runs_commands,
+    verify_commands,
+)
 from strop_verify.child_process import wait_politely
 
 __all__ = ["app", "main"]
 
 USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer does not export it
+
+app = typer.Typer(
+    name="strop",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # the plain help keeps paragraphs and examples as they are written, and is quicker
+    help="""Reinforcement learning from verifiable rewards for reasoning models.
+
+    Begin with `strop quickstart`: it makes a small model, fine-tunes it on demonstrations, then trains it by
+    reinforcement learning, in minutes and on any machine.
+
+    \b
+    strop quickstart                                   see it work
+    strop recipes                                      what can be trained
+    strop recipes show grpo                            every setting of one
+    strop train grpo --tiny --set optim.lr=2e-4        train, with a setting changed
+    strop train --resume runs/grpo-tiny                go on after an interruption
+    strop eval runs/grpo-tiny                          measure the result
+    strop verify math cases.jsonl --out out.jsonl      judge answers without a model
+    strop doctor                                       check this machine
+    strop smoke                                        whether training works on it
+
+    Every command explains itself: strop train --help.
+    """,
+)
+
+app.command("quickstart", short_help="Watch a small model learn to reason, from nothing.")(run_commands.quickstart)
+app.command("train", short_help="Train by reinforcement learning.")(run_commands.train)
+app.command("sft", short_help="Fine-tune a model on demonstrations.")(run_commands.sft)
+app.command("eval", short_help="Measure models on held-out problems or benchmarks.")(eval_commands.evaluate)
+app.command("compare", short_help="Table, comparison and pictures of kept evaluations.")(eval_commands.compare)
+app.command("sample", short_help="Sample answers to a prompt or to some problems.")(model_commands.sample)
+app.add_typer(inspect_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
+app.command("settings", short_help="Print every setting, or those of a part.")(inspect_commands.settings)
+app.add_typer(verify_commands.verify_app, name="verify", short_help="Run verifiers over files of cases.")
+app.add_typer(verify_commands.env_app, name="env", short_help="Check an environment of several turns.")
+app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
+app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
+app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(lab_commands.fit)
+app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(lab_commands.ablate)
+app.command("report", short_help="Write one HTML page about a run, or comparing several.")(runs_commands.report)
+app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
+app.command("status", short_help="Show the state of a run.")(runs_commands.status)
+app.command("dashboard", short_help="Follow runs in a browser.")(runs_commands.dashboard)
+app.add_typer(runs_commands.runs_app, name="runs", short_help="List and compare runs.")
+app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(lab_commands.plan)
+app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
+app.command("doctor", short_help="Check this machine, a run or a recipe.")(inspect_commands.doctor)
+app.command("smoke", short_help="Test whether training works on this machine.")(inspect_commands.smoke)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    allowed: Annotated[
+        list[str],
+        typer.Option(
+            "--allow",
+            metavar="KEY",
+            help="A setting that runs code, such as engine.python, which a file or run folder may contain; may be "
+            "repeated. --set of the same key allows it too.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  (typer copies it)
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Options of strop itself."""
+    if allowed:
+        from strop.base.imports import allow_settings
+
+        allow_settings(allowed)
+    if version:
+        from strop import __version__
+
+        print(__version__)
+        raise typer.Exit
 def main() -> None:
     """Run the command line. An error that the user can fix becomes one line on standard error and its exit code."""
     # Loading a model announces itself in several lines and bars, which would tear the live view.
@@ -46,7 +130,7 @@ def main() -> None:
 
 
 def _told(error: Exception) -> tuple[str | None, int]:
-    """What to say of an error and the exit code; None where it is a fault of strop's own, which shows its traceback."""
+    """The message of an error and the exit code; None for a bug of strop, which shows its traceback."""
     from strop.base.imports import blamed
     from strop.base.types import InputError, StropError
 

@@ -44,7 +44,7 @@ def prepare(
 
     The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
     (duplicates and contaminations next to what they repeat), report.json and report.md. A run that was stopped goes on
-    where it was: give the same command again.
+    with the same command where it stopped.
 
     \b
     strop data prepare --example > prepare.toml
@@ -87,7 +87,7 @@ def prepare(
 def show_problems(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A .parquet, .jsonl, .json or .csv file.")],
     count: Annotated[int, typer.Option("--n", "-n", help="How many.", min=1)] = 5,
-    skip: Annotated[int, typer.Option(help="How many to pass over first.", min=0)] = 0,
+    skip: Annotated[int, typer.Option(help="How many to skip first.", min=0)] = 0,
     identity: Annotated[str | None, typer.Option("--id", help="The problem with this id only.")] = None,
     mapping: Annotated[str | None, typer.Option(help="A ready mapping that reads the file.")] = None,
     as_json: Json = False,

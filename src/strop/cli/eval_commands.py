@@ -44,8 +44,7 @@ EvalOut = Annotated[
     typer.Option("--out", metavar="FOLDER", help="Where samples and report are kept; the same again goes on with it."),
 ]
 Samples = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Completions of each problem, 4 by default; aime24=64,math500=4 for some."),
+    int | None, typer.Option(metavar="N", help="Completions of each problem; by default 4, or the protocol's.", min=1)
 ]
 Limit = Annotated[int | None, typer.Option(help="The first so many problems only.", min=1)]
 EndpointUrl = Annotated[
@@ -121,7 +120,7 @@ def evaluate(
 
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
-    chosen = protocols.changed(base, samples, _parts(metric), measured)
+    chosen = protocols.changed(base, samples, _parts(metric))
     from strop.run.models import parse_models, usable
 
     named = parse_models(models)
@@ -141,25 +140,11 @@ def evaluate(
 Baseline = Annotated[
     str | None, typer.Option(metavar="MODEL", help="What the others are compared with; by default the first.")
 ]
-Averages = Annotated[
-    list[str],
-    typer.Option(
-        "--average",
-        metavar="NAME=B,B",
-        help="Name the best model by its average over these benchmarks; may be repeated.",
-        show_default=False,
-    ),
-]
-
 
 def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER…", help="Folders that strop eval --out wrote.")],
     metric: Metrics = None,
     baseline: Baseline = None,
-    averages: Averages = [],  # noqa: B006
-    budgets: Annotated[
-        str | None, typer.Option(metavar="N,…", help="Response budgets of the curves, in tokens.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to write; by default the first folder.")
     ] = None,
@@ -173,28 +158,22 @@ def compare(
     \b
     strop compare evals/first
     strop compare evals/base evals/ours --baseline base --metric avg,pass@8
-    strop compare evals/steps --average math=aime24,aime25,math500
+    strop compare evals/steps
     """
     from strop.evaluation.grid import load_grid
-    from strop.report.evaluation_report import parse_average, write_report
+    from strop.report.evaluation_report import write_report
 
-    tokens = _numbers(budgets)
     grid = load_grid(folders)
     target = folders[0] if out is None else out
-    named = dict(parse_average(text) for text in averages)
-    value = write_report(grid, target, _parts(metric) or ("avg",), baseline, named, budgets=tokens)
+    value = write_report(grid, target, _parts(metric) or ("avg",), baseline)
     _finish(value, target, as_json)
 
 
 def _on_own_problems(
-    model: str, limit: int | None, recipe: str | None, sets: list[str], samples: str | None, seed: int | None,
+    model: str, limit: int | None, recipe: str | None, sets: list[str], samples: int | None, seed: int | None,
     plain: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """One model on the problems that its run held out, or on those of the source that its configuration names."""
-    from strop.base.types import InputError
-
-    if samples is not None and not (samples.isdecimal() and int(samples) > 0):
-        raise InputError(f"--samples {samples}: must be a number of at least 1 (NAME=N is for --benchmark)")
     from strop.run.models import parse_model, refuse_without_problems, usable
 
     named = parse_model(model)
@@ -202,7 +181,7 @@ def _on_own_problems(
     refuse_without_problems(named, recipe, sets)
     from strop.run.measuring import evaluate_model
 
-    count = DEFAULT_SAMPLES if samples is None else int(samples)
+    count = DEFAULT_SAMPLES if samples is None else samples
     with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
         found = evaluate_model(setup, count, view, named, seed)
     shown = {LABELS.get(name, name.replace("_", " ")): (name, value) for name, value in found.items()}
@@ -265,17 +244,6 @@ def _refuse_benchmark_options(options: Mapping[str, object], models: list[str]) 
 
 def _parts(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    from strop.base.types import InputError
-
-    if text is None:
-        return None
-    parts = _parts(text)
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"--budgets {text}: write numbers of tokens, such as 4096,8192,16384")
-    return tuple(sorted(int(part) for part in parts))
 
 
 def _readable(name: str, value: object) -> str:

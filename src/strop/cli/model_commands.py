@@ -1,11 +1,12 @@
-"""Commands on a finished model: sample, export."""
+"""Commands on a finished model: sample, export, serve."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +24,9 @@ from strop.cli.options import (
     viewing,
 )
 
+if TYPE_CHECKING:
+    from strop.run.models import NamedModel
+
 
 def sample(
     model: Model,
@@ -31,15 +35,15 @@ def sample(
     path: SourcePath = None,
     count: Annotated[int, typer.Option("--n", "-n", "--samples", help="Completions of each prompt.", min=1)] = 1,
     limit: Annotated[int, typer.Option(help="Problems of --source to ask.", min=1)] = 4,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's own.", min=0)] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's own.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's.", min=0)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the sampling.", min=0)] = 0,
     recipe: Recipe = None,
     sets: Sets = [],  # noqa: B006
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Let a model answer a prompt, or some problems of a source, and judge the answers where there is a reference.
+    """Sample answers to a prompt or to problems of a source, and verify them if there is a reference.
 
     \b
     strop sample runs/quickstart --prompt '3+5-2='
@@ -118,19 +122,19 @@ Served = Annotated[
         show_default=False,
     ),
 ]
-Host = Annotated[str, typer.Option(help="The address to listen on; others than this machine's own want a key.")]
+Host = Annotated[str, typer.Option(help="The address to listen on; addresses that other machines reach require a key.")]
 Port = Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)]
 KeyEnv = Annotated[
     str | None,
     typer.Option("--api-key-env", metavar="NAME", help="The environment variable with the key that clients must send."),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Let others reach it without a key.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow other machines without a key.")]
 Requests = Annotated[int, typer.Option(help="Requests open at once; further ones get 429.", min=1)]
 Tokens = Annotated[
     int | None,
     typer.Option("--max-new-tokens", help="Of a completion; by default what the context has room for.", min=1),
 ]
-Log = Annotated[bool, typer.Option("--access-log", help="A line on standard error for every request.")]
+Log = Annotated[bool, typer.Option("--access-log", help="Print a line on standard error for every request.")]
 
 
 def serve(
@@ -149,9 +153,9 @@ def serve(
 ) -> None:
     """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions.
 
-    It listens on this machine only unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
-    not. --json prints the address and limits as one line of JSON once it listens. Clients call a folder by its last
-    part (runs/first is `first` to them), a model of the hub by its whole name; NAME=MODEL gives it another.
+    It listens on this machine only unless --host names another address. Ctrl-C lets open requests finish, a second one
+    does not. --json prints the address and limits as one line of JSON once it listens. The name of a model for clients
+    is the last part of its folder (`first` for runs/first) or its hub name; NAME=MODEL gives it another.
 
     \b
     strop serve runs/quickstart
@@ -159,22 +163,55 @@ def serve(
     STROP_KEY=... strop serve ours=runs/first@40 --host 0.0.0.0 --api-key-env STROP_KEY
     strop serve embedded --port 0 --json
     """
-    from strop.serving import ServeLimits
-
-    limits = ServeLimits(requests=max_requests, new_tokens=max_new_tokens)
-    key = None if api_key_env is None else _key(api_key_env)
     from strop.run.models import parse_model, usable
 
+    key = None if api_key_env is None else _key(api_key_env)
     allow(imports, sets)
-    usable(parse_model(model), recipe, sets)  # before torch takes its seconds to load
-    from strop.run import serve_model
+    named = parse_model(model)
+    usable(named, recipe, sets)  # before torch takes its seconds to load
+    from strop.run.models import open_engine, open_named
+    from strop.serving import ServeLimits
+    from strop.serving.driver import ServedEngine
+    from strop.serving.http import is_loopback, listen
+    from strop.serving.server import ModelServer, Served
 
-    plan = serve_model.ServePlan(
-        model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None
-    )
-    with viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view:
-        answered = serve_model.serve(plan, view, lambda facts: print(facts.line(as_json), flush=True))
-    print(f"stopped; {answered} requests were answered", file=sys.stderr)
+    limits = ServeLimits(requests=max_requests, new_tokens=max_new_tokens)
+    with (
+        viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view,
+        listen(host, port, key, insecure) as listening,  # a port that is taken is known before the model is loaded
+    ):
+        view.note(f"loading {named.label}")
+        config, policy, tokenizer = open_named(named, recipe, sets, view)
+        engine = open_engine(config, policy, tokenizer, named)
+        assert isinstance(engine, ServedEngine)
+        arguments = getattr(config.data.template, "arguments", {})  # as in training; the messages are the clients' own
+        local = key is None and is_loopback(host)
+        served = Served(client_name(model, named), limits, key, local, _log if access_log else None, arguments)
+        server = ModelServer(engine, tokenizer, served, listening)
+        facts = {
+            "url": server.url, "model": served.model, "context": engine.capabilities.max_tokens,
+            "slots": config.engine.slots, "weight_version": engine.weight_version, "key": key is not None,
+            "limits": limits.model_dump(mode="json"),
+        }  # fmt: skip
+        text = f"{served.model} at {server.url}{' (requires the key)' if key else ''}; Ctrl-C ends it\n"
+        text += f"{facts['context']} tokens of context, {facts['slots']} sequences at once, {max_requests} requests"
+        print(json.dumps(facts) if as_json else text, flush=True)
+        server.run()
+    print(f"stopped; {server.answered} requests were answered", file=sys.stderr)
+
+
+def client_name(given: str, model: NamedModel) -> str:
+    """The name of a model for clients: the one it was `given` (NAME=MODEL), else the last part of its folder.
+
+    `RUN/model` is called after the run; a hub name stays whole.
+    """
+    from strop.run.folder import RunFolder, is_run
+
+    folder = Path(os.path.abspath(Path(model.place).expanduser()))  # which ends in a name also for `.` and `..`
+    if model.label not in (given, f"{model.place}@{model.step}") or not folder.is_dir():
+        return model.label
+    own = folder.parent if is_run(folder.parent) and folder == RunFolder(folder.parent).model else folder
+    return own.name if model.step is None else f"{own.name}@{model.step}"
 
 
 def _key(name: str) -> str:

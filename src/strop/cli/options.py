@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how a terminal is written to."""
+"""Options that several commands share, and output to a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = (".toml", ".json", ".py")
 
 
 def recipe_names(incomplete: str) -> list[str]:
-    """Recipes, and the files of the current folder that may be one."""
+    """Completes recipes, and files of the current folder that may be one."""
     from strop.recipes import catalogue
 
     names = [recipe.name for recipe in catalogue()]
@@ -28,7 +28,7 @@ def recipe_names(incomplete: str) -> list[str]:
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """The runs below `runs/`, and below the folder that was begun to be typed."""
+    """Completes the runs below `runs/` and below the folder typed so far."""
     from strop.run.status import runs_in
 
     roots = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
@@ -37,7 +37,7 @@ def run_folders(incomplete: str) -> list[str]:
 
 
 def setting_keys(incomplete: str) -> list[str]:
-    """The dotted keys of a run's configuration, each with `=` behind it."""
+    """Completes the dotted keys of a run's configuration, each followed by `=`."""
     from strop.config.edits import flatten
     from strop.recipes import build
 
@@ -49,7 +49,7 @@ INTERRUPTED = 130
 
 
 def _from_files(sets: list[str]) -> list[str]:
-    """What `--set` was given, the settings of a file (`@changes.toml`) in its place."""
+    """The values of `--set`, with those of a file in place of `@changes.toml`."""
     if not any(text.startswith("@") for text in sets):
         return sets
     from strop.config.parse import edits_of_file
@@ -58,7 +58,7 @@ def _from_files(sets: list[str]) -> list[str]:
 
 
 def set_option(example: str) -> Any:
-    """The option `--set`; its help shows `example`, a setting of the command's own configuration."""
+    """The option `--set`; its help shows `example`."""
     return typer.Option(
         "--set",
         metavar="KEY=VALUE",
@@ -104,7 +104,7 @@ Recipe = Annotated[
     str | None,
     typer.Option(
         metavar="RECIPE|FILE",
-        help="Where prompt template, verifier and sampling come from; by default the run's own, else grpo.",
+        help="The recipe with prompt template, verifier and sampling; by default the run's, else grpo.",
     ),
 ]
 Source = Annotated[
@@ -115,7 +115,7 @@ SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="
 
 
 def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
-    """Import what `--import` names, modules next to the current folder too, and allow the settings of `--set`."""
+    """Import the modules of `--import`, also from the current folder, and allow the settings of `--set`."""
     from strop.base.imports import allow_edits, allow_module
 
     allow_edits(sets)
@@ -133,7 +133,7 @@ def from_here() -> None:
 
 @contextmanager
 def viewing(plain: bool, title: str, on_interrupt: str | Callable[[], str], to_stderr: bool = False) -> Iterator[View]:
-    """A view that is closed whatever happens; a Ctrl-C that nobody met ends with `on_interrupt` and exit code 130."""
+    """A view that is closed at the end; an unhandled Ctrl-C prints `on_interrupt` and exits with code 130."""
     from strop.report.console import open_view
 
     view = open_view(plain, title, sys.stderr if to_stderr else sys.stdout)
@@ -148,14 +148,14 @@ def viewing(plain: bool, title: str, on_interrupt: str | Callable[[], str], to_s
 
 
 class Tell(Protocol):
-    """Says how far a bar is."""
+    """Updates a progress bar."""
 
     def __call__(self, done: int | None = None, total: int | None = None, what: str | None = None) -> None: ...
 
 
 @contextmanager
 def bar(title: str, total: int | None = None) -> Iterator[Tell]:
-    """A bar on standard error while something takes its time; none where that is no terminal."""
+    """A progress bar on standard error; nothing is shown if that is not a terminal."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
@@ -170,7 +170,7 @@ def bar(title: str, total: int | None = None) -> Iterator[Tell]:
 
 
 def print_markdown(text: str) -> None:
-    """Markdown, drawn where the output is a terminal and as it is written otherwise."""
+    """Print Markdown: rendered on a terminal, otherwise as it is."""
     if not sys.stdout.isatty():
         print(text, end="")
         return
@@ -181,7 +181,7 @@ def print_markdown(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Machine-readable output, the only thing on standard output."""
+    """Print JSON, as the only thing on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -210,7 +210,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Co
 
 
 def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of the settings that differ, or a line where none does."""
+    """Print a table of the settings that differ, or one line if none does."""
     if rows:
         print_table(columns, rows)
     else:
@@ -218,7 +218,7 @@ def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:
-    """Print `value` as JSON or draw the table."""
+    """Print `value` as JSON, or the table."""
     if as_json:
         print_json(value)
     else:

@@ -55,7 +55,7 @@ def quickstart(
     ] = False,
     plain: Plain = False,
 ) -> None:
-    """Watch a small language model learn to reason better, from nothing, in minutes.
+    """Train a small language model to reason, from nothing, in minutes.
 
     It makes a model of about a million parameters, fine-tunes it on the worked examples of an unreliable teacher, then
     trains it by reinforcement learning on sums whose answers can be checked. The pass rate on problems it has never
@@ -172,7 +172,7 @@ def _refuse_lone_json(as_json: bool, dry_run: bool) -> None:
 
 
 def _show(preview: Callable[[View], list[Finding]], config: RunConfig | SftConfig, as_json: bool) -> None:
-    """What a dry run notes, and then its findings; the settings instead of the notes where they are wanted."""
+    """Print the notes of a dry run and its findings; with `as_json` the settings instead of the notes."""
     from strop.base.view import SilentView
     from strop.run.finding import note, refuse
 
@@ -339,7 +339,7 @@ def report_run(folder: Path) -> None:
 
 
 def _last_values(folder: Path) -> list[tuple[str, str]]:
-    """Held-out pass rate before and after, the gain with its interval, and the last pass rate or loss of training."""
+    """Held-out pass rate before and after, the gain with its interval, and the last pass rate or loss in training."""
     from strop.base.text import percent
     from strop.report.runs import interval_suffix, read_runs
 
@@ -362,7 +362,7 @@ def _last_values(folder: Path) -> list[tuple[str, str]]:
 
 
 def print_next(*commands: tuple[str, str]) -> None:
-    """Commands to try, each with what it does."""
+    """Print commands to try, each with its purpose."""
     width = max(len(words) for words, _ in commands)
     print("\nnext")
     for words, purpose in commands:

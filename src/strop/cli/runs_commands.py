@@ -73,7 +73,7 @@ def compare_runs(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show what runs came to side by side, every setting in which they differ, and those that a resume changed."""
+    """Show the results of runs side by side, the settings in which they differ, and those that a resume changed."""
     from strop.base.files import distinct_names
     from strop.base.types import InputError
     from strop.run.folder import RunFolder, read_changes
@@ -106,7 +106,7 @@ def compare_runs(
 
 
 def _day_and_time(began: str) -> str:
-    """`22 Nov 20:48`, of other years `22 Nov 2025`, of a time as a run folder writes it; nothing where it has none."""
+    """A time of a run folder as `22 Nov 20:48`, or `22 Nov 2025` of another year; empty if there is none."""
     if not began:
         return ""
     when = datetime.fromisoformat(began)
@@ -126,7 +126,7 @@ def _row(run: ListedRun) -> list[str]:
 
 
 def _held_out(found: RunStatus) -> str:
-    """The held-out pass rate with its sampling, and with its step where that is not the last one."""
+    """The held-out pass rate with its sampling, and with its step if that is not the last one."""
     from strop.base.text import percent
 
     if found.held_out_pass_rate is None:
@@ -136,7 +136,7 @@ def _held_out(found: RunStatus) -> str:
 
 
 def _note_sampling(found: Sequence[ListedRun]) -> None:
-    """Say so where held-out rates were sampled differently."""
+    """Print a note if held-out rates were sampled differently."""
     marks = {run.status.held_out_sampling for run in found if run.status and run.status.held_out_pass_rate is not None}
     if len(marks) > 1:
         print("held out: the runs sample differently; compare only rates of one sampling (strop eval measures anew)")
@@ -197,14 +197,13 @@ REFRESH_SECONDS = 2.0
 
 def status(
     run: Run,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say whether a run is alive, how far it is, how quick, and what its processes do.
+    """Show the state of a run, its progress and speed, and its processes.
 
-    It only reads the folder (and /proc, for processes of this machine), so that it can be asked at any time. With
-    --watch --json each line is one JSON object. The exit code is 1 where a run has died, failed or was ended by the
-    watchdog, 0 otherwise.
+    The command only reads the folder (and /proc, for processes of this machine). With --watch --json each line is one
+    JSON object. The exit code is 1 if the run died, failed or was ended by the watchdog, else 0.
 
     \b
     strop status runs/grpo
@@ -255,7 +254,7 @@ def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
 
 
 def lines(found: RunStatus) -> list[str]:
-    """The state in a few lines; what the folder does not say is left out."""
+    """The state in a few lines; values that the folder does not have are left out."""
     from strop.base.text import duration, number, percent
 
     said = f": {found.explanation}" if found.explanation else ""
@@ -272,7 +271,7 @@ def lines(found: RunStatus) -> list[str]:
     measured = dict(found.benchmarks)
     if found.held_out_pass_rate is not None and found.held_out_step is not None:
         measured = {"held-out": (found.held_out_pass_rate, found.held_out_step), **measured}
-    # Of an earlier step than the present one it is said which.
+    # A value of an earlier step names its step.
     known += [
         f"{name} {percent(rate)}" + (f" (step {step})" if step != found.step else "")
         for name, (rate, step) in measured.items()
@@ -313,8 +312,8 @@ def dashboard(
 ) -> None:
     """Follow runs on a web page: curves over each other, health, settings that differ, every completion.
 
-    It only reads the run folders, writes nothing and answers only to this machine; a run does not notice it. From
-    another one: ssh -L 8030:127.0.0.1:8030 HOST. Ctrl-C ends it.
+    It only reads the run folders and answers only this machine. From another machine: ssh -L 8030:127.0.0.1:8030 HOST.
+    Ctrl-C ends it.
 
     \b
     strop dashboard runs/grpo

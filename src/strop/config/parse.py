@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from strop.base.imports import refuse_code
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, flatten, parse_set
-from strop.config.schema import RunConfig, stage_configs
+from strop.config.schema import RunConfig
 from strop.engines.settings import Vllm
 from strop.orchestration.settings import RaySettings
 
@@ -24,7 +24,7 @@ def validated(config: RunConfig) -> RunConfig:
         InputError: one line that names the keys, their values and the way out.
     """
     _check(config)
-    for stage in stage_configs(config) if config.stages else ():
+    for stage in config.stage_configs() if config.stages else ():
         _check(stage)
     return config
 

@@ -1,7 +1,7 @@
 """Every setting of a run as Markdown, from the schema: its key, what may stand there, its default, what it does.
 
-What a setting does is read from the docstring of the model that has it, below `Fields:` or `Attributes:`. What is
-plain in the code is said in `PLAIN` for those who do not read it: here, because the models are loaded with every run.
+The description of a setting is read from the docstring of its model, below `Fields:` or `Attributes:`. `PLAIN` has the
+others.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def reference(fine_tuning: type[BaseModel], part: str = "") -> str:
     """The Markdown page of all settings; with a `part`, the rows of the keys and pieces that begin with it.
 
     Args:
-        fine_tuning: the configuration of `strop sft`, whose settings stand there as far as a run has none of the name.
+        fine_tuning: the configuration of `strop sft`; its settings are listed if a run has none of that name.
 
     Raises:
         InputError: no key and no piece begins with `part`.
@@ -163,7 +163,7 @@ def _collect(family: type[Piece], key: str, families: dict[type[Piece], list[str
 
 
 def _known(family: type[Piece]) -> list[tuple[str, type[Piece]]]:
-    """The pieces of strop of a family, by name; not those that somebody has imported."""
+    """The pieces of a family that strop defines, by name; not those that a user has imported."""
     return sorted((name, piece) for name, piece in choices(family).items() if ":" not in name)
 
 
@@ -202,12 +202,12 @@ def _row(key: str, field: FieldInfo, said: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text as it may stand in a cell of a table, with none as a configuration has it."""
+    """A text escaped for a cell of a table, with `none` for None."""
     return re.sub(r"\bNone\b", "none", text.replace("|", "\\|"))
 
 
 def _kind(field: FieldInfo) -> str:
-    """What may stand in a field, in words."""
+    """The values that a field takes, in words."""
     families = [model.__name__ for model in _models(field.annotation) if issubclass(model, Piece)]
     if families:
         several = str(field.annotation).startswith(("tuple", "list"))
@@ -293,7 +293,7 @@ def _summary(model: type[BaseModel]) -> str:
 
 
 def _prose(piece: type[Piece]) -> str:
-    """What a docstring says before it comes to the fields: all of it where it leaves a field to this prose."""
+    """The docstring before its list of fields: the summary if it describes all fields, else the whole text."""
     if set(piece.model_fields) <= set(_documented(piece)):
         return _summary(piece)
     text = re.split(r"^(?:Fields|Attributes|Raises):", inspect.getdoc(piece) or "", flags=re.MULTILINE)[0]
@@ -301,6 +301,6 @@ def _prose(piece: type[Piece]) -> str:
 
 
 def _first_sentence(section: str) -> list[str]:
-    """What a section of the top is for, above its table."""
+    """The summary of a top-level section, for above its table."""
     models = _models(field_type(RunConfig, section)) if section != "run" else []
     return [f"{_summary(models[0])}\n"] if models else []

@@ -71,6 +71,11 @@ def _recipe_name(name: str) -> str:
     return name
 
 
+# What a stage can change; of `optim` only its schedule.
+STAGED = ("batch", "sampling", "algorithm", "optim")
+SCHEDULE = ("lr", "schedule", "warmup_steps")
+
+
 class RunConfig(Settings):
     """Everything a run depends on. Written as config.json into the run folder."""
 
@@ -113,50 +118,51 @@ class RunConfig(Settings):
             critic=self.critic,
         )
 
+    @property
+    def longest_budget(self) -> int:
+        """The most new tokens of a completion in any stage."""
+        return max(stage.sampling.max_new_tokens for stage in self.stage_configs())
+
     def instruction(self, problem: Problem) -> Instruction | None:
         """What the problem's prompt should say: which form of answer the verifier reads, and which tools there are."""
         asked = self.verifier.instruction(problem)
         return asked if self.environment is None else self.environment.instruction(asked)
 
+    def stage_configs(self) -> list[RunConfig]:
+        """The configuration of each stage, without further stages; this one if it has no stages.
 
-STAGED = ("batch", "sampling", "algorithm", "optim")
-SCHEDULE = ("lr", "schedule", "warmup_steps")
-
-
-def stage_configs(config: RunConfig) -> list[RunConfig]:
-    """The configuration of each stage, without its own stages; the one given where it has none.
-
-    Raises:
-        InputError: a stage changes what cannot change during a run, or leaves no step to a later one.
-    """
-    if not config.stages:
-        return [config]
-    before_last = [stage.steps for stage in config.stages[:-1]]
-    if any(stage.steps is None and stage.plateau is None for stage in config.stages[:-1]):
-        raise InputError("stages: every stage but the last needs steps, a plateau, or both, to end by")
-    taken = sum(steps or 0 for steps in before_last)
-    if taken >= config.steps:
-        raise InputError(f"stages: those before the last take {taken} steps, so steps={config.steps} must be more")
-    _refuse_idle_settings(config.stages)
-    whole = taken + (config.stages[-1].steps or 0)
-    if config.stages[-1].steps is not None and all(before_last) and whole != config.steps:
-        raise InputError(f"stages: theirs add up to {whole} steps, and steps={config.steps}; make them equal")
-    data = config.model_dump(mode="json") | {"stages": []}
-    configs: list[RunConfig] = []
-    for number, stage in enumerate(config.stages):
-        for key, value in stage.set.items():
-            place = f"stages.{number}.set"
-            if key.split(".")[0] not in STAGED:
-                raise InputError(f"{place}: {key} cannot change during a run; only {', '.join(STAGED)} can")
-            data = apply_edits(data, nested(key, value), RunConfig)
-        try:
-            configs.append(RunConfig.model_validate(data))
-        except ValidationError as error:
-            raise InputError(f"stages.{number}.set: {explain(error)}") from error
-        changed = {k for k, v in configs[-1].optim.__dict__.items() if v != config.optim.__dict__[k]} - set(SCHEDULE)
-        if changed:
-            raise InputError(f"stages.{number}.set: of optim only {', '.join(SCHEDULE)} can change, not {min(changed)}")
-    return configs
+        Raises:
+            InputError: a stage changes what cannot change during a run, or leaves no step to a later one.
+        """
+        if not self.stages:
+            return [self]
+        before_last = [stage.steps for stage in self.stages[:-1]]
+        if any(stage.steps is None and stage.plateau is None for stage in self.stages[:-1]):
+            raise InputError("stages: every stage but the last needs steps, a plateau, or both, to end by")
+        taken = sum(steps or 0 for steps in before_last)
+        if taken >= self.steps:
+            raise InputError(f"stages: those before the last take {taken} steps, so steps={self.steps} must be more")
+        _refuse_idle_settings(self.stages)
+        whole = taken + (self.stages[-1].steps or 0)
+        if self.stages[-1].steps is not None and all(before_last) and whole != self.steps:
+            raise InputError(f"stages: theirs add up to {whole} steps, and steps={self.steps}; make them equal")
+        data = self.model_dump(mode="json") | {"stages": []}
+        configs: list[RunConfig] = []
+        for number, stage in enumerate(self.stages):
+            for key, value in stage.set.items():
+                place = f"stages.{number}.set"
+                if key.split(".")[0] not in STAGED:
+                    raise InputError(f"{place}: {key} cannot change during a run; only {', '.join(STAGED)} can")
+                data = apply_edits(data, nested(key, value), RunConfig)
+            try:
+                configs.append(RunConfig.model_validate(data))
+            except ValidationError as error:
+                raise InputError(f"stages.{number}.set: {explain(error)}") from error
+            changed = {k for k, v in configs[-1].optim.__dict__.items() if v != self.optim.__dict__[k]} - set(SCHEDULE)
+            if changed:
+                only = ", ".join(SCHEDULE)
+                raise InputError(f"stages.{number}.set: of optim only {only} can change, not {min(changed)}")
+        return configs
 
 
 def evaluation_sampling(config: RunConfig) -> Sampling:
@@ -166,7 +172,7 @@ def evaluation_sampling(config: RunConfig) -> Sampling:
     compare over stages and say what the model can do with the room that training gives it in the end (Skywork-OR1,
     Section 3.2.2, measures its 8K stage with 32K too). Temperature and top-p are those of `evaluation`.
     """
-    longest = max(reversed(stage_configs(config)), key=lambda stage: stage.sampling.max_new_tokens).sampling
+    longest = max(reversed(config.stage_configs()), key=lambda stage: stage.sampling.max_new_tokens).sampling
     return longest.model_copy(update={"temperature": config.evaluation.temperature, "top_p": config.evaluation.top_p})
 
 

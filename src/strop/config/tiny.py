@@ -3,9 +3,9 @@
     config = tiny(build("archer.math"))          # strop train archer.math --tiny
 
 The model is the embedded base (a mixture of experts where the recipe trains one), the problems are chain sums, and 20
-steps of 16 × 8 completions of up to 38 tokens are trained. What is counted in tokens or steps shrinks in proportion:
-length penalties, thinking budgets, stages, warm-ups. Learning rates grow to what a model of this size wants. A recipe's
-thresholds, ranges and coefficients stay as they are. Sums are judged by `Answer`, which needs no worker process.
+steps of 16 × 8 completions of up to 38 tokens are trained. Settings in tokens or steps shrink in proportion: length
+penalties, thinking budgets, stages, warm-ups. Learning rates grow to suit a model of this size. A recipe's thresholds,
+ranges and coefficients are unchanged. Sums are judged by `Answer`, which needs no worker process.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
 def edits_of(sets: Sequence[str]) -> list[str]:
     """Further edits of a tiny form that is changed by `sets`, where they do not name these settings themselves.
 
-    With generators, trainers or a lag of the user's the executor is chosen anew; with another source of problems those
-    that are held out are drawn from it.
+    If `sets` name generators, trainers or a lag, the executor is chosen automatically; if they name a source of
+    problems, the held-out problems are drawn from it.
     """
     keys = [text.partition("=")[0].strip() for text in sets]
     more = []
@@ -186,7 +186,7 @@ def _shaping(shape: LengthShaping) -> LengthShaping:
 
 
 def _aggregation(aggregation: Aggregation, longest: int) -> Aggregation:
-    """A fixed denominator as much of the longest completion as it was."""
+    """A fixed denominator, scaled with the longest completion."""
     if isinstance(aggregation, ConstantDenominator):
         return aggregation.model_copy(update={"tokens": max(TOKENS * aggregation.tokens // longest, 1)})
     return aggregation

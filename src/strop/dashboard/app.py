@@ -1,4 +1,4 @@
-"""The HTTP side of the dashboard, which answers only GET and only this machine.
+"""The HTTP side of the dashboard, which answers only GET requests of this machine.
 
     GET /                       the page; /static/NAME its parts, which are files of this package
     GET /api/curves             the charts: title, metric, its standard error, least height of the y-axis
@@ -43,7 +43,7 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )  # fmt: skip
-LEAST_HEIGHT = 0.02  # of a log chart; ratios that differ from 1 by rounding look flat
+LEAST_HEIGHT = 0.02  # of the chart of ratios: those that differ from 1 by rounding look flat
 _logger = logging.getLogger(__name__)
 
 
@@ -84,7 +84,7 @@ class Dashboard:
             return _error(400, explain(error))
         except ValueError as error:
             return _error(400, str(error))
-        except Exception as error:  # a defect of ours, or a file that is being replaced
+        except Exception as error:  # a bug, or a file that is being replaced
             _logger.exception("%s failed", request.url.path)
             return _error(500, f"{type(error).__name__}; the program's output says more")
 
@@ -112,7 +112,7 @@ def _charts() -> list[tuple[str, str, str | None, float | None]]:
     for curves in main_curves():
         metric, label = next(iter(curves.lines.items()))
         title = curves.title if len(curves.lines) == 1 else f"{curves.title}, {label}"
-        charts.append((title, metric, curves.error, LEAST_HEIGHT if curves.scale == "log" else None))
+        charts.append((title, metric, curves.error, LEAST_HEIGHT if curves.key == "ratio" else None))
     return charts
 
 

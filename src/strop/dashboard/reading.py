@@ -1,4 +1,4 @@
-"""What the dashboard reads of run folders: metrics as they grow, settings that differ, one completion by its tokens."""
+"""Reads run folders for the dashboard: new metrics, settings that differ, pages of completions, tokens of one."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ PREVIEW = 280  # characters of a prompt and of a completion in a list
 
 
 class Filters(Settings):
-    """Which completions are wanted; None lets every one through.
+    """Filters of completions; None matches every one.
 
     Fields:
         step: of this step only.
         status: of this verdict.
         problem: of this problem, by its id.
-        truncated: that the budget ended, or not.
-        lowest, highest: by their reward; what the verifier failed on has none.
-        shortest, longest: by their tokens.
-        text: with this text in prompt or completion, upper and lower case alike.
-        before: `STEP:ROW`, where the page before ended.
-        limit: completions on a page.
+        truncated: whether the token budget ended it.
+        lowest, highest: bounds of the reward; completions that the verifier failed on have none.
+        shortest, longest: bounds of the number of tokens.
+        text: in prompt or completion, ignoring case.
+        before: `STEP:ROW`, the end of the previous page.
+        limit: completions per page.
     """
 
     step: int | None = None
@@ -63,9 +63,9 @@ class Filters(Settings):
 
 
 def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
-    """The next completions that the filters let through, and where the page after begins (None: there is none).
+    """The next completions that match the filters, and the start of the page after (None at the end).
 
-    A page that takes longer than `PATIENCE` to fill comes as it is then, perhaps empty; the next one looks on.
+    A page that takes longer than `PATIENCE` to fill is returned as it is, perhaps empty.
 
     Raises:
         InputError: the run has no completions of the step.
@@ -93,7 +93,7 @@ def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
 
 
 def _matching(folder: RunFolder, step: int, filters: Filters) -> NDArray[np.int64]:
-    """The numbers of the rows of a step that the filters let through."""
+    """The row numbers of a step that match the filters."""
     by_length = filters.shortest is not None or filters.longest is not None
     columns = [*LIGHT, *(("prompt", "completion") if filters.text else ()), *(("token_ids",) if by_length else ())]
     table = pq.read_table(folder.rollouts_path(step), columns=columns)
@@ -125,7 +125,7 @@ def _mask(column: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _shown(folder: RunFolder, step: int, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """What a list shows of these rows of a step."""
+    """The listed fields of these rows of a step."""
     if not len(rows):
         return []
     table = pq.read_table(folder.rollouts_path(step), columns=[*LIGHT, *SHOWN, "token_ids"]).take(rows)
@@ -138,7 +138,7 @@ def _shown(folder: RunFolder, step: int, rows: NDArray[np.int64]) -> list[dict[s
 
 
 def _beginning(text: str) -> str:
-    """What a list shows of a text: of one that begins with empty lines what follows them."""
+    """The beginning of a text without leading empty lines."""
     text = text.strip()
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
 
@@ -149,15 +149,15 @@ LONGEST_READ = 4 * 2**20  # bytes of metrics in one answer; the page asks again 
 
 
 class FollowedRuns:
-    """The runs that a dashboard shows, by the names that tell them apart.
+    """The runs that a dashboard shows, by unique names.
 
     Raises:
-        InputError: a folder is no run, is named twice, or a file in it is broken.
+        InputError: a folder is not a run or is named twice, or a file in it is broken.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._known = {run.name: run for run in read_runs(paths)}
-        self._decoding = threading.Lock()  # a tokenizer is no thing for two threads
+        self._decoding = threading.Lock()  # a tokenizer is not thread-safe
 
     @property
     def names(self) -> list[str]:
@@ -175,7 +175,7 @@ class FollowedRuns:
         return self._known[name].folder
 
     def overview(self) -> list[dict[str, Any]]:
-        """Every run with its status, and the steps whose completions are there; of a broken one, the reason."""
+        """Every run with its status and the steps that have completions; for a broken run, the reason."""
         found = []
         for name, run in self._known.items():
             row: dict[str, Any] = {"name": name, "path": str(run.path), "steps_kept": run.folder.rollout_steps()}
@@ -189,7 +189,7 @@ class FollowedRuns:
     def metrics(self, name: str, offset: int = 0) -> dict[str, Any]:
         """The whole lines of metrics.jsonl from byte `offset` on, and the offset to go on from.
 
-        Where the file has become shorter, because the run was resumed from an earlier step, it begins anew (`reset`).
+        If the file has become shorter, because the run was resumed from an earlier step, it starts again (`reset`).
         """
         path = self.folder(name).metrics_path
         if not path.is_file():
@@ -205,7 +205,7 @@ class FollowedRuns:
         return {"rows": rows, "offset": begin + len(whole), "reset": reset}
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
-        """The settings in which runs differ; of one run all of them."""
+        """The settings in which runs differ; for one run, all settings."""
         folders = [self.folder(name).path for name in names]
         if len(folders) == 1:
             own = flatten(self.folder(names[0]).read_json("config.json"))
@@ -213,7 +213,7 @@ class FollowedRuns:
         return {"runs": list(names), "rows": [[key, list(values)] for key, values in differences(folders)]}
 
     def completion(self, name: str, step: int, row: int) -> dict[str, Any]:
-        """One completion with everything that was recorded of it, its tokens as pieces of text where they are known.
+        """One completion with all its recorded values, and its tokens as text if the tokenizer is known.
 
         Raises:
             InputError: the run has no such completion.

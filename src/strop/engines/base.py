@@ -1,4 +1,4 @@
-"""What engines that sample token ids have in common: limits, open requests, and whether they may still be used."""
+"""The common part of engines that sample token ids: the limits of requests, open requests, pausing, failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RequestLimits:
         tokenizer: PreTrainedTokenizerBase,
         max_tokens: int | None,
     ) -> RequestLimits:
-        """The limits of a model, whose own longest sequence `max_tokens` may shorten.
+        """The limits of a model. `max_tokens` may be shorter than the model's longest sequence.
 
         Args:
             config: the model's, as transformers writes it.
@@ -55,7 +55,7 @@ class RequestLimits:
         return cls(max_tokens or int(longest or 0), vocabulary, ends)
 
     def refuse_sequence(self, ids: IntArray, spare: int = 0) -> None:
-        """Refuse tokens that an engine cannot score which needs so many `spare` places after them.
+        """Refuse tokens that cannot be scored by an engine which needs `spare` free positions after them.
 
         Raises:
             InputError: there are none, too many, or unknown ones.
@@ -72,7 +72,7 @@ class RequestLimits:
 
 @dataclass(eq=False)
 class SlotEntry:
-    """A submitted request: its next samples wait, `donor` is the slot that last held its prompt."""
+    """A submitted request, some of whose samples wait; `donor` is the slot that last held its prompt."""
 
     request: Request
     ids: NDArray[np.int64]
@@ -106,10 +106,10 @@ class RunningSequence:
 def checked(
     request: Request, limits: RequestLimits, tokenizer: PreTrainedTokenizerBase, strings: StopStrings
 ) -> SlotEntry:
-    """The request ready to wait for a slot; `strings` are those of `tokenizer`.
+    """The entry of a request that is within the limits; `strings` are those of `tokenizer`.
 
     Raises:
-        InputError: one line that names the request and what it asks too much of.
+        InputError: one line that names the request and the limit.
     """
     name, sampling = f"request {request.id}", request.sampling
     ids = np.asarray(request.prompt_ids)
@@ -138,7 +138,7 @@ Row = Sequence[float] | NDArray[np.int64] | NDArray[np.float32]
 
 
 class BaseEngine(ABC):
-    """The part of `strop.engines.protocol.Engine` that is the same whatever draws the tokens."""
+    """The part of `strop.engines.protocol.Engine` that does not depend on how tokens are drawn."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class BaseEngine(ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Nothing of a request is out of its reach, but log-probs under top-k and top-p may be."""
+        """The limits of the engine; it knows every feature, except perhaps log-probs under top-k and top-p."""
         most = self._limits.max_tokens
         return Capabilities(most, self._at_once, interruptions=True, whole_logprobs=self._whole_logprobs)
 
@@ -176,7 +176,7 @@ class BaseEngine(ABC):
         return sum(self._open.values())
 
     def check(self, sampling: Sampling) -> None:
-        """Refuse sampling that no request could have here, before there is one.
+        """Refuse sampling options that no request could use here, before there is a request.
 
         Raises:
             InputError: see `ContinuationPlan.of`.
@@ -233,7 +233,7 @@ class BaseEngine(ABC):
         return self.score([probe_ids])[0].logprobs
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """What samples in flight drew since; see `strop.engines.protocol.Streaming`."""
+        """The tokens that running samples drew since; see `strop.engines.protocol.Streaming`."""
         found = []
         for entry, index, token_ids, logprobs in self._in_flight():
             start = since.get((entry.request.id, index))
@@ -244,10 +244,10 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
-        """Request, sample, tokens and log-probs of what runs."""
+        """Request, sample, tokens and log-probs of each running sample."""
 
-    def _hold(self, paused: bool) -> None:  # noqa: B027  (what draws only when stepped has nothing to hold)
-        """Have what draws on its own stop or go on."""
+    def _hold(self, paused: bool) -> None:  # noqa: B027  (an engine that draws only in `step` has nothing to do)
+        """Stop a server that draws by itself, or let it go on."""
 
     @abstractmethod
     def _enqueue(self, entry: SlotEntry) -> None:
@@ -255,10 +255,10 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def _abort(self, request_id: str) -> None:
-        """Forget a request that is unfinished, and report its samples as aborted."""
+        """Drop an unfinished request, and report its samples as aborted."""
 
     def _reported(self) -> list[Completion]:
-        """What is to be handed out now."""
+        """The completions to return now."""
         reports, self._reports = self._reports, []
         self._open.reported(reports)
         return reports
@@ -288,7 +288,7 @@ class BaseEngine(ABC):
         entropies: NDArray[np.float32] | None = None,
         routed_experts: ExpertArray | None = None,
     ) -> None:
-        """Have the next step hand out a completion; `chain` is None where the sample was never started."""
+        """Let the next step return a completion; `chain` is None if the sample was never started."""
         length = len(token_ids)
         if chain is not None:
             chain.drawn_by(self._version, length)

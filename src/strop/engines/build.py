@@ -1,4 +1,4 @@
-"""From settings to an engine: which one is a matter of `engine.piece`, for everything that generates."""
+"""Builds the engine that `engine.piece` names, for everything that generates."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def evaluating_engine(
 
 
 def embedded_settings(settings: EngineSettings) -> EngineSettings:
-    """Settings of the embedded engine with the bounds of `settings`, for what needs no other engine."""
+    """Settings of the embedded engine with the limits of `settings`."""
     if not isinstance(settings, Vllm):
         return settings
     return EngineSettings(slots=settings.slots, max_tokens=settings.max_tokens, prefill_tokens=settings.prefill_tokens)
@@ -114,7 +114,7 @@ def _local(model: ModelSettings) -> Path | None:
 def _folder(
     model: ModelSettings, tokenizer: PreTrainedTokenizerBase, policy: Policy | None, seed: int
 ) -> Iterator[Path]:
-    """A folder of the model in files; what is written for it is gone when the engine has read it."""
+    """A folder with the model's files; a temporary one is removed when the engine has read it."""
     local = _local(model)
     if policy is None and local is not None:
         yield local

@@ -50,7 +50,7 @@ class StopStrings:
         return any(stop in text for stop in stops)
 
     def may_end(self, stops: tuple[str, ...], token: int) -> bool:
-        """A cheap test that spares decoding most tails: can `token` hold the last character of a stop string?"""
+        """Whether `token` may contain the last character of a stop string; a cheap test that avoids most decoding."""
         if stops not in self._endings and len(self._endings) >= self._REMEMBERED:
             self._endings.clear()
         known = self._endings.setdefault(stops, {})
@@ -148,7 +148,7 @@ class ContinuationPlan:
 
 @dataclass(frozen=True)
 class StopWatch:
-    """What ends the spans of a request's completions, in addition to their budgets and markers."""
+    """The stop ids and stop strings of a request."""
 
     stop_ids: frozenset[int]
     stops: tuple[str, ...]
@@ -156,13 +156,13 @@ class StopWatch:
 
 
 class Chain:
-    """Where one sample is in its chain of spans; an engine keeps one for each running sample.
+    """The position of one sample in its chain of spans.
 
     Attributes:
-        phase: the present one.
+        phase: the current phase.
         phase_end: how many tokens the completion has when the budget of the phase is spent.
-        sampled_from: its first token after the last injection; texts are looked for from there on only.
-        versions: which weights drew what, as far as is known.
+        sampled_from: its first token after the last injection; stop strings are looked for from there on.
+        versions: which weights drew which tokens, as far as is known.
     """
 
     def __init__(self, plan: ContinuationPlan, key: int, watch: StopWatch) -> None:
@@ -194,7 +194,7 @@ class Chain:
         return self.text_ending(token_ids) or ("budget" if len(token_ids) >= self.phase_end else None)
 
     def text_ending(self, token_ids: TokenIds) -> Ending | None:
-        """`ending` as far as it is a matter of texts."""
+        """As `ending`, but only for stop strings and the marker."""
         found, marker = self._watch.strings.found, self.phase.marker
         if found(self._watch.stops, token_ids, self.sampled_from):
             return "stop"
@@ -221,7 +221,7 @@ class Chain:
         return None
 
     def drawn_by(self, version: int, end: int) -> None:
-        """What no version has yet, up to token `end`, is of `version`; an injection is of what goes on from it."""
+        """Mark the tokens up to `end` that have no version yet as drawn by `version`; injected ones too."""
         start = self.versions[-1].end if self.versions else 0
         if end <= start:
             return

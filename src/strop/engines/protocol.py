@@ -5,9 +5,9 @@
         for completion in engine.step():      # each of the n samples is reported as it finishes
             ...
 
-An engine is synchronous: one `step` samples one token for every running sequence, or takes in what a server has drawn
-meanwhile. Streaming and asyncio are adapters around it. A request an engine cannot honour raises at `submit`, it is
-never silently altered.
+An engine is synchronous: one `step` samples one token for every running sequence, or collects the tokens that a server
+has drawn. Streaming and asyncio are adapters around it. A request that an engine cannot honour raises at `submit`; it
+is never silently altered.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PHRASE = "Okay, time is up. Let me stop thinking and formulate an answer now. </
 
 
 class Interruption(Settings):
-    """A forced end of thinking: the tokens of `phrase` take the place of what the model would have gone on with.
+    """A forced end of thinking: the tokens of `phrase` replace the model's next tokens.
 
     Attributes:
-        after: (a, b); the phrase follows after n thinking tokens, n drawn uniformly from a, a + 1, …, b for each sample
-            from its own (seed, i). A completion that has ended its thinking within n tokens is left unchanged.
-        phrase: encoded on its own and put behind the sampled tokens as they are. Its tokens are context: log-prob 0,
-            `injected`, never trained. Thinking counts as over after it, whether it holds the marker or not.
+        after: (a, b); the phrase comes after n thinking tokens. n is uniform over a, a + 1, …, b and depends only on
+            the sample's (seed, i). A completion that ends its thinking within n tokens is not interrupted.
+        phrase: encoded separately and appended to the sampled tokens. Its tokens are context: log-prob 0, `injected`,
+            never trained. Thinking is over after it, whether it contains the marker or not.
     """
 
     after: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
@@ -127,9 +127,9 @@ class Sampling(Settings):
 
 
 class EngineLost(StropError):
-    """The server or process behind an engine is gone, hangs, or answers nonsense; another one may well serve.
+    """The server or process behind an engine is gone, hangs, or sends invalid answers; another one may serve.
 
-    A worker that ends of it is started again, and what it had is generated anew.
+    A worker that raises it is replaced, and its requests are generated again.
     """
 
 
@@ -137,8 +137,8 @@ class EngineLost(StropError):
 class Request:
     """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot.
 
-    `watched`: somebody follows it by `Streaming.drawn`, and wants to hear of each token as soon as it is there.
-    `keeps`: later requests may go on from its samples; `continues`: the `trajectory` that this one goes on from.
+    `watched`: a reader follows it by `Streaming.drawn` and wants each token as soon as it is drawn.
+    `keeps`: later requests may continue its samples; `continues`: the `trajectory` that this one continues.
     """
 
     id: str
@@ -157,10 +157,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The limits and features of an engine: the longest prompt + completion, and its optional features.
+    """The limits and the optional features of an engine.
 
-    `interruptions` covers the budgets of thinking and answer too. `whole_logprobs`: recorded log-probs are of the whole
-    vocabulary also where top-k or top-p cut it; without it they are NaN there. `slots`: sequences that run at once.
+    Attributes:
+        max_tokens: the longest prompt + completion.
+        slots: sequences that run at once.
+        interruptions: whether it knows interruptions and the budgets of thinking and answer.
+        whole_logprobs: whether log-probs under top-k or top-p are of the whole vocabulary; else they are NaN.
     """
 
     max_tokens: int
@@ -215,12 +218,15 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Completion]:
-        """The completions that finished: after a token more for every running sequence, or, where a server draws on its
-        own, since the last step (it waits a moment where none did)."""
+        """The completions that finished.
+
+        The embedded engine draws one token for every running sequence. A server draws by itself: its engine returns the
+        completions since the last step, and waits a moment if there are none.
+        """
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request; what was sampled is reported by the next `step` with finish_reason `abort`."""
+        """Cancel a request; the next `step` reports its tokens so far with finish_reason `abort`."""
         ...
 
     def pause(self, mode: PauseMode = "keep") -> None:
@@ -232,14 +238,14 @@ class Engine(Protocol):
         ...
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
-        """Swap in every parameter, or none; running sequences go on, their next tokens carry `version`.
+        """Replace every parameter, or none; running sequences go on, and their next tokens carry `version`.
 
         `kv = "keep"` leaves the cached keys and values of older weights; `"recompute"` prefills them again.
         """
         ...
 
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
-        """Log-probs [L - 1] of the tokens of `probe_ids` [L] after the first, to be held against the trainer's."""
+        """Log-probs [L - 1] of the tokens of `probe_ids` [L] after the first, to be compared with the trainer's."""
         ...
 
     def health(self) -> Health: ...
@@ -263,7 +269,7 @@ class Scores:
 
     Attributes:
         logprobs: float32 [L - 1] of the tokens after the first.
-        top_ids, top_logprobs: int32 and float32 [L - 1, K], the K most probable tokens in each place, best first.
+        top_ids, top_logprobs: int32 and float32 [L - 1, K], the K most probable tokens at each position, best first.
     """
 
     logprobs: FloatArray
@@ -273,7 +279,7 @@ class Scores:
 
 @runtime_checkable
 class Streaming(Protocol):
-    """An optional feature of an engine: its running samples can be looked at between steps."""
+    """An optional feature of an engine: the tokens of running samples can be read between steps."""
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
         """The tokens that each running sample (request id, sample) of `since` drew after its first so many tokens.
@@ -285,7 +291,7 @@ class Streaming(Protocol):
 
 @runtime_checkable
 class Scoring(Protocol):
-    """An optional feature of an engine: it scores given tokens, with the most probable ones of each place."""
+    """An optional feature of an engine: log-probs of given tokens, with the most probable ones at each position."""
 
     def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
         """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.
@@ -298,7 +304,7 @@ class Scoring(Protocol):
 
 
 class OpenRequests(dict[str, int]):
-    """Samples that were not yet reported, by the id of their request, which leaves with the last of them."""
+    """The number of samples not yet reported, by the id of their request."""
 
     def begin(self, request: Request) -> None:
         """A request was accepted."""

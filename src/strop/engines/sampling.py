@@ -26,7 +26,7 @@ def stream_key(seed: int, index: int) -> int:
 
 
 def position_stream(key: int) -> int:
-    """The key of a stream apart from that of the tokens, for where the sample with `key` is interrupted."""
+    """The key of a separate stream, which decides where the sample with `key` is interrupted."""
     return _mix_one(key ^ _STEP)
 
 

@@ -15,23 +15,22 @@ from strop.model.settings import DTypeName
 
 
 class EngineSettings(Piece):
-    """The engine, and how many sequences it runs at once. This class is `Torch`, the embedded engine.
+    """The engine that generates. This class is `Torch`, the embedded engine.
 
     Attributes:
-        slots: sequences that run at once; at least 16, below which a float32 matrix product computes a row differently
-            with the number of rows, so that completions would depend on their neighbours.
+        slots: sequences that run at once. At least 16: in smaller float32 matrix products a row's result depends on
+            the number of rows, so that completions would depend on their neighbours.
         max_tokens: longest prompt + completion; None takes the model's own limit.
         dtype: type of the engine's own copy of the parameters; None keeps the policy's.
         share_parameters: read the trainer's own parameters (after an update the owner calls `set_version`), or own
             a copy that `update_weights` fills.
         prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes by itself).
-        kept_mib: memory for copies of the keys and values of trajectories that wait for their environment, made when
-            others want their slots; those that find no room are computed again, by which log-probs differ in their
-            last digits. 0 computes all of them again.
+        kept_mib: MiB for copies of keys and values of trajectories that wait for their environment and whose slots are
+            needed. Those without room are computed again, which changes the last digits of log-probs. 0: none is kept.
         shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
             slots, for machines whose matrix products change with the number of rows.
-        native: on a CPU, compute attention, norms and the draw with kernels that the machine's own compiler makes when
-            they are first wanted; without a compiler, or if False, with the model's modules: the same, only slower.
+        native: on a CPU, compute attention, norms and the draw with kernels in C, which the machine's compiler builds
+            at first use. Without a compiler, or if False, the model's modules compute: equal, but slower.
     """
 
     slots: Annotated[int, Field(ge=16)] = 64
@@ -44,7 +43,7 @@ class EngineSettings(Piece):
     native: bool = True
 
     def refuse_unable(self, sampling: Sampling) -> None:
-        """Refuse, before an engine is started, sampling that none of these settings could do.
+        """Refuse, before an engine is started, sampling that it cannot do.
 
         Raises:
             InputError: naming the setting.
@@ -72,21 +71,21 @@ OWN_ARGUMENTS = {
 
 
 class Vllm(EngineSettings):
-    """vLLM's own server: `engine=Vllm` generates with it. It always has a copy of the parameters.
+    """vLLM's server as the engine. It always has a copy of the parameters.
 
     Attributes:
         python: the interpreter of an environment with vLLM; None: what the variable STROP_VLLM_PYTHON names.
         urls: servers that run already, one for each generator; none: strop starts one for each (docs/vllm.md).
         api_key_env: the environment variable that holds the key of those servers; None sends none.
-        weights_folder: a folder that this machine and the server both see, for the weights on their way; None hands
-            them over in memory, which a server on the same machine can read.
+        weights_folder: a folder that this machine and the server both see, through which weights are sent. None sends
+            them in memory, which a server on the same machine can read.
         tensor_parallel: GPUs that share a layer.
         memory_fraction: of a GPU's memory, for weights and KV cache; leave room for a trainer on the same GPU.
         kv_cache_gib: GiB of KV cache; None: what `memory_fraction` leaves.
         prefix_caching: samples of one prompt share its keys and values; never across versions.
-        eager: neither compile nor capture graphs: starts sooner and decodes slower.
-        start_seconds: after which a server that is not ready is given up.
-        reply_seconds: after which a server that does not answer, or draws no token, is given up.
+        eager: do not compile or capture graphs: starts sooner and decodes slower.
+        start_seconds: how long a server may take to start.
+        reply_seconds: how long a server may take to answer or to draw a token.
         arguments: further arguments of `vllm serve`, with underscores, e.g. {block_size = 32}.
     """
 

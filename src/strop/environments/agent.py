@@ -1,12 +1,12 @@
-"""Agents that know nothing but an OpenAI-style endpoint, trained as they are.
+"""Agents that use an OpenAI-style endpoint, trained without changes to their code.
 
     def solve(problem, base_url, api_key):                       # in a module named with --import
         client = openai.OpenAI(base_url=base_url, api_key=api_key)
         ...                                                      # any framework, any number of requests
         return 1.0 if right else 0.0                             # None: the run's verifier judges the last turn
 
-The agent speaks first: its first request is the trajectory's prompt. Of each later request only what is new behind the
-policy's turn is rendered, so that the tokens trained are the tokens sampled, whatever the agent makes of their text.
+The agent speaks first: its first request is the trajectory's prompt. Of each later request only the new messages are
+rendered, so that the trained tokens are the sampled ones, whatever the agent does with their text.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ from strop_verify.verdict import Status
 if TYPE_CHECKING:
     from strop.environments.conversations import AgentEndpoint, AskedCompletion
 
-STACK_BYTES = 1 << 20  # of an agent's thread, of which there may be thousands
+STACK_BYTES = 1 << 20  # per agent's thread; there may be thousands
 Plain = tuple[str, str, tuple[tuple[str, str], ...]]  # role, content, and tool calls by name and arguments
 
 
 class Agent(Environment):
     """Calls `function(problem, base_url, api_key) -> float | bool | Verdict | None`, written `module:name`.
 
-    Each sample calls it anew, in its own thread (an `async` function on the process's event loop). Its requests to
-    `base_url` with `api_key` are one conversation: each must begin with the messages of the one before and the answer
-    to that, else the sample is an error. How tokens are sampled is the run's affair, whatever a request says. Once the
-    tokens or turns are spent, requests are refused. An exception before that is an error of the agent; after it, the
-    sample is wrong.
+    Each sample calls it in its own thread (an `async` function on the process's event loop). Its requests to `base_url`
+    with `api_key` are one conversation: each must begin with the messages of the previous request and its answer, else
+    the sample is an error. The run's sampling settings apply, whatever a request says. Once the tokens or turns are
+    used up, requests are refused. An exception before that is an error of the agent; after it, the sample is wrong.
 
     Fields:
         function: the agent.
-        deterministic: it does the same again where it hears the same, so that a session that was lost with its process
-            can be played again.
+        deterministic: equal answers lead to equal requests, so that a session that was lost with its process can be
+            played again.
     """
 
     function: str
@@ -74,7 +73,7 @@ class Agent(Environment):
         return True
 
     def open(self) -> Session:
-        """A conversation that has not begun."""
+        """A new conversation."""
         return _Conversation(self)
 
 
@@ -88,7 +87,7 @@ class _Conversation(Session):
         self._spent = False
 
     async def reset(self, problem: Problem, seed: int) -> Reply:
-        """Start the agent; its first request."""
+        """Start the agent, and return its first request."""
         from strop.environments.conversations import endpoint  # here: a configuration is read without a server
 
         self._endpoint = await endpoint()
@@ -102,13 +101,13 @@ class _Conversation(Session):
         return Reply(self._new(asked), self._tools)
 
     async def step(self, reply: str) -> Outcome | None:
-        """Answer the agent; what it then asks, or its score."""
+        """Answer the agent, and return its next request or its score."""
         self._answer(reply, None)
         asked = await self._next()
         return self._verdict() if asked is None else Reply(self._new(asked))
 
     async def end(self, reply: str) -> Verdict | None:
-        """The tokens or the turns are spent: the agent hears so, and gives its score."""
+        """Refuse further requests, and return the agent's score."""
         self._spent = True
         self._answer(reply, "length")
         self._line.refuse("the tokens or the turns of this conversation are spent")
@@ -116,13 +115,13 @@ class _Conversation(Session):
         return self._verdict()
 
     def close(self) -> None:
-        """An agent that still runs hears that nobody listens any more."""
+        """Refuse the requests of an agent that still runs."""
         if self._endpoint is not None:
             self._endpoint.close(self._key, "this conversation is over")
             self._agent.cancel()
 
     async def _next(self) -> AskedCompletion | None:
-        """The agent's next request; None where it has ended."""
+        """The agent's next request; None if it has ended."""
         asking = asyncio.ensure_future(self._line.next())
         try:
             await asyncio.wait((asking, self._agent), return_when=asyncio.FIRST_COMPLETED)
@@ -132,7 +131,7 @@ class _Conversation(Session):
         return asking.result() if asking.done() and not asking.cancelled() else None
 
     def _new(self, asked: AskedCompletion) -> tuple[Message, ...]:
-        """The messages of a request behind those that are known; they are known from now on."""
+        """The new messages of a request."""
         plain = [_plain(message) for message in asked.messages]
         kept = len(self._known)
         if plain[:kept] != self._known:
@@ -162,7 +161,7 @@ class _Conversation(Session):
         self._line.answer(message, finish_reason or "stop")
 
     def _verdict(self) -> Verdict | None:
-        """What the agent's result says."""
+        """The verdict for the agent's result."""
         try:
             result = self._agent.result()
         except Exception as error:
@@ -177,14 +176,14 @@ class _Conversation(Session):
 
 
 def started(function: Any, problem: Problem, url: str, key: str) -> asyncio.Future[Any]:
-    """The result of an agent that runs from now on, in its own thread unless it is `async`."""
+    """Start an agent, in its own thread unless it is `async`; returns its result."""
     loop = asyncio.get_running_loop()
     if inspect.iscoroutinefunction(function):
         return asyncio.ensure_future(function(problem, url, key))
     result: asyncio.Future[Any] = loop.create_future()
 
     def settle(value: Any, error: BaseException | None) -> None:
-        if result.done():  # nobody waits for it any more
+        if result.done():  # cancelled
             return
         if error is None:
             result.set_result(value)
@@ -194,7 +193,7 @@ def started(function: Any, problem: Problem, url: str, key: str) -> asyncio.Futu
     def work() -> None:
         try:
             outcome: tuple[Any, BaseException | None] = function(problem, url, key), None
-        except BaseException as error:  # SystemExit too is an error of the agent
+        except BaseException as error:  # including SystemExit
             outcome = None, error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *outcome)
@@ -204,13 +203,13 @@ def started(function: Any, problem: Problem, url: str, key: str) -> asyncio.Futu
         threading.Thread(target=work, name="strop-agent", daemon=True).start()
     finally:
         threading.stack_size(before)
-    # Its error counts as seen, also where the conversation was closed before it could be asked for.
+    # Mark its error as retrieved even if the conversation is closed first.
     result.add_done_callback(lambda done: done.cancelled() or done.exception())
     return result
 
 
 def _plain(message: dict[str, Any]) -> Plain:
-    """A message as it is compared and rendered: what clients add or leave out makes no difference."""
+    """A message in the form that is compared and rendered, without fields that clients add or omit."""
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))

@@ -5,9 +5,9 @@
     session.step("<tool_call>…</tool_call>")   # Reply(messages): what the environment says; the next turn follows
     session.step("It is \\boxed{46}")          # a Verdict; or None: the run's verifier judges this turn
 
-An environment speaks text. How its messages become tokens is the business of `tokens`; the loop puts them behind the
-sampled tokens exactly as these are. What the policy caused scores 0 (`wrong`, `unparsed`); what fails in the
-environment itself is `error`, which is never a reward.
+Environments exchange text; `environments.tokens` renders their messages as tokens, which the loop appends to the
+sampled tokens. Failures that the policy caused score 0 (`wrong`, `unparsed`); a failure of the environment is `error`,
+which is never a reward.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SEED = "environment_seed"  # in `Problem.extra`: the seed of every session of th
 
 @dataclass(frozen=True)
 class Reply:
-    """The messages that an environment adds to the conversation, after which the policy has the next turn.
+    """The messages that an environment adds to the conversation; the policy has the next turn.
 
-    Where the environment speaks first (`Environment.speaks_first`), the first of them are the trajectory's prompt, in
-    which the model's chat template describes `tools`, given by their JSON schemas.
+    If the environment speaks first (`Environment.speaks_first`), its first reply is the trajectory's prompt; the
+    model's chat template then describes `tools`, given as JSON schemas.
 
-    `score` is the reward of the turn that is answered, any finite number; only `TurnLevel` advantages read it.
-    `malformed_calls` of tools in that turn are counted for the run's metrics.
+    `score` is the reward of the answered turn, any finite number; only `TurnLevel` advantages use it.
+    `malformed_calls` counts malformed tool calls in that turn, for the metrics.
     """
 
     messages: tuple[Message, ...]
@@ -44,7 +44,7 @@ class Reply:
 
 
 class Tool(NamedTuple):
-    """A function that the policy may call; `parameters` is the JSON schema of its arguments, an object."""
+    """A function that the policy may call; `parameters` is the JSON schema of its arguments."""
 
     name: str
     description: str
@@ -58,7 +58,7 @@ class Tool(NamedTuple):
 class Unjudged(NamedTuple):
     """The trajectory ends, and the run's verifier judges the policy's last turn.
 
-    `score` is the reward of that turn, see `Reply`; `malformed_calls` are counted for the run's metrics.
+    `score` and `malformed_calls` are those of that turn, see `Reply`.
     """
 
     score: float = 0.0
@@ -69,31 +69,31 @@ Outcome: TypeAlias = Reply | Verdict | Unjudged
 
 
 class Session(ABC):
-    """One trajectory in an environment. Every method may be `async`."""
+    """One trajectory in an environment. All methods may be `async`."""
 
     def reset(self, problem: Problem, seed: int) -> Awaitable[str | Reply | None] | str | Reply | None:
         """Begin: equal problems and seeds must give equal sessions. Called once, before the first step.
 
         Returns:
-            What the environment says first. It is read where problems are made from it (`FromEnvironment`); in training
-            the problem's prompt has said it already. One that speaks first gives its prompt.
+            The environment's first text, which `FromEnvironment` uses as the problem's prompt. An environment that
+            speaks first returns a `Reply` with the prompt.
         """
         return None
 
     @abstractmethod
     def step(self, reply: str) -> Outcome | None | Awaitable[Outcome | None]:
-        """Take the policy's turn (special tokens left out).
+        """Answer the policy's turn (without special tokens).
 
         Returns:
-            A `Reply`; a `Verdict`, which ends the trajectory; or `Unjudged`, by which it ends too, and the run's
-            verifier judges this turn. None is `Unjudged` without a score.
+            A `Reply`; a `Verdict`, which ends the trajectory; or `Unjudged`, which ends it and leaves this turn to the
+            run's verifier. None means `Unjudged()`.
         """
 
     def end(self, reply: str) -> Verdict | Awaitable[Verdict | None] | None:
-        """The trajectory ends without a verdict, because its turns or its tokens are spent.
+        """The trajectory ends without a verdict, because its turns or tokens are used up.
 
         Args:
-            reply: what the policy had sampled of the turn that was cut off; empty where it had no turn left.
+            reply: the truncated turn; empty if no turn was left.
 
         Returns:
             A verdict; None: the run's verifier judges the policy's last turn.
@@ -101,30 +101,31 @@ class Session(ABC):
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """The trajectory has ended, or is not wanted any more."""
+        """Release resources: the trajectory has ended or was dropped."""
         return None
 
 
 Count = Annotated[int, Field(ge=1)]
-NOTHING = Instruction("", "")  # every prompt holds its mark
+NOTHING = Instruction("", "")  # adds no text to a prompt
 
 
 class Environment(Piece):
-    """Opens sessions; its fields are the limits and whatever else a subclass needs.
+    """Opens sessions; its fields are limits and the settings of a subclass.
 
-    Sessions run in worker processes, many in each: plain functions in threads, `async` ones on its event loop. One that
-    hangs, raises, floods or ends its process costs only its own sample. The others of an ended process are rebuilt in
-    a fresh one by playing their turns again.
+    Sessions run in worker processes, many in each: plain functions in threads, `async` ones on its event loop. A
+    session that hangs, raises, floods or ends its process loses only its own sample. The others are rebuilt in a new
+    process by playing their turns again.
 
     Fields:
-        max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
-        history: what the policy reads of earlier turns where the chat template rewrites them (drops their thinking):
-            `keep`, what was sampled, a trajectory being one sequence; `separate`, what the template makes of them, the
-            turns behind that being separate sequences, which share the trajectory's advantage.
-        turn_tokens: most tokens of a turn, which then goes to the environment as it is; None: the trajectory's budget.
+        max_turns: turn limit of the policy; a reply to the last turn ends the trajectory (`Session.end`).
+        history: how the policy reads earlier turns if the chat template rewrites them (drops their thinking): `keep`,
+            as they were sampled, in one sequence; `separate`, as the template renders them, in separate sequences that
+            share the trajectory's advantage.
+        turn_tokens: token limit of one turn, which goes to the environment without being truncated; None: only the
+            trajectory's budget.
         reply_characters: most characters of one reply; a longer one is an error of the environment.
         step_seconds: most seconds of one `reset` or `step`; a longer one is an error of the environment.
-        processes: how many; None: one less than the cores this process may use, at least 1 and at most 8.
+        processes: number of processes; None: one less than the cores of this process, between 1 and 8.
         threads: plain functions that run at once in one process.
         memory_mib: address space of one process.
     """
@@ -147,34 +148,34 @@ class Environment(Piece):
 
     @property
     def inline(self) -> bool:
-        """Whether its sessions are so quick and safe that they run in the loop's own process."""
+        """Whether its sessions are quick and safe enough to run in the loop's process."""
         return False
 
     @property
     def repeatable(self) -> bool:
-        """Whether equal problems, seeds and turns give equal sessions, so that a lost one can be played again."""
+        """Whether equal problems, seeds and turns give equal sessions, so that a lost session can be played again."""
         return True
 
     @property
     def speaks_first(self) -> bool:
-        """Whether `Session.reset` gives the prompt (a `Reply`), whatever the problem's own prompt is."""
+        """Whether `Session.reset` returns the prompt (a `Reply`) instead of the problem's prompt."""
         return False
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the policy may call; described in the prompt by the model's chat template."""
+        """The tools that the policy may call; the chat template describes them in the prompt."""
         return ()
 
     @property
     def takes_any_problem(self) -> bool:
-        """Whether problems that were not made for it, a benchmark's, can be put in it: it offers tools, no more."""
+        """Whether it works with any problem, such as a benchmark's: it only offers tools."""
         return bool(self.tools) and not self.speaks_first
 
     def instruction(self, asked: Instruction | None) -> Instruction | None:
-        """What a prompt should say: what was `asked` by the verifier, and which tools there are."""
+        """The instruction `asked` for by the verifier, with the tools added."""
         tools = tuple(tool.schema() for tool in self.tools)
         return (asked or NOTHING)._replace(tools=tools) if tools else asked
 
     @abstractmethod
     def open(self) -> Session:
-        """A session that has not begun."""
+        """A new session."""

@@ -1,4 +1,4 @@
-"""Checking an environment: it is played with replies from a script, twice from each seed."""
+"""Checks an environment by playing each seed twice with scripted replies (`strop env check`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TALK = ("", "I do not know.", "7", "\\boxed{7}", "up", "<tool_call>", '{"name":
 
 
 class Checked(NamedTuple):
-    """What was found: complaints, one line each, and what the played sessions came to."""
+    """The result: complaints, one line each, and counts of the played sessions."""
 
     complaints: tuple[str, ...]
     sessions: int
@@ -38,11 +38,11 @@ class Checked(NamedTuple):
 
 
 def written(name: str) -> dict[str, Any]:
-    """An environment as a configuration has it, by its name, `module:Class` (a piece, or a class in TRL's shape; the
-    module, or a file of it, is imported), or as JSON with its settings.
+    """The configuration of an environment given by its name, as `module:Class` (a piece, or a class in TRL's shape; the
+    module or its file is imported), or as JSON.
 
     Raises:
-        InputError: it is no JSON, or the module cannot be imported.
+        InputError: the JSON is malformed, or the module cannot be imported.
     """
     given = _object(name) if name.lstrip().startswith("{") else {"piece": name}
     module, colon, kind = str(given.get("piece", "")).partition(":")
@@ -68,10 +68,10 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def environment_of(given: dict[str, Any]) -> Environment:
-    """The environment that is written so.
+    """The environment of a configuration.
 
     Raises:
-        InputError: there is none, or it cannot be set so; the message names the setting.
+        InputError: there is no such environment, or a setting is invalid; the message names the setting.
     """
     family: TypeAdapter[Environment] = TypeAdapter(Environment)
     try:
@@ -95,7 +95,7 @@ def check(environment: Environment, problem: Problem, seeds: int = 4) -> Checked
     for seed in range(seeds):
         played = [asyncio.run(_played(environment, problem, seed, ("first", "again")[which])) for which in range(2)]
         if [outcome for outcome, _ in played[0]] != [outcome for outcome, _ in played[1]]:
-            complaints.append(f"seed {seed}: the same replies were answered otherwise the second time")
+            complaints.append(f"seed {seed}: equal replies were answered differently the second time")
         for outcome, seconds in played[0]:
             turns, slowest = turns + 1, max(slowest, seconds)
             if isinstance(outcome, Verdict):
@@ -104,7 +104,7 @@ def check(environment: Environment, problem: Problem, seeds: int = 4) -> Checked
         end = last.status.value if isinstance(last, Verdict) else _ENDS[isinstance(last, Unjudged)]
         ends[end] = ends.get(end, 0) + 1
     if slowest > SLOW_SECONDS:
-        complaints.append(f"a step took {slowest:.1f} s; thousands of them wait for each other")
+        complaints.append(f"a step took {slowest:.1f} s, and a batch has thousands of steps")
     return Checked(tuple(dict.fromkeys(complaints)), seeds, turns, slowest, ends)
 
 
@@ -131,7 +131,7 @@ async def _played(environment: Environment, problem: Problem, seed: int, name: s
 
 
 def _reply(tools: Sequence[Tool], chance: random.Random) -> str:
-    """Talk, or a call whose arguments fit the schema."""
+    """Plain text, or a call whose arguments fit the schema."""
     if not tools or chance.random() < 0.25:
         return chance.choice(_TALK)
     tool = chance.choice(tools)

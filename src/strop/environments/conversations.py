@@ -1,6 +1,6 @@
-"""The OpenAI-style endpoint that agents talk to while they are trained: a key is a conversation.
+"""The OpenAI-style endpoint for agents in training: each API key is one conversation.
 
-    agent  ──POST /v1/chat/completions, Bearer KEY──▶  Line.next()       the session hears what is new
+    agent  ──POST /v1/chat/completions, Bearer KEY──▶  Line.next()       the session reads the new messages
            ◀──────────── chat.completion ───────────  Line.answer(…)    and answers with the policy's turn
 
 The endpoint listens on loopback, on the event loop of the process in which the sessions run.
@@ -25,12 +25,12 @@ from strop.serving.http import HttpServer, Refusal, listen, misrouted, read_body
 
 PATH = "/v1/chat/completions"
 BODY_BYTES = 16 * 2**20
-REFUSED_FIELDS = {"stream": (False,), "n": (1,)}  # and what they may be
+REFUSED_FIELDS = {"stream": (False,), "n": (1,)}  # with their allowed values
 
 
 @dataclass(frozen=True, eq=False)
 class AskedCompletion:
-    """A request of an agent: its messages and tools as they came in; `answer` is the message that it waits for."""
+    """A request of an agent: its messages and tools; `answer` will hold the choice that answers it."""
 
     messages: list[dict[str, Any]]
     tools: tuple[dict[str, Any], ...]
@@ -38,10 +38,10 @@ class AskedCompletion:
 
 
 class AgentLine:
-    """One agent's way to the policy.
+    """The queue of one agent's requests.
 
     Attributes:
-        closed: why further requests are refused; None as long as they are not.
+        closed: why requests are refused; None while they are accepted.
     """
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class AgentLine:
         return self._open
 
     def answer(self, message: dict[str, Any], finish_reason: str) -> None:
-        """Answer the request that is open with a message of the assistant."""
+        """Answer the open request with a message of the assistant."""
         if self._open is not None and not self._open.answer.done():
             choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
             self._open.answer.set_result(choice)
         self._open = None
 
     def refuse(self, reason: str) -> None:
-        """Refuse the request that is open, and all that come."""
+        """Refuse the open request and all later ones."""
         self.closed = reason
         waiting = [] if self._open is None else [self._open]
         while not self._asked.empty():
@@ -73,10 +73,10 @@ class AgentLine:
                 asked.answer.set_exception(Refusal(400, reason, code="conversation_over"))
 
     async def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Hand a request to the session; the choice that answers it.
+        """Hand a request to the session, and return the choice that answers it.
 
         Raises:
-            Refusal: the conversation is over, or a request is open already.
+            Refusal: the conversation is over, or another request is open.
         """
         if self.closed is not None:
             raise Refusal(400, self.closed, code="conversation_over")
@@ -99,18 +99,18 @@ class AgentEndpoint:
         self._lines: dict[str, AgentLine] = {}
 
     def open(self, key: str) -> AgentLine:
-        """A new conversation, for whoever has this key."""
+        """Open a conversation under this key."""
         self._lines[key] = AgentLine()
         return self._lines[key]
 
     def close(self, key: str, reason: str) -> None:
-        """The conversation is over."""
+        """Close a conversation."""
         line = self._lines.pop(key, None)
         if line is not None:
             line.refuse(reason)
 
     async def start(self) -> None:
-        """Listen on a free port of loopback; serve as long as the event loop runs."""
+        """Listen on a free port of loopback, and serve while the event loop runs."""
         handlers = {Refusal: refused, HTTPException: misrouted}
         app = Starlette(routes=[Route(PATH, self._complete, methods=["POST"])], exception_handlers=handlers)
         server = HttpServer(app, listen("127.0.0.1", 0, None, False))
@@ -136,7 +136,7 @@ class AgentEndpoint:
 
 
 def _read(data: bytes) -> dict[str, Any]:
-    """The request; how its answer is sampled is the run's affair, so that those fields are passed over."""
+    """The request; sampling parameters are ignored, since the run sets them."""
     try:
         body = json.loads(data)
     except ValueError as error:
@@ -155,7 +155,7 @@ _endpoints: dict[asyncio.AbstractEventLoop, AgentEndpoint] = {}
 
 
 async def endpoint() -> AgentEndpoint:
-    """The endpoint of the running event loop, which begins to listen when it is first wanted."""
+    """The endpoint of the running event loop, started at the first call."""
     loop = asyncio.get_running_loop()
     if loop not in _endpoints:
         for ended in [one for one in _endpoints if one.is_closed()]:

@@ -1,9 +1,8 @@
-"""Games as examples of environments: guess a number, and find the way in a grid."""
+"""Small environments: a guessing game as an example, a single turn, and retries with a verifier."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from pydantic import SerializeAsAny
 
@@ -12,33 +11,31 @@ from strop.environments.base import Environment, Reply, Session
 from strop.verifiers.base import Verifier
 from strop_verify.verdict import Status
 
-MOVES: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-
 
 def _user(text: str) -> Reply:
     return Reply((Message(role="user", content=text),))
 
 
 class GuessingGame(Environment):
-    """The policy guesses the number that is the problem's reference, and hears `higher` or `lower`."""
+    """The policy guesses the problem's reference, a number, and is answered `higher` or `lower`."""
 
     @property
     def inline(self) -> bool:
-        """A comparison of two numbers."""
+        """It only compares two numbers."""
         return True
 
     def open(self) -> Session:
-        """A game that has not begun."""
+        """A new game."""
         return _Guessing()
 
 
 class _Guessing(Session):
     def reset(self, problem: Problem, seed: int) -> None:
-        """Take the number."""
+        """Read the number."""
         self._number = int(problem.reference)
 
     def step(self, reply: str) -> Reply | Verdict:
-        """The last number of the reply counts."""
+        """Compare the last number in the reply."""
         guesses = re.findall(r"-?\d{1,18}", reply)
         if not guesses:
             return _user("Say a number.")
@@ -48,59 +45,16 @@ class _Guessing(Session):
         return _user("higher" if self._number > guess else "lower")
 
     def end(self, reply: str) -> Verdict:
-        """It was not guessed in time."""
+        """The number was not guessed in time."""
         return Verdict(0.0, Status.WRONG, "not guessed")
 
 
-class GridGame(Environment):
-    """The policy walks from S to G by `up`, `down`, `left` and `right`, around the walls #.
-
-    The problem's reference is the grid, a text of its rows, such as `S.#` `..#` `#.G`, joined by new lines. A wall or
-    the edge leaves the walker where he is.
-    """
-
-    @property
-    def inline(self) -> bool:
-        """A few look-ups."""
-        return True
-
-    def open(self) -> Session:
-        """A game that has not begun."""
-        return _Grid()
-
-
-class _Grid(Session):
-    def reset(self, problem: Problem, seed: int) -> None:
-        """Stand on S."""
-        self._rows = str(problem.reference).splitlines()
-        places = {cell: (r, c) for r, row in enumerate(self._rows) for c, cell in enumerate(row)}
-        self._at = places["S"]
-
-    def step(self, reply: str) -> Reply | Verdict:
-        """The last move of the reply counts."""
-        moves = re.findall(r"\b(up|down|left|right)\b", reply.lower())
-        if not moves:
-            return _user("Say up, down, left or right.")
-        row, column = self._at[0] + MOVES[moves[-1]][0], self._at[1] + MOVES[moves[-1]][1]
-        inside = 0 <= row < len(self._rows) and 0 <= column < len(self._rows[row])
-        if not inside or self._rows[row][column] == "#":
-            return _user("a wall")
-        self._at = row, column
-        if self._rows[row][column] == "G":
-            return Verdict(1.0, Status.CORRECT)
-        return _user(f"row {row + 1}, column {column + 1}")
-
-    def end(self, reply: str) -> Verdict:
-        """G was not reached in time."""
-        return Verdict(0.0, Status.WRONG, "did not arrive")
-
-
 class OneTurn(Environment):
-    """Ends after the first turn; a run with it comes to what the run without an environment comes to."""
+    """Ends after the first turn; a run with it equals the run without an environment."""
 
     @property
     def inline(self) -> bool:
-        """There is nothing to run."""
+        """It runs no code."""
         return True
 
     def open(self) -> Session:
@@ -110,16 +64,16 @@ class OneTurn(Environment):
 
 class _OneTurn(Session):
     def step(self, reply: str) -> None:
-        """The verifier judges the turn."""
+        """Leave the turn to the verifier."""
         return None
 
 
 class Retry(Environment):
-    """Asks `verifier` after each turn; while it is not satisfied and turns are left, the policy reads why.
+    """Judges each turn with `verifier`; while it is wrong and turns are left, the policy reads the reason.
 
     Fields:
-        verifier: judges each try. What it says is read by the policy: choose one that does not give the answer away.
-        complaint: what the policy reads; `{detail}` is the verifier's reason.
+        verifier: judges each try. The policy reads its reasons: choose one that does not reveal the answer.
+        complaint: the message to the policy; `{detail}` is the verifier's reason.
     """
 
     max_turns: int = 3
@@ -137,11 +91,11 @@ class _Retry(Session):
         self._tries = 0
 
     def reset(self, problem: Problem, seed: int) -> None:
-        """Remember what is asked."""
+        """Keep the problem."""
         self._problem = problem
 
     def step(self, reply: str) -> Reply | Verdict:
-        """The complaint, or the last try's verdict."""
+        """The complaint, or the verdict on the last try."""
         self._tries += 1
         verdict = self._environment.verifier(self._problem, reply)
         if not verdict.usable or verdict.status is Status.CORRECT or self._tries >= self._environment.max_turns:
@@ -150,5 +104,5 @@ class _Retry(Session):
         return Reply((Message(role="user", content=text),))
 
     def end(self, reply: str) -> Verdict:
-        """The verdict on a try that was cut off."""
+        """The verdict on a truncated try."""
         return self._environment.verifier(self._problem, reply, truncated=True)

@@ -1,10 +1,10 @@
-"""Environments written for other libraries, used as they are: classes in the shape that TRL takes.
+"""Environments written for other libraries: classes in TRL's shape, and OpenEnv servers.
 
     class Guess:
-        def reset(self, **row): ...            # the problem's columns; a text it returns is said to the policy first
+        def reset(self, **row): ...            # the problem's fields; a returned text is the first message
         def guess(self, number: int) -> str:   # every other public method is a tool, described by its docstring
             ...
-        def get_reward(self) -> float: ...     # of the finished trajectory; or an attribute `reward`
+        def get_reward(self) -> float: ...     # of the finished trajectory; an attribute `reward` works too
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _JSON: Mapping[Any, str] = {
 
 
 class OutsideClass(ToolEnvironment):
-    """Plays a class `module:Class` whose public methods are the tools; its module must be named with `--import`.
+    """Wraps a class `module:Class` whose public methods are the tools; `--import` must name its module.
 
-    `reset` is given the problem's `prompt`, `reference` and what it has extra, as far as it takes them. The trajectory
-    ends with the first turn that calls nothing; `get_reward()` (a float in [0, 1]) is its score. A method that raises
-    tells the policy what it raised. Where the class has neither `get_reward` nor `reward` the run's verifier judges.
+    `reset` receives the problem's `prompt`, `reference` and `extra` fields, as far as it takes them. The trajectory
+    ends with the first turn without a call; `get_reward()` (a float in [0, 1]) is its score. The policy reads the
+    exceptions of methods. If the class has neither `get_reward` nor `reward`, the run's verifier judges.
 
     Fields:
         cls: the class.
@@ -77,20 +77,20 @@ class _Object(Tools):
         self.first = first if isinstance(first, str) else None
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """What the method returned, as text; what it raised, likewise."""
+        """The result of the method as text, or its exception."""
         try:
             return str(getattr(self._thing, name)(**arguments))
-        except Exception as error:  # a move that is not allowed; the policy reads it, as in TRL
+        except Exception as error:  # the policy reads it, as in TRL
             return f"error: {error}"
 
     def reward(self) -> float | None:
-        """The reward of the trajectory so far; None where the class has none."""
+        """The reward of the trajectory so far; None if the class has none."""
         if hasattr(self._thing, "get_reward"):
             return float(self._thing.get_reward())
         return float(self._thing.reward) if hasattr(self._thing, "reward") else None
 
     def close(self) -> None:
-        """Close the object, where it can be."""
+        """Close the object, if it can be closed."""
         if hasattr(self._thing, "close"):
             self._thing.close()
 
@@ -107,7 +107,7 @@ def class_of(name: str) -> Any:
     """The class called `module:Class`.
 
     Raises:
-        ValueError: it is not written so, its module was not allowed, or it has no such class with a `reset`.
+        ValueError: the name is malformed, its module was not allowed, or it has no such class with a `reset`.
     """
     found = found_by_name(name, "Class")
     if not inspect.isclass(found) or not hasattr(found, "reset"):
@@ -123,9 +123,9 @@ def _methods(found: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _tool(name: str, method: Any) -> Tool:
-    """A method as a tool: its summary, and its arguments by their annotations and the docstring's `Args:`."""
+    """A method as a tool, described by its docstring and its annotations."""
     text = inspect.getdoc(method) or ""
-    hints = get_type_hints(method, vars(sys.modules[method.__module__]))  # its module may have been carried here
+    hints = get_type_hints(method, vars(sys.modules[method.__module__]))  # its module may not be importable by name
     described = dict(re.findall(r"^\s+(\w+)\s*(?:\([^)]*\))?:\s*(.+)$", text.partition("Args:")[2], re.MULTILINE))
     properties, required = {}, []
     for argument in list(inspect.signature(method).parameters.values())[1:]:
@@ -142,12 +142,12 @@ def _tool(name: str, method: Any) -> Tool:
 
 
 class OpenEnv(Environment):
-    """Sends each turn as an action to a server, and returns its observation; `done` ends with the sum of the rewards.
+    """Sends each turn as an action to an OpenEnv server; `done` ends the trajectory with the sum of the rewards.
 
     Fields:
-        url: of the server, such as ws://localhost:8000.
-        action: the action's field that takes the turn's text; empty: the turn is the action as JSON.
-        observation: the observation's field that is shown; empty: all of it as JSON.
+        url: address of the server, such as ws://localhost:8000.
+        action: the action's field for the turn's text; empty: the turn is the action as JSON.
+        observation: the observation's field to show; empty: the whole observation as JSON.
     """
 
     url: str
@@ -155,7 +155,7 @@ class OpenEnv(Environment):
     observation: str = ""
 
     def open(self) -> Session:
-        """A session that has not connected."""
+        """A new session."""
         return _Remote(self)
 
 
@@ -166,14 +166,14 @@ class _Remote(Session):
         self._reward = 0.0
 
     async def reset(self, problem: Problem, seed: int) -> str:
-        """Connect and begin; what the server observes."""
+        """Connect, and return the first observation."""
         websockets = require("websockets.asyncio.client", extra="openenv", purpose="OpenEnv servers")
         address = self._environment.url.replace("http", "ws", 1).rstrip("/")
         self._connection = await websockets.connect(f"{address}/ws", proxy=None)
         return self._shown(await self._ask("reset", {"seed": seed % 2**31}))
 
     async def step(self, reply: str) -> Reply | Verdict:
-        """The observation of the turn's action."""
+        """The observation after the turn's action."""
         said = reply.rpartition(END_OF_THINKING)[2].strip()
         if self._environment.action:
             action: Any = {self._environment.action: said}
@@ -189,7 +189,7 @@ class _Remote(Session):
         return Reply((Message(role="user", content=self._shown(data)),))
 
     def end(self, reply: str) -> Verdict:
-        """What was earned until then."""
+        """The sum of the rewards so far."""
         verdict = scored(self._reward, "not done", partial_credit=True)
         return Verdict(0.0, Status.WRONG, "not done") if self._reward == 0 else verdict
 

@@ -1,24 +1,243 @@
-"""An environment as the loop sees it: completions go in, observations and verdicts come out."""
+"""An environment as the loop sees it: completions go in, observations and verdicts come out.
+
+Sessions run in worker processes (`SessionPool`) unless the environment is `inline`. If a process dies, the turns that
+were running in it are played again in a new process by halves, until the turn that ends its process is found; only its
+session is lost. The other sessions are rebuilt when their next turn comes.
+"""
 
 from __future__ import annotations
 
+import json
+import select
+import time
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Observation, Problem, Verdict
-from strop.environments.base import SEED, Environment, Reply, Unjudged
-from strop.environments.pool import SessionPool
+from strop.base.session import carried
+from strop.base.types import Completion, InputError, Observation, Problem, StropError, Verdict
+from strop.environments.base import SEED, Environment, Outcome, Reply, Unjudged
 from strop.environments.sessions import InlineSessions, Sessions, Turn, failed, with_turns
 from strop.environments.tokens import Chat, TurnTokens
+from strop.environments.worker import READY, read_outcome
+from strop.verifiers.process_pool import problem_fields
 from strop.verifiers.protocol import Judge, Key, Responder
+from strop_verify.pool import ServedProcess, default_workers, numbered, split_number
+
+GRACE_SECONDS = 10.0  # added to step_seconds before a silent process is replaced
+CLOSING_SECONDS = 5.0
+
+
+@dataclass
+class _Seat:
+    """A session: its process and its turns so far; the last one may be running."""
+
+    process: _Process
+    problem: dict[str, Any]
+    seed: int
+    replies: list[str] = field(default_factory=list)
+    cut: bool = False
+
+
+@dataclass
+class _Process:
+    """A process with its sessions, running turns and waiting turns.
+
+    Attributes:
+        served: the process and the channel to it.
+        running: the key of each turn by its number.
+        suspects: lists of turns of which one may have ended a process; they are played one list after the other.
+    """
+
+    served: ServedProcess
+    ready: bool = False
+    heard: float = 0.0
+    sessions: set[Key] = field(default_factory=set)
+    running: dict[int, Key] = field(default_factory=dict)
+    waiting: list[Key] = field(default_factory=list)
+    suspects: deque[list[Key]] = field(default_factory=deque)
+
+
+class SessionPool:
+    """Sessions of an environment in separate processes; the `Sessions` of `EnvironmentJudge`.
+
+    Raises:
+        StropError: no process can be started.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._seats: dict[Key, _Seat] = {}
+        self._ready: list[tuple[Key, Outcome]] = []
+        self._number = READY
+        self._processes: list[_Process] = []
+        for _ in range(environment.processes or default_workers()):
+            self._processes.append(_Process(self._started(), heard=time.monotonic()))
+
+    @property
+    def pending(self) -> int:
+        """Turns whose outcome was not yet polled."""
+        open_turns = (len(p.running) + len(p.waiting) + sum(map(len, p.suspects)) for p in self._processes)
+        return len(self._ready) + sum(open_turns)
+
+    def take(self, turn: Turn) -> None:
+        """Queue a turn for the process of its session; a new session goes to the process with the fewest.
+
+        The next `poll` or `wait` sends it.
+        """
+        seat = self._seats.get(turn.key)
+        if seat is None:
+            process = min(self._processes, key=lambda one: len(one.sessions) + len(one.waiting))
+            seat = self._seats[turn.key] = _Seat(process, problem_fields(turn.problem), turn.seed)
+        if turn.reply is not None:
+            seat.replies.append(turn.reply)
+        seat.cut = turn.cut
+        seat.process.waiting.append(turn.key)
+
+    def poll(self) -> list[tuple[Key, Outcome]]:
+        """The outcomes that have arrived.
+
+        Raises:
+            StropError: a process ended before it was ready.
+        """
+        for process in self._processes:
+            self._hand_out(process)
+            self._hear(process)
+        found, self._ready = self._ready, []
+        return found
+
+    def forget(self, key: Key) -> None:
+        """End a session; the outcome of a running turn is dropped."""
+        seat = self._seats.pop(key, None)
+        if seat is None:
+            return
+        process = seat.process
+        process.waiting = [other for other in process.waiting if other != key]
+        process.suspects = deque([other for other in batch if other != key] for batch in process.suspects)
+        if key in process.sessions:
+            process.sessions.discard(key)
+            self._send(process, {"do": "forget", "key": key})
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a process sends something, at most `seconds`."""
+        poll = select.poll()
+        for process in self._processes:
+            self._hand_out(process)
+            channel = process.served.channel
+            poll.register(channel.socket, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
+        if not self._ready:
+            poll.poll(seconds * 1000)
+
+    def close(self) -> None:
+        """End the processes; may be called twice."""
+        for process in self._processes:
+            process.served.end(CLOSING_SECONDS)
+        self._processes = []
+
+    # ------------------------------------------------------------------ one process
+
+    def _hand_out(self, process: _Process) -> None:
+        """Send the waiting turns; while there are suspects, only one list of them at a time."""
+        if process.suspects:
+            batch = [] if process.running else process.suspects.popleft()
+        else:
+            batch, process.waiting = process.waiting, []
+        for key in batch:
+            self._play(process, key)
+        with suppress(OSError):  # the process has ended; `_hear` replaces it
+            process.served.channel.flush()
+
+    def _play(self, process: _Process, key: Key) -> None:
+        seat = self._seats[key]
+        past = [] if key in process.sessions else seat.replies[:-1]
+        if past and not self._environment.repeatable:
+            self._end(key, failed("the session was lost with its process, and the environment is not repeatable"))
+            return
+        if not process.running:
+            process.heard = time.monotonic()
+        process.sessions.add(key)
+        job = {
+            "do": "turn", "key": key, "problem": seat.problem, "seed": seat.seed,
+            "past": past, "reply": seat.replies[-1] if seat.replies else None, "cut": seat.cut,
+        }  # fmt: skip
+        self._number += 1
+        process.running[self._number] = key
+        try:
+            self._send(process, job)
+        except TypeError as error:
+            del process.running[self._number]
+            process.sessions.discard(key)
+            self._end(key, failed(f"the problem cannot be given to a process: {error}"))
+
+    def _send(self, process: _Process, job: dict[str, Any]) -> None:
+        process.served.channel.queue(numbered(self._number, json.dumps(job).encode()))
+
+    def _hear(self, process: _Process) -> None:
+        """Take the outcomes that have arrived; replace a process that has ended or is silent."""
+        try:
+            process.served.channel.flush()
+            for message in process.served.channel.receive():
+                process.heard = time.monotonic()
+                number, body = split_number(message)
+                if number == READY:
+                    process.ready = True
+                else:
+                    self._finish(process, number, read_outcome(body))
+        except (EOFError, OSError):
+            self._replace(process)
+            return
+        limit = self._environment.step_seconds + GRACE_SECONDS
+        if process.ready and process.running and time.monotonic() - process.heard > limit:
+            process.served.child.kill()
+            self._replace(process)
+
+    def _finish(self, process: _Process, number: int, outcome: Outcome) -> None:
+        key = process.running.pop(number)
+        if key not in self._seats:  # forgotten
+            return
+        if isinstance(outcome, Reply):
+            self._ready.append((key, outcome))
+        else:
+            process.sessions.discard(key)
+            self._end(key, outcome)
+
+    def _end(self, key: Key, outcome: Outcome) -> None:
+        del self._seats[key]
+        self._ready.append((key, outcome))
+
+    def _replace(self, process: _Process) -> None:
+        """Replace a process that ended; its running turns are tried again by halves."""
+        reason = process.served.end(0.0)
+        if not process.ready:
+            raise StropError(f"a process for environments could not start: it {reason}")
+        running = [key for key in process.running.values() if key in self._seats]
+        process.running.clear()
+        process.sessions.clear()
+        process.ready = False
+        process.served = self._started()
+        process.heard = time.monotonic()
+        if len(running) == 1:
+            self._end(running[0], failed(f"the environment's process {reason}"))
+        elif running:
+            half = len(running) // 2
+            process.suspects.extendleft([running[half:], running[:half]])
+
+    def _started(self) -> ServedProcess:
+        written = self._environment.model_dump_json()
+        try:
+            return ServedProcess("strop.environments.worker", {"environment": written, "code": carried(written)})
+        except OSError as error:
+            raise StropError(f"a process for environments cannot be started: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
 class Play:
-    """An environment, and how its messages become tokens of the model that plays in it.
+    """An environment, and the rendering of its messages as tokens of the model.
 
     Attributes:
-        longest_prompt: most tokens of a prompt that the environment gives, where it speaks first; None: any.
+        longest_prompt: token limit of the prompts of an environment that speaks first; None: no limit.
 
     Raises:
         InputError: `history` is separate, and the chat template cannot be used so.
@@ -32,12 +251,12 @@ class Play:
         self.speaker()
 
     def responder(self, judge: Judge) -> EnvironmentJudge:
-        """The environment opened; `judge` is of the run's verifier, and closed with it."""
+        """Open the environment; `judge` is the run's verifier's, and is closed with it."""
         sessions = InlineSessions(self.environment) if self.environment.inline else SessionPool(self.environment)
         return EnvironmentJudge(sessions, self, judge)
 
     def speaker(self) -> Chat | TurnTokens:
-        """What turns the messages of one trajectory into observations."""
+        """Renders the messages of one trajectory."""
         return Chat(self.tokens) if self.environment.history == "separate" else self.tokens
 
     def notes(self) -> list[str]:
@@ -47,7 +266,7 @@ class Play:
 
 @dataclass
 class _Trajectory:
-    """What is known of a sample until its verdict: its last turn, where it had one, and what was said to its turns."""
+    """A sample before its verdict: its last turn, and the environment's replies."""
 
     problem: Problem
     speaker: Chat | TurnTokens
@@ -56,12 +275,12 @@ class _Trajectory:
 
 
 class EnvironmentJudge(Responder):
-    """Hands each turn to its session; where the session leaves the verdict to the verifier, to that one's judge.
+    """Hands each turn to its session, and unjudged last turns to the verifier's judge.
 
     Args:
-        sessions: of the environment.
-        play: the environment, and what turns its messages into tokens.
-        judge: of the run's verifier.
+        sessions: the environment's sessions.
+        play: the environment and the rendering of its messages.
+        judge: the judge of the run's verifier.
     """
 
     def __init__(self, sessions: Sessions, play: Play, judge: Judge) -> None:
@@ -75,7 +294,7 @@ class EnvironmentJudge(Responder):
 
     @property
     def pending(self) -> int:
-        """Turns whose answer was not yet polled."""
+        """The number of turns without a polled answer."""
         return self._sessions.pending + self._judge.pending
 
     def begin(self, key: Key, problem: Problem, seed: int) -> None:
@@ -84,7 +303,7 @@ class EnvironmentJudge(Responder):
         self._sessions.take(Turn(key, problem, self._drawn(key, problem, seed), None, False))
 
     def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
-        """Hand a turn to the session of `key`, which begins with the first one."""
+        """Hand a turn to the session of `key`; the first turn opens it."""
         if key not in self._open:
             self._open[key] = _Trajectory(problem, self._play.speaker())
         self._open[key].turn = completion
@@ -97,7 +316,7 @@ class EnvironmentJudge(Responder):
         return drawn
 
     def poll(self) -> list[tuple[Key, Verdict | Observation]]:
-        """Observations and verdicts that are there."""
+        """The observations and verdicts that have arrived."""
         found: list[tuple[Key, Verdict | Observation]] = []
         for key, outcome in self._sessions.poll():
             if key not in self._open:  # forgotten
@@ -116,13 +335,13 @@ class EnvironmentJudge(Responder):
         return [*found, *((key, self._whole(key, verdict)) for key, verdict in self._judge.poll())]
 
     def _whole(self, key: Key, verdict: Verdict) -> Verdict:
-        """The verdict of a trajectory, with what was said to its turns; the trajectory is over."""
+        """The verdict of a finished trajectory, with the scores and malformed calls of its turns."""
         trajectory = self._open.pop(key, None)
         said = [] if trajectory is None else trajectory.said
         return with_turns(verdict, [one.score for one in said], sum(one.malformed_calls for one in said))
 
     def _said(self, trajectory: _Trajectory, reply: Reply) -> Observation | Verdict:
-        """What the environment says as tokens; where they cannot be had, its own sample is an error."""
+        """The environment's reply as tokens; a verdict of status error if it cannot be rendered."""
         most = self._play.longest_prompt
         try:
             if trajectory.turn is not None:
@@ -141,7 +360,7 @@ class EnvironmentJudge(Responder):
             self._sessions.forget(key)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until an answer may be there, at most `seconds`."""
+        """Sleep until an answer may have arrived, at most `seconds`."""
         (self._sessions if self._sessions.pending else self._judge).wait(seconds)
 
     def close(self) -> None:

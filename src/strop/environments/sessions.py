@@ -1,4 +1,4 @@
-"""Running sessions: a turn of each goes in, what the environment says comes out, and no session can hurt another."""
+"""Running sessions: turns go in, replies and verdicts come out; an error in one session does not affect the others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Call: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Turn(NamedTuple):
-    """A turn of the policy in the session `key`, which begins with its first one, on `problem` and from `seed`.
+    """A turn of the policy in the session `key`; the first turn opens the session on `problem` with `seed`.
 
     Attributes:
-        reply: its text; None: there is none yet, and the session is to say its prompt.
-        cut: it was cut off by the budget of tokens, and the trajectory ends with it.
-        past: earlier turns, where the session is to be rebuilt from them first.
+        reply: its text; None asks the session for its prompt.
+        cut: it was truncated by the token budget, and the trajectory ends.
+        past: earlier turns from which the session is rebuilt first.
     """
 
     key: Key
@@ -36,11 +36,11 @@ class Turn(NamedTuple):
 
 
 class Sessions(Protocol):
-    """Where sessions run. Every turn has one outcome; after one that is no `Reply` the session is over."""
+    """Runs sessions. Every turn has one outcome; an outcome other than a `Reply` ends the session."""
 
     @property
     def pending(self) -> int:
-        """Turns whose outcome was not yet polled."""
+        """The number of turns without a polled outcome."""
         ...
 
     def take(self, turn: Turn) -> None:
@@ -48,7 +48,7 @@ class Sessions(Protocol):
         ...
 
     def poll(self) -> list[tuple[Key, Outcome]]:
-        """The outcomes that are there; does not wait."""
+        """The outcomes that have arrived; does not wait."""
         ...
 
     def forget(self, key: Key) -> None:
@@ -56,7 +56,7 @@ class Sessions(Protocol):
         ...
 
     def wait(self, seconds: float) -> None:
-        """Sleep until an outcome is there, at most `seconds`."""
+        """Sleep until an outcome arrives, at most `seconds`."""
         ...
 
     def close(self) -> None:
@@ -74,8 +74,8 @@ class SessionHost:
     """The sessions of one environment in one process, by key.
 
     Args:
-        environment: what opens them.
-        call: awaits a function of a session that may block; the default calls it here and now.
+        environment: opens the sessions.
+        call: awaits a function that may block; by default it is called directly.
     """
 
     def __init__(self, environment: Environment, call: Call | None = None) -> None:
@@ -85,22 +85,22 @@ class SessionHost:
         self._closing: set[asyncio.Future[None]] = set()
 
     async def turn(self, turn: Turn) -> Outcome:
-        """The outcome of a turn. What a session raises, or says wrongly, is a verdict of status error."""
+        """The outcome of a turn; an exception or an invalid reply gives a verdict of status error."""
         try:
             outcome = await self._outcome(turn)
         except TimeoutError:
             outcome = failed(f"a step took longer than {self._environment.step_seconds:g} s")
-        except Exception as error:  # the user's code may raise anything; it costs this sample
+        except Exception as error:  # user code may raise anything
             outcome = failed(f"{type(error).__name__} in the environment: {' '.join(str(error).split())[:120]}")
         if not isinstance(outcome, Reply):
             self.forget(turn.key)
         return outcome
 
     def forget(self, key: Key) -> None:
-        """Close a session; an unknown one is none."""
+        """Close a session, if it is known."""
         running = self._running.pop(key, None)
         if running is not None:
-            with suppress(Exception):  # its trajectory is judged already, or not wanted
+            with suppress(Exception):  # the trajectory is already judged or dropped
                 closing = running.session.close()
                 if inspect.isawaitable(closing):
                     task = asyncio.ensure_future(closing)
@@ -150,13 +150,12 @@ class SessionHost:
 
 
 def failed(reason: str) -> Verdict:
-    """The verdict where the environment failed: the sample leaves the loss."""
+    """The verdict for a failure of the environment: the sample leaves the loss."""
     return Verdict(0.0, Status.ERROR, reason)
 
 
 def with_turns(verdict: Verdict, scores: Sequence[float], malformed: int) -> Verdict:
-    """The verdict with the scores of earlier turns in front of its score (none where all are 0), and what was malformed
-    in them."""
+    """The verdict with the scores of earlier turns (none if all are 0) and their malformed calls added."""
     every = (*scores, *verdict.turn_scores)
     return replace(
         verdict, turn_scores=every if any(every) else (), malformed_calls=malformed + verdict.malformed_calls
@@ -180,7 +179,7 @@ def _not_finite(score: float) -> Verdict:
 
 
 class InlineSessions:
-    """Sessions in the calling process, stepped at `poll`: right for environments that are quick and cannot hang."""
+    """Sessions in the calling process, stepped by `poll`, for quick environments that cannot hang."""
 
     def __init__(self, environment: Environment) -> None:
         self._host = SessionHost(environment)
@@ -189,7 +188,7 @@ class InlineSessions:
 
     @property
     def pending(self) -> int:
-        """Turns taken and not yet played."""
+        """The number of queued turns."""
         return len(self._waiting)
 
     def take(self, turn: Turn) -> None:
@@ -197,7 +196,7 @@ class InlineSessions:
         self._waiting.append(turn)
 
     def poll(self) -> list[tuple[Key, Outcome]]:
-        """Play every turn that waits."""
+        """Play every queued turn."""
         turns, self._waiting = self._waiting, []
         if not turns:
             return []
@@ -213,7 +212,7 @@ class InlineSessions:
         self._host.forget(key)
 
     def wait(self, seconds: float) -> None:
-        """Nothing to wait for: `poll` does the work."""
+        """Returns at once: `poll` does the work."""
 
     def close(self) -> None:
         """End all sessions."""

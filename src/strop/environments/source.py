@@ -1,4 +1,4 @@
-"""Problems made by an environment: what it says at its beginning is the prompt."""
+"""Problems from an environment, whose first text is the prompt."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from strop.base.types import InputError, Problem
 from strop.data.source import ProblemSource
 from strop.environments.base import SEED, Environment
 
-AT_ONCE = 64  # sessions that are open while problems are made
+AT_ONCE = 64  # sessions that are open at once
 
 
 class FromEnvironment(ProblemSource):
-    """`count` problems, one for each of so many seeds; their sessions begin with the same seed while training.
+    """`count` problems, one for each seed; in training, a problem's sessions begin with the same seed.
 
     Fields:
-        environment: usually the run's own.
-        instruction: put in front of what the environment says.
-        part: of the seeds; held-out problems are those of another part.
+        environment: usually the same as the run's.
+        instruction: text before the environment's first text.
+        part: name of a set of seeds; use another one for held-out problems.
     """
 
     environment: SerializeAsAny[Environment]
@@ -40,7 +40,7 @@ class FromEnvironment(ProblemSource):
         """The problems in the order of their seeds, each question once.
 
         Raises:
-            InputError: the environment says nothing when it begins.
+            InputError: the environment's `reset` returns no text.
         """
         seen: set[str] = set()
         for start in range(0, self.count, AT_ONCE):
@@ -54,7 +54,7 @@ class FromEnvironment(ProblemSource):
         return await asyncio.gather(*map(self._one, numbers))
 
     async def _one(self, number: int) -> Problem:
-        drawn = derive(self.seed, "problem", self.part, number) % 2**31  # as many libraries want it
+        drawn = derive(self.seed, "problem", self.part, number) % 2**31  # many libraries need 31 bits
         name = f"{self.environment.piece_name()}-{self.part}-{number}"
         problem = Problem(name, "", None, domain="environment", source=self.label, extra={SEED: drawn})
         session = self.environment.open()
@@ -64,6 +64,6 @@ class FromEnvironment(ProblemSource):
         if inspect.isawaitable(closing):
             await closing
         if not isinstance(said, str) or not said:
-            raise InputError(f"{self.label}: its reset says nothing; name problems of your own with data.source")
+            raise InputError(f"{self.label}: its reset returns no text; set another data.source")
         prompt = f"{self.instruction}\n{said}" if self.instruction else said
         return Problem(name, prompt, None, domain="environment", source=self.label, extra={SEED: drawn})

@@ -1,12 +1,12 @@
-"""From an environment's messages to the tokens put behind a turn; what was sampled is never rendered again.
+"""Renders an environment's messages as tokens that follow a turn; sampled tokens are never rendered again.
 
     ⟨prompt⟩ ⟨sampled …, <|im_end|>⟩ ⟨\\n<|im_start|>user\\n46<|im_end|>\\n<|im_start|>assistant\\n⟩ ⟨sampled …⟩
                                      └─ rendered by itself, from where the sampled tokens have got to ─┘
 
-A chat template is asked how new messages follow a turn of the assistant by rendering them behind a placeholder. So
-neither the sampled tokens nor the templates' habit of rewriting earlier turns (Qwen3's drops their thinking) can change
-what the model has seen: the trajectory is one sequence that grows at its end. Who wants the model to read what the
-template makes of earlier turns has a `Chat`: sampled tokens stay then too, each turn behind the prompt that it had.
+New messages are rendered by the chat template after a placeholder for the assistant's turn. So templates that rewrite
+earlier turns (Qwen3's drops their thinking) cannot change what the model has seen: the trajectory is one growing
+sequence. `Chat` lets the model read earlier turns as the template rewrites them: each turn then keeps the prompt that
+it was sampled with.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from jinja2 import TemplateError
 from strop.base.types import Completion, InputError, IntArray, Message, Observation, Problem
 from strop.data.templates import Auto, ChatTemplate, Instruction, PromptTemplate, Tokenizer, described
 
-_TURN = "placeholder4turn"  # no white space at its ends, which templates trim
+_TURN = "placeholder4turn"  # without outer white space, which templates trim
 _QUESTION: Message = {"role": "user", "content": "?"}
 _NEXT: Message = {"role": "user", "content": "Go on."}
 _TOOL: Message = {"role": "tool", "content": "46"}
-_LONGEST_END = 16  # tokens by which a template ends a turn, at most
+_LONGEST_END = 16  # most tokens with which a template ends a turn
 
 
 class TurnTokenizer(Tokenizer, Protocol):
-    """A tokenizer that says which tokens are special."""
+    """A tokenizer that lists its special tokens."""
 
     @property
     def all_special_tokens(self) -> list[str]: ...
@@ -38,11 +38,11 @@ class TurnTokenizer(Tokenizer, Protocol):
 class TurnTokens:
     """Renders observations for one tokenizer and prompt template.
 
-    Without a chat template, or with a prompt template that does not use it, messages are put down as plain text.
+    Without a chat template, or with a prompt template that does not use it, messages are plain text.
 
     Args:
-        tokenizer: of the model.
-        template: by which its prompts are rendered.
+        tokenizer: the model's tokenizer.
+        template: the template of its prompts.
 
     Raises:
         InputError: the chat template cannot render a second turn.
@@ -54,16 +54,16 @@ class TurnTokens:
         self._arguments: dict[str, Any] | None = None
         if tokenizer.chat_template and isinstance(template, Auto | ChatTemplate):
             self._arguments = template.arguments
-            self._rendered((_NEXT,))  # refuses a template that cannot do it before anything is sampled
+            self._rendered((_NEXT,))  # raises before anything is sampled
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Observation:
-        """The beginning of a trajectory whose environment speaks first.
+        """The prompt of a trajectory whose environment speaks first.
 
         Raises:
             InputError: the chat template refuses the messages.
         """
         if self._arguments is None:
-            tools = ()  # such a model must know the format of calls
+            tools = ()  # the model must know the format of calls
         elif tools and "tools" not in str(self._tokenizer.chat_template):
             own, rest = (messages[:1], messages[1:]) if messages[0]["role"] == "system" else ((), messages)
             text = "\n\n".join([*(message["content"] for message in own), described(tools)])
@@ -73,10 +73,10 @@ class TurnTokens:
         return Observation(template(problem, self._tokenizer), template.render(problem, self._tokenizer))
 
     def observation(self, turn: Completion, messages: Sequence[Message]) -> Observation:
-        """What is put behind `turn`, a completion as the engine gave it, so that the model reads `messages` next.
+        """The tokens that follow `turn`, a completion of the engine, so that the model reads `messages` next.
 
-        The end of the assistant's turn, as the template writes it, is completed where the sampled tokens lack it (all
-        of it after a stop string, a new line after `<|im_end|>`); the beginning of the next turn is included.
+        They begin with the part of the turn's end that the sampled tokens lack (all of it after a stop string, a new
+        line after `<|im_end|>`), and end with the beginning of the next turn.
         """
         if self._arguments is None:
             text = "".join(self.harmless(message["content"]) for message in messages)
@@ -106,7 +106,7 @@ class TurnTokens:
         return ["turns: the model's chat template leaves earlier turns as they were"]
 
     def behind_prompt(self, messages: Sequence[Message]) -> str:
-        """What the template writes behind a prompt's own messages: these ones, and the beginning of the next turn.
+        """The text that the template writes after a prompt: `messages`, and the beginning of the next turn.
 
         Raises:
             InputError: there is no chat template, or it changes the prompt for them.
@@ -120,7 +120,7 @@ class TurnTokens:
         return text[len(asked) :]
 
     def _rendered(self, messages: Sequence[Message]) -> str:
-        """What the template writes from the end of an assistant's turn to the beginning of the next."""
+        """The text from the end of an assistant's turn to the beginning of the next one."""
         text = self._render([_QUESTION, {"role": "assistant", "content": _TURN}, *self._spelt(messages)], True)
         _, found, after = text.partition(_TURN)
         if not found or _TURN in after or not after:
@@ -144,25 +144,24 @@ class TurnTokens:
         return [Message(role=message["role"], content=self.harmless(message["content"])) for message in messages]
 
     def harmless(self, content: str) -> str:
-        """`content` in which no special token is spelt out: an environment must not end or open turns."""
+        """`content` with special tokens broken up, so that an environment cannot end or open turns."""
         for special in self._tokenizer.all_special_tokens:
             content = content.replace(special, f"{special[0]} {special[1:]}")
         return content
 
     def encode(self, text: str) -> IntArray:
-        """The tokens of `text`, int32 [K], and none that the tokenizer would add."""
+        """The tokens of `text`, int32 [K], without added special tokens."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
 
 class Chat:
-    """A trajectory's chat where the chat template has its way with earlier turns (`environment.history=separate`).
+    """A trajectory's chat with earlier turns as the chat template rewrites them (`environment.history=separate`).
 
-    A turn follows the tokens before it as long as the template leaves these as they were, white space around a turn
-    aside. Where it does not, the next turn's prompt is the chat as the template renders it by then, behind the prompt
-    that the trajectory began with.
+    A turn follows the tokens before it while the template leaves these unchanged, white space around a turn aside. If
+    it rewrites them, the next turn's prompt is the trajectory's first prompt and the chat as it is rendered now.
 
     Args:
-        tokens: of the model that plays.
+        tokens: renders for the model.
 
     Raises:
         InputError: the chat template cannot be used so.
@@ -175,7 +174,7 @@ class Chat:
         self._shown = tokens.behind_prompt(())
 
     def observation(self, turn: Completion, messages: Sequence[Message]) -> Observation:
-        """What is put behind `turn`, see `TurnTokens.observation`, with the next prompt where it is another one.
+        """The tokens that follow `turn`, see `TurnTokens.observation`, with the next prompt if it differs.
 
         Raises:
             InputError: the prompt does not end as the chat template ends a prompt.

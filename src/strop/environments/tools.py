@@ -1,4 +1,4 @@
-"""Environments of tools: the policy calls them as often as it likes, and what it says without a call is its answer."""
+"""Environments with tools: the policy calls tools, and its first turn without a call is its answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from strop_verify.verdict import Status
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 END_OF_THINKING = "</think>"
-# What a value of a JSON schema's type is in Python; a bool is an int there, and not in JSON.
+# Python's types of the types in JSON schemas.
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "object": (dict,),
     "array": (list,), "null": (type(None),),
@@ -33,20 +33,20 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class ToolCall(NamedTuple):
-    """A tool called by its name; `arguments` are as JSON gave them."""
+    """A call of a tool with arguments from JSON."""
 
     name: str
     arguments: dict[str, Any]
 
 
 class Malformed(NamedTuple):
-    """What looks like a call and is none, with the reason, to be told to the policy."""
+    """A malformed call, with the reason that the policy reads."""
 
     reason: str
 
 
 def tool_calls(reply: str) -> list[ToolCall | Malformed]:
-    """The calls of a reply in order; none where it calls nothing. What stands in a think block is no call."""
+    """The calls in a reply, in order; calls in a think block are ignored."""
     said = reply.rpartition(END_OF_THINKING)[2].strip()
     if OPEN in said or CLOSE in said:
         return list(_tagged(said))
@@ -93,7 +93,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def misfit(call: ToolCall, tool: Tool) -> str | None:
-    """Why the arguments do not fit the tool's schema (types of the properties, required and unknown ones), or None."""
+    """Why the arguments do not fit the tool's schema (missing, unknown, wrong type); None if they do."""
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
     missing = [name for name in tool.parameters.get("required", ()) if name not in call.arguments]
     if missing:
@@ -104,7 +104,7 @@ def misfit(call: ToolCall, tool: Tool) -> str | None:
         wanted = properties[name].get("type")
         given = (bool,) if isinstance(value, bool) else (type(value),)
         if wanted is not None and not set(given) & set(_TYPES[wanted]):
-            return f"{tool.name}: {name} is to be of type {wanted}"
+            return f"{tool.name}: {name} must be of type {wanted}"
     return None
 
 
@@ -112,18 +112,18 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class ToolFailed(Exception):
-    """A tool cannot do what it was asked; the policy reads why."""
+    """A tool cannot do what was asked; the policy reads the message."""
 
 
 class ToolEnvironment(Environment):
-    """Answers each call of a turn with a message of the role `tool`; a turn without a call goes to the verifier.
+    """Answers each call with a message of the role `tool`; a turn without a call goes to the verifier.
 
-    Malformed calls, unknown tools and unfit arguments are answered too, so that the policy can mend them.
+    Malformed calls, unknown tools and wrong arguments are answered with an error, so that the policy can correct them.
 
     Fields:
-        max_mistakes: so many calls of that kind are answered; one more ends the trajectory, `unparsed`.
-        calls_per_turn: calls of one turn that are answered; those behind them count as mistakes.
-        result_characters: a longer result is cut, and says so.
+        max_mistakes: most mistakes of that kind; one more ends the trajectory, `unparsed`.
+        calls_per_turn: most calls of one turn; further ones count as mistakes.
+        result_characters: longer results are cut.
     """
 
     max_mistakes: Annotated[int, Field(ge=0)] = 3
@@ -133,11 +133,11 @@ class ToolEnvironment(Environment):
     @property
     @abstractmethod
     def tools(self) -> tuple[Tool, ...]:
-        """What the policy may call."""
+        """The tools that the policy may call."""
 
     @abstractmethod
     def open_tools(self, problem: Problem, seed: int) -> Tools:
-        """What answers the calls of one trajectory."""
+        """The object that answers the calls of one trajectory."""
 
     def open(self) -> Session:
         """A session that answers calls."""
@@ -145,10 +145,10 @@ class ToolEnvironment(Environment):
 
 
 class Tools(ABC):
-    """Answers the calls of one trajectory, which may share a state.
+    """Answers the calls of one trajectory; it may have state.
 
     Attributes:
-        first: what is said at the beginning, see `Session.reset`.
+        first: the first text, see `Session.reset`.
     """
 
     first: str | None = None
@@ -158,19 +158,19 @@ class Tools(ABC):
         """The result of a call whose arguments fit the tool's schema.
 
         Raises:
-            ToolFailed: it cannot be done; its text is the answer.
+            ToolFailed: the call fails; the message is the answer.
         """
 
     def close(self) -> None:
-        """The trajectory is over."""
+        """Release resources."""
         return None
 
 
 class ToolSession(Session):
-    """Reads calls, has them answered, and counts mistakes.
+    """Reads and answers calls, and counts mistakes.
 
     Attributes:
-        opened: what answers the calls, from `reset` on.
+        opened: answers the calls; set by `reset`.
     """
 
     def __init__(self, environment: ToolEnvironment) -> None:
@@ -185,7 +185,7 @@ class ToolSession(Session):
         return self.opened.first
 
     def step(self, reply: str) -> Reply | Verdict | None:
-        """The results of the turn's calls; where there is no call the trajectory has ended."""
+        """The results of the turn's calls; without a call the trajectory ends."""
         calls = tool_calls(reply)
         if not calls:
             return self.ended(reply)
@@ -202,7 +202,7 @@ class ToolSession(Session):
         return Reply(tuple(results), malformed_calls=self._mistakes - before)
 
     def end(self, reply: str) -> Verdict | None:
-        """It has ended too."""
+        """The trajectory ends."""
         return self.ended(reply)
 
     def ended(self, reply: str) -> Verdict | None:
@@ -215,7 +215,7 @@ class ToolSession(Session):
             self.opened.close()
 
     def _result(self, call: ToolCall | Malformed) -> tuple[str, bool]:
-        """What the policy reads, and whether its call was a mistake."""
+        """The answer to a call, and whether the call was a mistake."""
         if isinstance(call, Malformed):
             return f"error: {call.reason}", True
         if call.name not in self._known:
@@ -234,8 +234,8 @@ class ToolSession(Session):
         return result if len(result) <= limit else f"{result[:limit]} … ({len(result)} characters, cut)"
 
 
-# Runs in the sandbox: earlier programs without their output, then the last one; a last expression is shown, as in a
-# notebook. What an earlier program raised was told when it ran.
+# Runs in the sandbox: earlier programs without their output and exceptions, then the last one. A last expression is
+# shown, as in a notebook.
 _DRIVER = '''
 import ast, contextlib, io, random, traceback
 random.seed({seed})
@@ -260,13 +260,13 @@ except BaseException as error:
 
 
 class PythonTool(ToolEnvironment):
-    """One tool, `python`, of one argument, `code`; it returns what was printed, and the value of a last expression.
+    """A tool `python(code)`; it returns the output, and the value of a last expression.
 
     Fields:
-        seconds: wall time of one call, earlier programs included.
+        seconds: wall time of one call, including earlier programs.
         memory_mib_a_program: memory of one call.
         sandboxes: calls that run at once in one process.
-        allow_unsafe: run programs even where this machine cannot isolate them (docs/sandbox.md).
+        allow_unsafe: run programs even if this machine cannot isolate them (docs/sandbox.md).
     """
 
     seconds: Annotated[float, Field(gt=0, le=60)] = 6.0
@@ -282,7 +282,7 @@ class PythonTool(ToolEnvironment):
         return (Tool("python", "Runs Python and returns what it prints.", parameters),)
 
     def open_tools(self, problem: Problem, seed: int) -> Tools:
-        """An interpreter without a past."""
+        """A new interpreter."""
         return _Interpreter(self, seed)
 
 
@@ -292,10 +292,10 @@ class _Interpreter(Tools):
         self._programs: list[str] = []
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """What the program printed.
+        """The output of the program.
 
         Raises:
-            ToolFailed: it took too long, or too much memory; it is then as if it had not run.
+            ToolFailed: it took too long or too much memory; its definitions are dropped.
             RuntimeError: the sandbox failed.
         """
         environment = self._environment
@@ -316,11 +316,11 @@ SATURATION, LENGTH_WEIGHT = 1.2, 0.75
 
 
 class Search(ToolEnvironment):
-    """One tool, `search`, of one argument, `query`; it returns the passages that match best.
+    """A tool `search(query)`; it returns the passages that match best (BM25).
 
     Fields:
-        corpus: a file with a passage a line; of lines of JSON (.jsonl), the value of `text`, behind that of `title`.
-        passages: how many a call returns.
+        corpus: a file with one passage per line, or JSON lines with `text` and perhaps `title`.
+        passages: number of passages per call.
     """
 
     corpus: str
@@ -334,7 +334,7 @@ class Search(ToolEnvironment):
         return (Tool("search", "Finds passages that match a query.", parameters),)
 
     def open_tools(self, problem: Problem, seed: int) -> Tools:
-        """The index, read once a process."""
+        """The index, which is read once per process."""
         return _Searcher(index_of(self.corpus), self.passages)
 
 
@@ -388,7 +388,7 @@ def index_of(corpus: str) -> Bm25:
     """The index of a file.
 
     Raises:
-        InputError: it cannot be read, or a line of it is not what its name says.
+        InputError: the file cannot be read, or a line of JSON is malformed.
     """
     path = Path(corpus).expanduser()
     try:
@@ -405,7 +405,7 @@ def index_of(corpus: str) -> Bm25:
 
 
 LONGEST = 200  # characters of an expression
-LARGEST = 10**60  # of a number on the way
+LARGEST = 10**60  # of intermediate numbers
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -413,7 +413,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class Calculator(ToolEnvironment):
-    """One tool, `calculator`, of one argument, `expression`: + - * / // % ** and brackets over decimal numbers."""
+    """A tool `calculator(expression)`: + - * / // % ** and brackets over decimal numbers."""
 
     @property
     def inline(self) -> bool:
@@ -439,10 +439,10 @@ class _Calculator(Tools):
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression: exact where it is whole, else a decimal of twelve digits.
+    """The value of an expression: exact if it is whole, else with twelve digits.
 
     Raises:
-        ToolFailed: it is no arithmetic, divides by zero, or becomes too large.
+        ToolFailed: it is not arithmetic, divides by zero, or becomes too large.
     """
     if len(expression) > LONGEST:
         raise ToolFailed(f"an expression has at most {LONGEST} characters")

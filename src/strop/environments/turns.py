@@ -1,13 +1,13 @@
 """A trajectory of several turns as one completion: sampled tokens exactly as sampled, observations injected between.
 
     first = Request(…, within(sampling, limit), …)                        # of n samples, as any other
-    request = next_turn(key, whole, observation, sampling, limit, seed)   # None where the budget leaves no room for it
+    request = next_turn(key, whole, observation, sampling, limit, seed)   # None if the budget has no room for it
     turn = counted(completion, sampling, limit)                           # the completion of that request, or the first
     whole = joined(key, whole, observation, turn)
 
-Every turn is an ordinary request whose prompt is everything so far, or the chat as the template renders it by then
-(`Observation.prompt_ids`). Its seed follows from the group's request, the sample and the place in the trajectory, so
-that a trajectory that is generated again comes out the same.
+Every turn is an ordinary request whose prompt is everything so far, or the chat as the template renders it now
+(`Observation.prompt_ids`). Its seed depends on the group's request, the sample and the place in the trajectory, so that
+a trajectory can be generated again with the same result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strop.verifiers.protocol import Key
 
 
 def unspoken(request_id: str, index: int, prompt_ids: IntArray) -> Completion:
-    """A sample of which nothing was sampled, because its environment failed before."""
+    """A sample without tokens, because its environment failed first."""
     ids, nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
     injected = np.zeros(0, np.bool_)
     return Completion(request_id, index, prompt_ids, ids, nothing, (), injected, "", "stop")
@@ -32,18 +32,18 @@ def unspoken(request_id: str, index: int, prompt_ids: IntArray) -> Completion:
 def next_turn(
     key: Key, whole: Completion | None, observation: Observation, sampling: Sampling, limit: int | None, seed: int
 ) -> Request | None:
-    """The request of the turn behind `observation`.
+    """The request of the turn after `observation`.
 
     Args:
         key: the group's request, and the sample.
-        whole: the trajectory so far; None where the observation is its prompt.
-        observation: what the environment says.
+        whole: the trajectory so far; None if the observation is its prompt.
+        observation: the environment's reply.
         sampling: of the run; its `max_new_tokens` is the budget of the whole trajectory, injected tokens included.
-        limit: most tokens of one turn, or None.
-        seed: of the group's request.
+        limit: token limit of one turn, or None.
+        seed: seed of the group's request.
 
     Returns:
-        A request of one sample; None where the budget has no room for the observation and a token after it.
+        A request of one sample; None if the budget has no room for the observation and another token.
     """
     prompt_ids, length, left = observation.prompt_ids, 0, sampling.max_new_tokens
     if whole is None:
@@ -53,7 +53,7 @@ def next_turn(
         if prompt_ids is None:
             before, start, _ = whole.sequences[-1]
             prompt_ids = np.concatenate([before, whole.token_ids[start:], observation.token_ids]).astype(np.int32)
-        # A chat that is rendered anew may have come to be longer than all that was said.
+        # A rewritten chat may be longer than the tokens so far.
         left -= max(length, len(prompt_ids) - len(whole.prompt_ids))
     if left < 1:
         return None
@@ -65,7 +65,7 @@ def next_turn(
 
 
 def within(sampling: Sampling, limit: int | None) -> Sampling:
-    """The same sampling within `limit` tokens; without an interruption that these may have no room for."""
+    """The sampling with at most `limit` tokens, without an interruption that may not fit."""
     if limit is None or limit >= sampling.max_new_tokens:
         return sampling
     shorter = sampling.model_copy(update={"max_new_tokens": limit})
@@ -79,13 +79,13 @@ def within(sampling: Sampling, limit: int | None) -> Sampling:
 
 
 def counted(turn: Completion, sampling: Sampling, limit: int | None) -> Completion:
-    """A turn as it counts in its trajectory: one that the turns' own `limit` ended was not cut off by the budget."""
+    """The turn; if the limit of turns ended it, it does not count as truncated."""
     own = limit is not None and limit < sampling.max_new_tokens and len(turn.token_ids) == limit
     return replace(turn, finish_reason="stop") if own and turn.truncated else turn
 
 
 def out_of_room(whole: Completion) -> tuple[Completion, Completion]:
-    """The trajectory ended by its budget, and the turn that it has no room for, of which nothing was sampled."""
+    """The trajectory ended by its budget, and an empty last turn."""
     ended = replace(whole, finish_reason="length", last_turn_at=len(whole.text))
     nothing = np.zeros(0, np.float32)
     turn = replace(
@@ -96,9 +96,9 @@ def out_of_room(whole: Completion) -> tuple[Completion, Completion]:
 
 
 def joined(key: Key, before: Completion | None, observation: Observation, turn: Completion) -> Completion:
-    """The trajectory `before`, what the environment then said, and the turn after it, as one completion of T tokens.
+    """The trajectory `before`, the environment's reply and the next turn as one completion of T tokens.
 
-    It is sample `key[1]` of request `key[0]`. Without a trajectory before it, the turn is its first one.
+    It is sample `key[1]` of request `key[0]`. Without `before`, the turn is the first one.
     """
     if before is None:
         return replace(turn, request_id=key[0], index=key[1])
@@ -137,7 +137,7 @@ def joined(key: Key, before: Completion | None, observation: Observation, turn: 
 def _joined_spans(
     before: tuple[VersionSpan, ...], start: int, first: int, turn: tuple[VersionSpan, ...]
 ) -> tuple[VersionSpan, ...]:
-    """The spans of both, without a gap: an observation [start, first) counts to the turn after it, if that has any."""
+    """The spans of both without a gap; an observation [start, first) joins the turn after it, if that has tokens."""
     later = [VersionSpan(version, begin + first, end + first) for version, begin, end in turn]
     if later:
         later[0] = later[0]._replace(start=start)

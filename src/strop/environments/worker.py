@@ -1,4 +1,4 @@
-"""A process of sessions: turns in, outcomes out, thousands at once on one event loop.
+"""A worker process that runs thousands of sessions on one event loop: turns in, outcomes out.
 
     loop's process ──turns──▶ socket ─▶ event loop ─▶ `async` steps here, plain ones in threads
                    ◀─outcomes─         ◀─
@@ -26,8 +26,8 @@ from strop_verify.framing import Channel
 from strop_verify.pool import connect, numbered, split_number
 from strop_verify.verdict import Status
 
-READY = 0  # the number of the message that says so; turns count from 1
-MOST_STUCK = 32  # threads lost to steps that never returned, after which the process gives up and is replaced
+READY = 0  # number of the message that reports readiness; turns count from 1
+MOST_STUCK = 32  # steps that never returned, after which the process exits and is replaced
 
 
 def write_outcome(outcome: Outcome) -> bytes:
@@ -40,7 +40,7 @@ def write_outcome(outcome: Outcome) -> bytes:
 
 
 def read_outcome(body: bytes) -> Outcome:
-    """The outcome that `write_outcome` wrote."""
+    """The outcome from `write_outcome`."""
     found = json.loads(body)
     if "unjudged" in found:
         return Unjudged(*found["unjudged"])
@@ -65,11 +65,11 @@ class SessionWorker:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self) -> None:
-        """Until the other side closes its end, which ends the process."""
+        """Serve until the other side closes the channel, which ends the process."""
         loop = asyncio.new_event_loop()
         loop.add_reader(self._channel.socket, self._receive, loop)
         self._send(loop, numbered(READY))
-        loop.call_soon(self._receive, loop)  # turns that came in together with the setup
+        loop.call_soon(self._receive, loop)  # turns that arrived with the setup
         loop.run_forever()
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,10 +77,10 @@ class SessionWorker:
             for message in self._channel.receive():
                 number, body = split_number(message)
                 task = loop.create_task(self._play(loop, number, json.loads(body)))
-                self._tasks.add(task)  # the loop itself keeps no task alive
+                self._tasks.add(task)  # keeps the task alive
                 task.add_done_callback(self._tasks.discard)
         except EOFError:
-            os._exit(0)  # threads of sessions must not keep the process
+            os._exit(0)  # threads must not keep the process alive
 
     async def _play(self, loop: asyncio.AbstractEventLoop, number: int, job: dict[str, Any]) -> None:
         key = job["key"][0], job["key"][1]
@@ -96,7 +96,7 @@ class SessionWorker:
         self._send(loop, numbered(number, body))
         if self._stuck >= MOST_STUCK:
             self._flush(loop)
-            os._exit(1)  # what was running is played again in a fresh process
+            os._exit(1)  # running turns are played again in a new process
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         async with self._room:
@@ -108,7 +108,7 @@ class SessionWorker:
                 raise
 
     def _send(self, loop: asyncio.AbstractEventLoop, message: bytes) -> None:
-        """Send a message together with the others of this round of the event loop."""
+        """Send a message, together with others of this iteration of the event loop."""
         if not self._channel.unsent:
             loop.add_writer(self._channel.socket, self._flush, loop)
         self._channel.queue(message)

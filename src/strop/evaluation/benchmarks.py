@@ -6,14 +6,17 @@ load_problems(benchmark("livecodebench:2024-08-01..2025-02-01"))      # from the
 
 from __future__ import annotations
 
+import ast
 import base64
 import binascii
 import io
 import json
+import math
 import pickle
+import random
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
@@ -22,112 +25,168 @@ from pydantic import AfterValidator, ValidationError, model_validator
 
 from strop.base.near import nearest
 from strop.base.pieces import Settings, complaint
-from strop.base.types import InputError, Problem
-from strop.data.columns import NoColumn, Row
+from strop.base.seeds import derive
+from strop.base.types import InputError, Message, Problem, Prompt
+from strop.data.columns import (
+    SOLUTIONS,
+    Columns,
+    NoColumn,
+    Row,
+    final_answer,
+    pick,
+    question_asked,
+    refuse_unseen,
+    stated,
+)
 from strop.data.generators import ReasoningGym
 from strop.data.rows import HubDataset, RowSource
 from strop.data.source import check_problem, parse_source
 from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate
-from strop.evaluation.benchmark_rows import (
-    choice_question,
-    column,
-    gsm8k_answer,
-    human_eval_problem,
-    math_answer,
-    math_question,
-)
 from strop.verifiers.answer import MultipleChoice, ReasoningGymScorer
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.math_verifier import MathVerifier
 
-SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
+Cells = Mapping[str, Any]
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+# Instructions that published files carry inside some questions; the template says how to answer, for all alike.
+PUBLISHED_INSTRUCTIONS = (
+    "Let's think step by step and output the final answer within \\boxed{}.",
+    "Please reason step by step, and put your final answer within \\boxed{}.",
+)
 
 
-def local_rows(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> Iterator[Row]:
-    """The rows of the benchmark `name` under `folder`, which may also be the very file.
-
-    A file belongs to a benchmark when its name, in lower case and without `-` and `_`, is one of the benchmark's names:
-    `aime24.parquet`, `AIME_2024.json`, `gsm8k_test.jsonl`; or when it lies in a sub-folder called so.
+def math_question(row: Cells, whole: bool) -> Prompt:
+    """The question, or the chat that ends with it; the context that OlympiadBench gives goes before it.
 
     Args:
-        folder: a folder with a file (or a sub-folder of files) called as one of `stems`, or a file.
-        name: as users call the benchmark.
-        stems: its names in files, the preferred first, in lower case without `-` and `_`.
-        hub: what the hub calls it, for the message.
+        row: of the benchmark.
+        whole: refuse a row in which other columns belong to the question too.
 
     Raises:
-        InputError: nothing there is called so; says what was looked for, and how to get it.
+        ValueError: there is no column with it, or `whole` and one holds a part of it only.
     """
-    files = [folder] if folder.is_file() else _find(folder, stems)
-    if not files:
-        raise InputError(not_found(folder, name, stems, hub))
-    number = 0
-    for file in files:
-        for row in read_rows(file):
-            number += 1
-            yield row._replace(number=number)
+    named = Columns().named(row)
+    asked = question_asked(pick(row, str(named.prompt)))
+    if whole:
+        refuse_unseen({**row, "context": None}, str(named.prompt), "")
+    if isinstance(asked, str):
+        return _bare(asked, row.get("context"))
+    return (*asked[:-1], Message(role=asked[-1]["role"], content=_bare(asked[-1]["content"], row.get("context"))))
 
 
-def hub_rows(source: HubDataset, name: str, file: str) -> Iterator[Row]:
-    """The rows of a benchmark from the hub; `file` is what a local copy would be called.
+def _bare(question: str, context: object) -> str:
+    for instruction in PUBLISHED_INSTRUCTIONS:
+        question = question.removesuffix(instruction).rstrip()
+    return f"{context}\n{question}" if isinstance(context, str) and context.strip() else question
+
+
+def math_answer(row: Cells) -> str:
+    """The reference answer: a column with it, or with a solution that ends as GSM8K's do; else the last box of the
+    solution (Minerva).
+
+    A whole number that a file holds as a float is written without its fraction; several answers are joined by commas.
 
     Raises:
-        InputError: it cannot be had; says what was tried, and how a local copy is named instead.
+        ValueError: there is none.
     """
+    named = Columns().named(row)
+    answer = pick(row, str(named.answer))
+    text = _text(answer) if named.answer in SOLUTIONS else _answer_text(answer)
+    return str(stated(text, "math", worked=named.answer in SOLUTIONS)[0])
+
+
+def gsm8k_answer(row: Cells) -> str:
+    """The answer after `####` of the worked solution."""
+    return final_answer(column(row, "answer"))
+
+
+def choice_question(row: Cells, seed_of: str) -> tuple[str, str]:
+    """A multiple-choice question with its lettered options, and the letter of the right one.
+
+    GPQA lists the right answer first; its options are put into an order that follows from `seed_of`, the same for
+    every model. MMLU and MMLU-Pro keep theirs.
+
+    Raises:
+        ValueError: the columns are none of those of GPQA, MMLU or MMLU-Pro, or the answer is no option.
+    """
+    question = _text(pick(row, str(Columns().named(row).prompt))).strip()
+    if row.get("Correct Answer") is not None:
+        right = _text(row["Correct Answer"]).strip()
+        options = [right, *(_text(column(row, f"Incorrect Answer {place}")).strip() for place in (1, 2, 3))]
+        random.Random(derive(0, "gpqa", seed_of)).shuffle(options)
+        answer = options.index(right)
+    else:
+        options = [_text(option).strip() for option in column(row, "options" if "options" in row else "choices")]
+        answer = _index(row, len(options))
+    if not 2 <= len(options) <= len(LETTERS):
+        raise ValueError(f"{len(options)} options; a question has 2 to {len(LETTERS)}")
+    listed = "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    return f"{question}\n\n{listed}", LETTERS[answer]
+
+
+def human_eval_problem(row: Cells) -> tuple[str, dict[str, Any]]:
+    """The function to complete, and `{"asserts": [program]}`, as the code verifier takes tests.
+
+    The program is the test as published; what the prompt defines beside the function to write (imports, helpers) goes
+    in front of it, since the test may use it.
+
+    Raises:
+        ValueError: a column is absent, or the prompt is not Python.
+    """
+    prompt, test, entry = (_text(column(row, name)) for name in ("prompt", "test", "entry_point"))
     try:
-        yield from source.rows()
-    except InputError as error:
-        raise InputError(
-            f"benchmark {name}: {error}; or put a copy into a folder as {file}.jsonl or {file}.parquet and "
-            "name the folder with --set evaluation.benchmark_data=FOLDER (from Python name the file itself)"
-        ) from error
+        body = ast.parse(prompt).body
+    except SyntaxError as error:
+        raise ValueError(f"the prompt is not Python ({error.msg})") from error
+    rest = [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == entry)]
+    helpers = ast.unparse(ast.Module(body=rest, type_ignores=[]))
+    program = f"{helpers}\n{test.rstrip()}\n\ncheck({entry})\n".lstrip()
+    return prompt, {"asserts": [program]}
 
 
-def not_found(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> str:
-    """The error message for a benchmark that a folder does not hold."""
-    if not folder.exists():
-        return f"evaluation.benchmark_data={folder}: there is no such folder"
-    looked = " or ".join(stems)
-    way_out = "" if hub is None else f" or leave out evaluation.benchmark_data to load {hub} from the hub (extra `hub`)"
-    return (
-        f"benchmark {name}: {folder} holds no file of it; looked for {looked} (case, - and _ aside) ending in "
-        f"{', '.join(SUFFIXES)}, and for sub-folders called so; save it there{way_out}"
-    )
-
-
-def read_rows(file: Path) -> Iterator[Row]:
-    """The rows of a `.jsonl`, `.jsonl.gz`, `.parquet` or `.json` file (an array of objects).
+def column(row: Cells, name: str) -> Any:
+    """The column of that very name.
 
     Raises:
-        InputError: the file cannot be read, or a row is broken (with its place).
+        ValueError: there is none.
     """
-    if not file.name.endswith(SUFFIXES):
-        raise InputError(f"{file}: a benchmark's file ends in {', '.join(SUFFIXES)}")
-    source = parse_source(str(file))
-    assert isinstance(source, RowSource)
-    return source.rows()
+    if name not in row:
+        raise ValueError(f"no column {name!r}; there are {', '.join(row)}")
+    return row[name]
 
 
-def plain_name(text: str) -> str:
-    """A name in lower case without `-` and `_`."""
-    return text.lower().replace("-", "").replace("_", "")
+def _index(row: Cells, count: int) -> int:
+    """The place of the right option: `answer_index` (MMLU-Pro), a number (MMLU) or a letter in `answer`."""
+    value = row["answer_index"] if row.get("answer_index") is not None else column(row, "answer")
+    if isinstance(value, str) and len(value.strip()) == 1 and value.strip().upper() in LETTERS:
+        value = LETTERS.index(value.strip().upper())
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
+        raise ValueError(f"the answer {value!r} is none of the {count} options")
+    return value
 
 
-def _find(folder: Path, stems: Sequence[str]) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    entries = sorted(folder.iterdir())
-    for stem in stems:
-        for suffix in SUFFIXES:
-            for entry in entries:
-                ending = entry.name.lower().endswith(suffix)
-                if ending and entry.is_file() and plain_name(entry.name[: -len(suffix)]) == stem:
-                    return [entry]
-        for entry in entries:
-            if entry.is_dir() and plain_name(entry.name) == stem:
-                return [file for file in sorted(entry.iterdir()) if file.name.lower().endswith(SUFFIXES)]
-    return []
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, not {value!r:.60}")
+    return value
+
+
+def _answer_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_answer_text(entry) for entry in value)
+    if isinstance(value, bool) or value is None:
+        raise ValueError(f"{value!r} is no answer")
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return str(int(value))
+    text = str(value).strip()
+    whole = text.startswith("$") and text.endswith("$") and text.count("$") == 2
+    return text[1:-1].strip() if whole else text
+
+
+SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
 
 
 _WINDOW = re.compile(r"(\d{4}-\d{2}(?:-\d{2})?)\.\.(\d{4}-\d{2}(?:-\d{2})?)")
@@ -273,9 +332,8 @@ class Benchmark(Settings):
         family: the name without window or task; sample counts of protocols go by name, then by family.
         title: the head of its column in tables.
         kind: chooses the verifier (`default_verifier`) and the instruction (`with_instruction`).
-        stems: names of its files, the preferred first (see `local_rows`).
+        stems: names of its files, the preferred first (see `_files`).
         hub: its data set on the hub.
-        size: how many problems it is published with, where that is fixed.
         window: LiveCodeBench's contests.
         task: reasoning-gym's task.
         path: a file of the user.
@@ -287,7 +345,6 @@ class Benchmark(Settings):
     kind: Kind
     stems: tuple[str, ...] = ()
     hub: HubDataset | None = None
-    size: int | None = None
     window: ReleaseWindow | None = None
     task: str | None = None
     path: str | None = None
@@ -313,35 +370,34 @@ def _known(
     family: str,
     title: str,
     kind: Kind,
-    size: int | None,
     stems: str,
     dataset: str,
     split: str,
     subset: str | None = None,
 ) -> Benchmark:
     hub = HubDataset(dataset=dataset, subset=subset, split=split)
-    return Benchmark(name=family, family=family, title=title, kind=kind, stems=tuple(stems.split()), hub=hub, size=size)
+    return Benchmark(name=family, family=family, title=title, kind=kind, stems=tuple(stems.split()), hub=hub)
 
 
 CATALOGUE: dict[str, Benchmark] = {
     found.name: found
     for found in (
-        _known("aime24", "AIME24", "math", 30, "aime24 aime2024", "HuggingFaceH4/aime_2024", "train"),
-        _known("aime25", "AIME25", "math", 30, "aime25 aime2025", "math-ai/aime25", "test"),
-        _known("amc23", "AMC23", "math", 40, "amc23 amc2023", "math-ai/amc23", "test"),
-        _known("math500", "MATH-500", "math", 500, "math500", "HuggingFaceH4/MATH-500", "test"),
-        _known("minerva", "Minerva", "math", 272, "minervamath minerva", "math-ai/minervamath", "test"),
-        _known("olympiadbench", "Olympiad", "math", None, "olympiadbench olympiad", "Hothan/OlympiadBench", "train",
+        _known("aime24", "AIME24", "math", "aime24 aime2024", "HuggingFaceH4/aime_2024", "train"),
+        _known("aime25", "AIME25", "math", "aime25 aime2025", "math-ai/aime25", "test"),
+        _known("amc23", "AMC23", "math", "amc23 amc2023", "math-ai/amc23", "test"),
+        _known("math500", "MATH-500", "math", "math500", "HuggingFaceH4/MATH-500", "test"),
+        _known("minerva", "Minerva", "math", "minervamath minerva", "math-ai/minervamath", "test"),
+        _known("olympiadbench", "Olympiad", "math", "olympiadbench olympiad", "Hothan/OlympiadBench", "train",
                "OE_TO_maths_en_COMP"),
-        _known("gsm8k", "GSM8K", "math", 1319, "gsm8ktest gsm8k", "openai/gsm8k", "test", "main"),
-        _known("gpqa_diamond", "GPQA Diamond", "choice", 198, "gpqadiamond", "Idavidrein/gpqa", "train",
+        _known("gsm8k", "GSM8K", "math", "gsm8ktest gsm8k", "openai/gsm8k", "test", "main"),
+        _known("gpqa_diamond", "GPQA Diamond", "choice", "gpqadiamond", "Idavidrein/gpqa", "train",
                "gpqa_diamond"),
-        _known("mmlu", "MMLU", "choice", 14_042, "mmlutest mmlu", "cais/mmlu", "test", "all"),
-        _known("mmlu_pro", "MMLU-Pro", "choice", None, "mmluprotest mmlupro", "TIGER-Lab/MMLU-Pro", "test"),
+        _known("mmlu", "MMLU", "choice", "mmlutest mmlu", "cais/mmlu", "test", "all"),
+        _known("mmlu_pro", "MMLU-Pro", "choice", "mmluprotest mmlupro", "TIGER-Lab/MMLU-Pro", "test"),
         # The original repository holds a loading script, which `datasets` no longer runs; this is its copy as Parquet.
-        _known("livecodebench", "LCB", "code", None, "livecodebench codegenerationlite",
+        _known("livecodebench", "LCB", "code", "livecodebench codegenerationlite",
                "lighteval/code_generation_lite", "test", "release_v6"),
-        _known("humaneval", "HumanEval", "code", 164, "humaneval", "openai/openai_humaneval", "test"),
+        _known("humaneval", "HumanEval", "code", "humaneval", "openai/openai_humaneval", "test"),
     )
 }  # fmt: skip
 
@@ -353,8 +409,8 @@ INSTRUCTIONS: dict[Kind, Instruction] = {"math": BOXED, "choice": LETTER, "code"
 def benchmark(name: str) -> Benchmark:
     """The benchmark of a name: one of `CATALOGUE`, `livecodebench:WINDOW`, `reasoning-gym:TASK`, `held_out`, or a file.
 
-    `livecodebench:v5` (also `livecodebench_v5`) and `livecodebench:2024-08-01..2025-02-01` choose contests by date. A
-    file has the columns of any mathematical benchmark: a question and an answer.
+    `livecodebench:v5` and `livecodebench:2024-08-01..2025-02-01` choose contests by date. A file has the columns of any
+    mathematical benchmark: a question and an answer.
 
     Raises:
         InputError: there is none; names the nearest.
@@ -367,9 +423,6 @@ def benchmark(name: str) -> Benchmark:
     family, colon, rest = plain.partition(":")
     if colon and family in ("reasoning-gym", "reasoning_gym"):
         return Benchmark(name=f"reasoning-gym:{rest}", family="reasoning-gym", title=rest, kind="gym", task=rest)
-    for window in WINDOWS:
-        if plain == f"livecodebench_{window}":
-            family, colon, rest = "livecodebench", ":", window
     if colon and family == "livecodebench":
         found = CATALOGUE["livecodebench"]
         changes = {"name": f"livecodebench:{rest}", "title": f"LCB {rest}", "window": parse_window(rest)}
@@ -379,11 +432,6 @@ def benchmark(name: str) -> Benchmark:
         return Benchmark(name=stem, family=stem, title=stem, kind="math", path=plain)
     if plain.endswith(SUFFIXES):
         raise InputError(f"benchmark {name}: there is no such file (looked in {Path.cwd()})")
-    by_plain = {plain_name(known): known for known in CATALOGUE}
-    for stem, known in ((stem, known) for known, found in CATALOGUE.items() for stem in found.stems):
-        by_plain.setdefault(stem, known)
-    if plain_name(plain) in by_plain:
-        return CATALOGUE[by_plain[plain_name(plain)]]
     raise InputError(f"no benchmark is called {name!r}; {nearest(plain, (*CATALOGUE, *FORMS))}")
 
 
@@ -429,29 +477,6 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
     return tuple(problems)
 
 
-def refuse_unjudged(
-    name: str, problems: Sequence[Problem], verifier: Verifier, note: Callable[[str], None], other: str
-) -> None:
-    """Report, before a model is loaded, references that the verifier can never judge.
-
-    Args:
-        name: of the benchmark.
-        note: called with a line if the verifier refuses some of them.
-        other: how another verifier is named, for the message.
-
-    Raises:
-        InputError: it refuses all of them.
-    """
-    reasons = [(problem.id, reason) for problem in problems if (reason := verifier.refuses(problem)) is not None]
-    if not reasons:
-        return
-    first, why = reasons[0]
-    refusals = f"{name}: the verifier refuses {len(reasons)} of {len(problems)} problems, such as {first!r}: {why}"
-    if len(reasons) == len(problems):
-        raise InputError(f"{refusals}; name another verifier with {other}")
-    note(f"{refusals}; samples that it fails on count in no rate")
-
-
 def with_instruction(template: PromptTemplate, kind: Kind, trained: bool = False) -> PromptTemplate:
     """`template` with an instruction for the form of the answer that the verifier of `kind` reads, if it has none.
 
@@ -472,14 +497,65 @@ def without_instruction(template: PromptTemplate) -> PromptTemplate:
     return template.model_copy(update={"instruction": None}) if isinstance(template, ChatTemplate) else template
 
 
-def _rows(found: Benchmark, data: Path | None) -> Iterable[Row]:
+def _rows(found: Benchmark, data: Path | None) -> Iterator[Row]:
+    """The rows of a benchmark's files, numbered through; without a file those of the hub."""
     if found.path is not None:
-        return local_rows(Path(found.path).expanduser(), found.name, found.stems, None)
-    if found.hub is None:
+        files = [Path(found.path).expanduser()]
+    elif found.hub is None:
         raise InputError(f"benchmark {found.name}: its problems are a run's; strop eval RUN --benchmark {found.name}")
-    if data is not None:
-        return local_rows(data.expanduser(), found.name, found.stems, found.hub.dataset)
-    return hub_rows(found.hub, found.name, found.family)
+    elif data is None:
+        yield from _hub_rows(found.hub, found)
+        return
+    else:
+        files = [data.expanduser()] if data.is_file() else _files(data.expanduser(), found.stems)
+    if not files:
+        raise InputError(
+            f"benchmark {found.name}: evaluation.benchmark_data={data} holds no file or folder of it; its name is "
+            f"{' or '.join(found.stems)} (case, - and _ aside) and ends in {', '.join(SUFFIXES)}"
+        )
+    number = 0
+    for file in files:
+        if not file.name.endswith(SUFFIXES):
+            raise InputError(f"{file}: a benchmark's file ends in {', '.join(SUFFIXES)}")
+        source = parse_source(str(file))
+        assert isinstance(source, RowSource)
+        for row in source.rows():
+            number += 1
+            yield row._replace(number=number)
+
+
+def _hub_rows(source: HubDataset, found: Benchmark) -> Iterator[Row]:
+    try:
+        yield from source.rows()
+    except InputError as error:
+        raise InputError(
+            f"benchmark {found.name}: {error}; or name a folder with {found.family}.jsonl or {found.family}.parquet by "
+            "--set evaluation.benchmark_data=FOLDER"
+        ) from error
+
+
+def _files(folder: Path, stems: Sequence[str]) -> list[Path]:
+    """The file, or the files of the sub-folder, whose name is one of `stems`, the first that exists.
+
+    Names count in lower case and without `-` and `_`: `aime24.parquet`, `AIME_2024.json`, `gsm8k_test.jsonl`.
+    """
+    if not folder.is_dir():
+        raise InputError(f"evaluation.benchmark_data={folder}: there is no such folder")
+    entries = sorted(folder.iterdir())
+    for stem in stems:
+        for suffix in SUFFIXES:
+            for entry in entries:
+                ending = entry.name.lower().endswith(suffix)
+                if ending and entry.is_file() and _plain_name(entry.name[: -len(suffix)]) == stem:
+                    return [entry]
+        for entry in entries:
+            if entry.is_dir() and _plain_name(entry.name) == stem:
+                return [file for file in sorted(entry.iterdir()) if file.name.lower().endswith(SUFFIXES)]
+    return []
+
+
+def _plain_name(text: str) -> str:
+    return text.lower().replace("-", "").replace("_", "")
 
 
 def _problems(found: Benchmark, rows: Iterable[Row]) -> Iterator[Problem]:
@@ -489,19 +565,12 @@ def _problems(found: Benchmark, rows: Iterable[Row]) -> Iterator[Problem]:
             if problem is not None:
                 check_problem(problem)
         except NoColumn as error:
-            raise InputError(f"{row.where}: {error}{_way_out(found)}") from error
+            way_out = "; rename it, or measure it as data.source with data.source.columns" if found.path else ""
+            raise InputError(f"{row.where}: {error}{way_out}") from error
         except (ValueError, TypeError, KeyError) as error:  # a nested value of another type than the format has
             raise InputError(f"{row.where}: {str(error) or type(error).__name__}") from error
         if problem is not None:
             yield problem
-
-
-def _way_out(found: Benchmark) -> str:
-    """The way out for a user's file whose columns have other names."""
-    if found.path is None:
-        return ""
-    columns = " ".join(f"--set data.source.columns.{name}=COLUMN" for name in ("prompt", "answer"))
-    return f"; rename it, or ask its problems as a source: strop eval MODEL --set data.source={found.path} {columns}"
 
 
 def _problem(found: Benchmark, row: Row) -> Problem | None:

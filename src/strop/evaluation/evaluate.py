@@ -37,7 +37,6 @@ from strop.evaluation.benchmarks import (
     benchmark,
     default_verifier,
     load_problems,
-    refuse_unjudged,
     with_instruction,
 )
 from strop.evaluation.intervals import difference_interval
@@ -45,10 +44,10 @@ from strop.evaluation.protocols import in_words
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import OpenJudges
-from strop.verifiers.protocol import InlineJudge, Key, Responder
+from strop.verifiers.protocol import Key, Responder
 from strop_verify.verdict import Status
 
-Progress = Callable[[int, int, Rollout], None]  # see `evaluate`
+Progress = Callable[[int, int, Rollout], None]  # see `measure_set`
 SetProgress = Callable[[str, int, int], None]
 
 STALL_SECONDS = 1800.0
@@ -104,22 +103,48 @@ def measure_set(
     judges: OpenJudges,
     progress: Progress | None = None,
     turn: Callable[[], None] | None = None,
+    stall_seconds: float = STALL_SECONDS,
 ) -> EvaluationResult:
-    """The result of one set.
+    """Sample every problem of a set `asked.samples` times and judge the completions.
+
+    A problem's samples depend only on the seed and its id, not on the other problems, so that two evaluations with the
+    same seed compare sample by sample.
 
     Args:
-        engine: idle; its weights are evaluated.
-        judges: the judges of verifiers, opened when first used.
-        progress, turn: see `evaluate`.
+        engine: idle; its weights are those that are evaluated.
+        judges: the judges of verifiers, opened when first used; they stay open.
+        progress: called as `progress(done, total, rollout)` after each judged completion.
+        turn: called between two steps of the engine; an exception of it ends the evaluation.
+        stall_seconds: how long neither a completion nor a verdict may arrive.
 
     Raises:
-        StropError: see `evaluate`.
+        InputError: the engine is busy, a prompt leaves no room for `max_new_tokens`, or there is nothing to evaluate.
+        StropError: a completion was aborted, or none arrived for `stall_seconds`.
     """
+    if asked.samples < 1 or not len(asked.dataset):
+        raise InputError(f"nothing to evaluate: {len(asked.dataset)} problems, {asked.samples} samples of each")
+    if engine.unfinished:
+        raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
+    started = time.monotonic()
     judge = judges.of(asked.verifier, asked.play)
-    return evaluate(
-        engine, asked.dataset, asked.samples, asked.sampling, asked.verifier, asked.seed, progress, judge=judge,
-        turn=turn,
-    )  # fmt: skip
+    first = within(asked.sampling, judge.turn_tokens)
+    tally = _Tally(asked, judge)
+    outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
+    try:
+        for index, example in enumerate(() if judge.speaks_first else asked.dataset):
+            stream = _stream(asked.seed, example.problem)
+            request = Request(
+                _request_id(index), example.prompt_ids, first, stream, asked.samples, keeps=judge.several_turns
+            )
+            engine.submit(request)
+            outstanding[request.id] = asked.samples
+        _collect(engine, tally, outstanding, progress, stall_seconds, turn)
+    except BaseException:
+        _leave_idle(engine, outstanding)
+        for index in range(len(asked.dataset)):
+            judge.forget(_request_id(index))
+        raise
+    return tally.result(engine.weight_version, time.monotonic() - started)
 
 
 def measure(
@@ -132,7 +157,7 @@ def measure(
     """The results of several sets by name, one set after the other; `progress(name, done, total)` after each sample.
 
     Raises:
-        StropError: see `evaluate`.
+        StropError: see `measure_set`.
     """
     results: dict[str, EvaluationResult] = {}
     for each in sets:
@@ -217,66 +242,6 @@ def reporting_to(view: View) -> Progress:
     return progress
 
 
-def evaluate(
-    engine: Engine,
-    dataset: Dataset,
-    samples_per_problem: int,
-    sampling: Sampling,
-    verifier: Verifier,
-    seed: int = 0,
-    progress: Progress | None = None,
-    stall_seconds: float = STALL_SECONDS,
-    judge: Responder | None = None,
-    turn: Callable[[], None] | None = None,
-) -> EvaluationResult:
-    """Sample every problem `samples_per_problem` times and judge the completions.
-
-    A problem's samples depend only on `seed` and its id, not on the other problems, so that two evaluations with the
-    same seed compare sample by sample.
-
-    Args:
-        engine: idle; its weights are those that are evaluated.
-        dataset: P problems with their prompts.
-        samples_per_problem: N.
-        sampling: how tokens are drawn.
-        verifier: judges each completion; its reward is not shaped.
-        seed: of the samples.
-        progress: called as `progress(done, total, rollout)` after each judged completion.
-        stall_seconds: how long neither a completion nor a verdict may arrive.
-        judge: of `verifier`, which may work in other processes, or an environment in front of it; stays open.
-            None judges in this process.
-        turn: called between two steps of the engine; what it raises ends the evaluation.
-
-    Raises:
-        InputError: the engine is busy, a prompt leaves no room for `max_new_tokens`, or there is nothing to evaluate.
-        StropError: a completion was aborted, or none arrived for `stall_seconds`.
-    """
-    if samples_per_problem < 1 or not len(dataset):
-        raise InputError(f"nothing to evaluate: {len(dataset)} problems, {samples_per_problem} samples of each")
-    if engine.unfinished:
-        raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
-    started = time.monotonic()
-    judge = judge if judge is not None else InlineJudge(verifier)
-    first = within(sampling, judge.turn_tokens)
-    tally = _Tally(dataset, samples_per_problem, sampling, verifier, judge, seed)
-    outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
-    try:
-        for index, example in enumerate(() if judge.speaks_first else dataset):
-            stream = _stream(seed, example.problem)
-            request = Request(
-                _request_id(index), example.prompt_ids, first, stream, samples_per_problem, keeps=judge.several_turns
-            )
-            engine.submit(request)
-            outstanding[request.id] = samples_per_problem
-        _collect(engine, tally, outstanding, progress, stall_seconds, turn)
-    except BaseException:
-        _leave_idle(engine, outstanding)
-        for index in range(len(dataset)):
-            judge.forget(_request_id(index))
-        raise
-    return tally.result(engine.weight_version, time.monotonic() - started, sampling)
-
-
 def _collect(
     engine: Engine,
     tally: _Tally,
@@ -328,19 +293,17 @@ def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
 class _Tally:
     """The verdicts so far, each in its place."""
 
-    def __init__(
-        self, dataset: Dataset, samples: int, sampling: Sampling, verifier: Verifier, judge: Responder, seed: int
-    ) -> None:
-        self._dataset, self._sampling, self._verifier, self._judge = dataset, sampling, verifier, judge
-        self._seed = seed
+    def __init__(self, asked: ProblemSet, judge: Responder) -> None:
+        self._dataset, self._sampling, self._verifier = asked.dataset, asked.sampling, asked.verifier
+        self._judge, self._seed = judge, asked.seed
         self._waiting: dict[Key, Completion] = {}
         self._turns: dict[str, tuple[Key, Observation]] = {}  # those that are being sampled, by request
         self._next: list[Request] = []
         self._begun = 0  # trajectories, where the environment begins them
-        self._index_of = {_request_id(index): index for index in range(len(dataset))}
-        shape = (len(dataset), samples)
+        self._index_of = {_request_id(index): index for index in range(len(asked.dataset))}
+        shape = (len(asked.dataset), asked.samples)
         self._verdicts: dict[tuple[int, int], Verdict] = {}
-        self._answers: list[list[str | None]] = [[None] * samples for _ in range(len(dataset))]
+        self._answers: list[list[str | None]] = [[None] * asked.samples for _ in range(len(asked.dataset))]
         self._truncated = np.zeros(shape, dtype=np.bool_)
         self._lengths = np.zeros(shape, dtype=np.int32)
         self._surprise = np.zeros(shape, dtype=np.float64)
@@ -419,10 +382,10 @@ class _Tally:
         self._surprise[place] = -completion.logprobs[drawn].sum(dtype=np.float64)
         self._sampled[place] = drawn.sum()
 
-    def result(self, version: int, seconds: float, sampling: Sampling) -> EvaluationResult:
-        """Everything recorded, of completions drawn as `sampling` says."""
+    def result(self, version: int, seconds: float) -> EvaluationResult:
+        """Everything recorded."""
         # Samples of a truncated distribution do not estimate the entropy of the whole one.
-        whole = not sampling.truncates
+        whole = not self._sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
         usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))
         for place, verdict in self._verdicts.items():
@@ -485,7 +448,7 @@ def benchmark_sets(
         play: the run's environment, which is used where it takes any problem.
 
     Raises:
-        InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked or judged.
+        InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked.
     """
     found: list[ProblemSet] = []
     play, where = benchmark_play(play)
@@ -499,7 +462,6 @@ def benchmark_sets(
                 raise InputError(f"two benchmarks are called {known.name!r}; give one of the files another name")
             problems = load_problems(known, data, item.limit)
             verifier = default_verifier(known.kind)
-            refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
             asking, most = with_instruction(template, known.kind, trained=True), room - sampling.max_new_tokens
             dataset = with_prompts(known.name, problems, asking, tokenizer, verifier.instruction, play, most)
         except InputError as error:

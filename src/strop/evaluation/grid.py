@@ -14,7 +14,7 @@ from strop.base.near import nearest
 from strop.base.text import counted
 from strop.base.types import InputError
 from strop.engines.protocol import Sampling
-from strop.evaluation.intervals import Array, Interval, average_difference_interval, average_interval
+from strop.evaluation.intervals import Array, Interval, average_interval
 from strop.evaluation.protocols import in_words, parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
 from strop.evaluation.sample_store import SAMPLES, SETTINGS, SUMMARY, TRAINED_ON, load_result
@@ -155,29 +155,13 @@ def load_grid(folders: Sequence[Path]) -> Grid:
 
 
 def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) -> Average:
-    """The mean over `benchmarks` of a model's avg@N (percentages weigh alike whatever a benchmark's size).
-
-    Raises:
-        InputError: the model lacks one of them.
-    """
-    missing = [name for name in benchmarks if (model, name) not in grid.results]
-    if missing or not benchmarks:
-        what = ", ".join(missing) or "any of them"
-        raise InputError(f"{model} was not measured on {what}, so it has no such average")
+    """The mean over `benchmarks`, which the model has, of its avg@N (each weighs alike, whatever its size)."""
     rates = [_judged(grid.results[model, name]) for name in benchmarks]
     return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates, seed))
 
 
 def best_model(grid: Grid, benchmarks: Sequence[str]) -> str | None:
-    """The model with the highest average over `benchmarks`; None where several are level.
-
-    Raises:
-        InputError: an unknown benchmark, or one that some model lacks.
-    """
-    known = {column.name for column in grid.columns}
-    for name in benchmarks:
-        if name not in known:
-            raise InputError(f"benchmark {name!r} was not measured; {nearest(name, known)}")
+    """The model with the highest average over `benchmarks`, which all models have; None where several are level."""
     values = {model: average(grid, model, benchmarks).value for model in grid.models}
     first, *others = [model for model, value in values.items() if value == max(values.values())]
     return None if others else first
@@ -208,7 +192,7 @@ def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelCom
         mean = float(np.mean([values.mean() for values in differences]))
         rows.append(
             ModelComparison(
-                before, after, AVERAGE, mean, average_difference_interval(differences, seed), None,
+                before, after, AVERAGE, mean, average_interval(differences, seed, differences=True), None,
                 sum(map(len, differences)),
             )  # fmt: skip
         )

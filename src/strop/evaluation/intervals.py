@@ -138,33 +138,21 @@ def difference_interval(values: Array, seed: int = 0, level: float = 0.95) -> In
     return Interval(max(low - beyond, -1.0), min(high + beyond, 1.0))
 
 
-def average_interval(groups: Sequence[Array], seed: int = 0) -> Interval:
-    """The interval of a benchmark average of rates: `bootstrap_average`, unless every group is all 0 or all 1.
+def average_interval(groups: Sequence[Array], seed: int = 0, differences: bool = False) -> Interval:
+    """The interval of a benchmark average of rates or `differences`: `bootstrap_average`, unless resamples are alike.
 
-    Then resamples are all alike, and the exact intervals of the groups are averaged, which covers more than 95 %.
-
-    Raises:
-        ValueError: there is no group, or an empty one.
-    """
-    if groups and all(set(values.tolist()) in ({0.0}, {1.0}) for values in groups):
-        return _mean_interval([rate_interval(values, seed) for values in groups])
-    return bootstrap_average(groups, seed)
-
-
-def average_difference_interval(groups: Sequence[Array], seed: int = 0) -> Interval:
-    """The interval of a benchmark average of differences: `bootstrap_average`, unless those of each group are equal.
+    They are alike where each group's rates are all 0 or all 1, or its differences all equal. Then the exact intervals
+    of the groups are averaged, which covers more than 95 %.
 
     Raises:
         ValueError: there is no group, or an empty one.
     """
-    if groups and all(len(set(values.tolist())) == 1 for values in groups):
-        return _mean_interval([difference_interval(values, seed) for values in groups])
+    kinds = [set(values.tolist()) for values in groups]
+    exact = difference_interval if differences else rate_interval
+    if groups and all(len(kind) == 1 if differences else kind in ({0.0}, {1.0}) for kind in kinds):
+        low, high = np.mean([exact(values, seed) for values in groups], axis=0)
+        return Interval(float(low), float(high))
     return bootstrap_average(groups, seed)
-
-
-def _mean_interval(intervals: Sequence[Interval]) -> Interval:
-    low, high = np.mean(intervals, axis=0)
-    return Interval(float(low), float(high))
 
 
 def bootstrap_average(

@@ -17,7 +17,7 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero, PromptTemplate
 from strop.engines.protocol import Sampling
-from strop.evaluation.benchmarks import Benchmark, Extract, benchmark, default_verifier, plain_name
+from strop.evaluation.benchmarks import Benchmark, Extract, default_verifier
 from strop.verifiers.base import Verifier
 from strop.verifiers.combined import AnyOf
 
@@ -175,42 +175,16 @@ def protocol(name: str | None) -> Protocol:
     return PROTOCOLS[name]
 
 
-def changed(
-    base: Protocol, samples: str | None = None, metrics: Sequence[str] = (), measured: Sequence[Benchmark] = ()
-) -> Protocol:
-    """`base` with other sample counts and metrics; None and an empty sequence leave it as it is.
-
-    Args:
-        samples: N of every benchmark (`16`), or of some: `aime24=64,math500=4`.
-        measured: the benchmarks that `samples` may name; by default those of `base`.
+def changed(base: Protocol, samples: int | None = None, metrics: Sequence[str] = ()) -> Protocol:
+    """`base` with N = `samples` for every benchmark, and other metrics; None and an empty sequence leave it as it is.
 
     Raises:
-        InputError: a value that is not written so; samples of a benchmark that is not measured.
+        InputError: an unknown metric.
     """
     for metric in metrics:
         parse_metric(metric)
-    named = measured or tuple(map(benchmark, base.benchmarks))
-    changes = {} if samples is None else _sample_counts(samples, base, named)
+    changes: dict[str, Any] = {} if samples is None else {"samples": {}, "other_samples": samples}
     return base.model_copy(update=changes | ({"metrics": tuple(metrics)} if metrics else {}))
-
-
-def _sample_counts(text: str, base: Protocol, measured: Sequence[Benchmark]) -> dict[str, Any]:
-    if text.isdecimal() and int(text) > 0:
-        return {"samples": {}, "other_samples": int(text)}
-    known: dict[str, str] = {}  # names and families, by whatever they may be called
-    for found in measured:
-        called = (*found.stems, found.path or found.name, found.name, found.name.replace(":", ""))
-        known |= {plain_name(name): found.name for name in called}
-        known[plain_name(found.family)] = found.family
-    counts = dict(base.samples)
-    for part in text.split(","):
-        name, equals, count = part.strip().rpartition("=")
-        if not equals or not count.isdecimal() or int(count) < 1:
-            raise InputError(f"--samples {text}: write a number of at least 1, or NAME=N,NAME=N for some benchmarks")
-        if plain_name(name) not in known:
-            raise InputError(f"--samples {text}: {name} is not measured here; {nearest(name, set(known.values()))}")
-        counts[known[plain_name(name)]] = int(count)
-    return {"samples": counts}
 
 
 def in_words(sampling: Sampling) -> str:

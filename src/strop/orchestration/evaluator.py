@@ -5,7 +5,7 @@
     for found in evaluator.poll(): ...         # results, in the order of their steps
 
 `InProcessEvaluator` and `WorkerEvaluator` measure the same sets with the same seeds, on engines of the same settings,
-and come to the same results. The worker's weights lie in a separate store until the result is in:
+and have the same results. The worker's weights stay in a separate store until the result is in:
 
     begin ─▶ weights into the store ─WeightUpdate, Evaluate─▶ worker
     poll  ◀─────────────────────────────────────Evaluated── worker

@@ -35,7 +35,7 @@ PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well
 
 @dataclass(frozen=True)
 class Lost:
-    """A request whose generator died before all of its completions were in; it must be submitted again."""
+    """A request whose generator died before all completions arrived; it must be submitted again."""
 
     request_id: str
     reason: str
@@ -82,15 +82,15 @@ class Executor(Protocol):
         ...
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
-        """Queue a request with the generator that follows from its group's ticket and attempt, and nothing else."""
+        """Queue a request. Its generator depends only on the ticket and the attempt of its group."""
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Give a request up. Its running samples may be reported as aborted; an unknown id is ignored."""
+        """Cancel a request. Its running samples may be reported as aborted; an unknown id is ignored."""
         ...
 
     def poll(self, patience: float) -> list[Event]:
-        """The events since the last call; may wait up to `patience` seconds where there are none.
+        """The events since the last call; waits up to `patience` seconds if there are none.
 
         Raises:
             StropError: the generators cannot go on.
@@ -98,7 +98,7 @@ class Executor(Protocol):
         ...
 
     def publish(self, version: int, probe: IntArray) -> Publication:
-        """Bring the trainer's current parameters to every generator as `version`, commit or nothing.
+        """Bring the trainer's current parameters to every generator as `version`, all or nothing.
 
         Args:
             probe: tokens [L], L > 1, whose log-probs every generator computes under the new weights.
@@ -125,7 +125,7 @@ class Learning(Protocol):
         ...
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
-        """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
+        """Go on with the settings of a new stage; a changed optimizer restarts its schedule, of `updates`."""
         ...
 
     def replan(self, updates_left: int, steps_left: int) -> None:
@@ -222,7 +222,7 @@ class InProcess:
         self._open.begin(request)
 
     def cancel(self, request_id: str) -> None:
-        """Let the engine forget a request, where it still has it."""
+        """Cancel a request, if the engine still has it."""
         if request_id in self._open:
             self.engine.cancel(request_id)
 

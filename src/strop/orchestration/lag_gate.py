@@ -1,8 +1,8 @@
 """The lag gate: bounded staleness for one loop from strict on-policy (k = 0) to PipelineRL-k.
 
 A *version* is one publication of weights, after each training step. A group of completions starts under the version
-current at its admission; trained on version v its lag is v − start. The gate promises lag ≤ k for every trained token,
-and that training never waits for ever as long as every admitted group is resolved some time.
+current at its admission; trained on version v its lag is v − start. The gate guarantees that lag ≤ k for every trained
+token, and that training never waits for ever if every admitted group is resolved at some time.
 
 Open = admitted and neither trained nor dropped, buffered ones too. P = prompts_per_step. Two rules, both needed:
 
@@ -46,25 +46,25 @@ class Window:
         self.batches = self.least
         self._surplus: list[float] = []
         self._began: float | None = None  # when the trainer took its last batch
-        self._free: float | None = None  # when it had done with that one
+        self._free: float | None = None  # when it finished that batch
         self._lacking = False  # groups, when it last looked
-        self._short = 0.0  # until when it did
+        self._short = 0.0  # when it last lacked groups
 
     def begins(self, now: float, surplus: float) -> None:
-        """The trainer takes a batch; `surplus` batches' worth of resolved groups lie ready besides."""
+        """The trainer takes a batch; `surplus` more batches' worth of resolved groups are ready."""
         self.looks(now, lacking=False)
         if self._began is not None and self._free is not None:
             self._adapt(self._short - self._free > WAITED * (self._free - self._began), surplus)
         self._began, self._free = now, None
 
     def looks(self, now: float, lacking: bool) -> None:
-        """It looks for a batch, and there are too few resolved groups for one (`lacking`), or not."""
+        """The trainer looks for a batch; `lacking`: there are too few resolved groups for one."""
         if self._lacking:
             self._short = now
         self._lacking = lacking
 
     def done(self, now: float) -> None:
-        """It is done with its batch, and looks for the next."""
+        """The trainer is done with its batch, and looks for the next."""
         self._free = now
 
     def _adapt(self, waited: bool, surplus: float) -> None:
@@ -82,11 +82,13 @@ class Window:
         return {"batches": self.batches}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from `state()`, before a first step: that one waits for its batch in any case, which says nothing."""
+        """Go on from `state()`, before a first step: the wait for its batch says nothing about the window."""
         self.batches = min(max(state["batches"], self.least), self.most)
 
 
 Fate = Literal["running", "kept", "dropped"]
+
+
 @dataclass
 class OpenGroup:
     """A group that was admitted and is neither trained nor dropped for good."""
@@ -99,7 +101,7 @@ class OpenGroup:
 class BatchTickets:
     """The groups of a training step: `kept` are trained, `dropped` only held a place.
 
-    `stale` are no part of it: groups that are too old for any later step, resolved or not.
+    `stale` groups are not part of it: they are too old for any later step, resolved or not.
     """
 
     kept: tuple[int, ...]
@@ -139,11 +141,11 @@ class LagGate:
         return ticket
 
     def restart(self, ticket: int) -> None:
-        """A group that was lost, or left open by an earlier process, starts anew under the current version."""
+        """Start a group again under the current version: it was lost, or an earlier process left it open."""
         self._open[ticket] = OpenGroup(self.version)
 
     def give_up(self, ticket: int) -> None:
-        """An open group is neither trained nor dropped: it is not wanted any more."""
+        """Remove an open group that is not wanted any more."""
         del self._open[ticket]
 
     def start(self, ticket: int) -> int:

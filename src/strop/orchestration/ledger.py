@@ -1,4 +1,4 @@
-"""The ledger of open groups: which problem, which attempt, what has come in. Only the controller writes it."""
+"""The ledger of open groups: problem, attempt, and the completions so far. Only the controller writes it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from strop.environments.turns import joined
 
 @dataclass
 class LedgerGroup:
-    """An open group and what is known of its completions so far, by sample index.
+    """An open group and its completions so far, by sample index.
 
-    Of samples in an environment `completions` hold the turns that are in, and `turns` those that are being sampled: by
-    the turn's request, the sample and what the environment said before.
+    For samples in an environment, `completions` hold the turns that are finished. `turns` holds those that are being
+    sampled: by the turn's request, the sample and the observation before it.
     """
 
     ticket: int
@@ -46,29 +46,29 @@ class Ledger:
         self._by_request: dict[str, int] = {}
 
     def admit(self, ticket: int, index: int, problem: Problem, samples: int, attempt: int = 0) -> LedgerGroup:
-        """Write down a new group of `samples` completions; `index` is the problem's place in the data set."""
+        """Record a new group of `samples` completions; `index` is the problem's place in the data set."""
         entry = LedgerGroup(ticket, index, problem, samples, attempt)
         self._entries[ticket] = entry
         self._by_request[entry.request_id] = ticket
         return entry
 
     def retry(self, request_id: str) -> LedgerGroup:
-        """Start a lost group over: attempt + 1, nothing known."""
+        """Start a lost group again, with attempt + 1 and without completions."""
         old = self.forget(self._by_request[request_id])
         return self.admit(old.ticket, old.index, old.problem, old.samples, old.attempt + 1)
 
     def find(self, request_id: str) -> LedgerGroup | None:
-        """The group a completion belongs to; None where it belongs to an attempt given up."""
+        """The group of a completion; None if it belongs to an attempt that was given up."""
         ticket = self._by_request.get(request_id)
         return None if ticket is None else self._entries[ticket]
 
     def take_turn(self, entry: LedgerGroup, request_id: str, sample: int, observation: Observation) -> None:
-        """Write down that a later turn of a sample is being sampled, behind `observation`."""
+        """Record that a later turn of a sample is being sampled, after `observation`."""
         entry.turns[request_id] = sample, observation
         self._by_request[request_id] = entry.ticket
 
     def record(self, entry: LedgerGroup, completion: Completion) -> int:
-        """Write down a completion, joined to the turns before it where it is a later one; its sample index."""
+        """Record a completion, joined to the turns before it; returns its sample index."""
         if completion.request_id not in entry.turns:
             entry.completions[completion.index] = completion
             return completion.index
@@ -79,7 +79,7 @@ class Ledger:
         return sample
 
     def judge(self, entry: LedgerGroup, sample: int, verdict: Verdict, reward: float) -> Group | None:
-        """Write down a verdict; the whole group once it was the last one missing."""
+        """Record a verdict; returns the group once all its verdicts are in."""
         entry.rollouts[sample] = Rollout(entry.problem, entry.completions[sample], verdict, reward)
         if len(entry.rollouts) < entry.samples:
             return None
@@ -87,7 +87,7 @@ class Ledger:
 
     @property
     def completions(self) -> tuple[int, int]:
-        """How many completions of the open groups there are, and how many there will be."""
+        """How many completions of the open groups are in, and how many there will be."""
         entries = self._entries.values()
         return sum(len(entry.completions) for entry in entries), sum(entry.samples for entry in entries)
 
@@ -97,7 +97,7 @@ class Ledger:
         return list(self._entries)
 
     def forget(self, ticket: int) -> LedgerGroup:
-        """The group was trained, dropped or given up; what was known of it."""
+        """Remove a group that was trained, dropped or given up, and return it."""
         entry = self._entries.pop(ticket)
         for request_id in entry.request_ids:
             del self._by_request[request_id]

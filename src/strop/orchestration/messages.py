@@ -1,7 +1,7 @@
 """Messages between the controller and its workers: small frozen values, for any transport.
 
 Nothing here needs torch, so that a worker which computes nothing starts in a moment. Weights never travel as messages:
-`StoredWeights` says where they lie.
+`StoredWeights` says where they are stored.
 
     controller ──Submit, Cancel, WeightUpdate, Probe──▶ generator
                ◀──Ready, Finished, Updating, Updated, Probed──
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The worker's process runs; `stalled` is for how many seconds its work has stood still."""
+    """The worker's process runs; its work has stood still for `stalled` seconds."""
 
     stalled: float
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker's last words. `fatal`: another worker would end the same way, so that none should be started."""
+    """The last message of a worker that fails. `fatal`: another worker would fail the same way."""
 
     error: str
     fatal: bool
@@ -73,7 +73,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Stop this request; what it has so far is reported with finish_reason `abort`."""
+    """Stop this request; its tokens so far are reported with finish_reason `abort`."""
 
     request_id: str
 

@@ -45,7 +45,7 @@ class Placement:
     shares: tuple[DeviceShare, ...]
 
     def of(self, role: str) -> DeviceShare:
-        """The share of a role; the driver's, without a GPU, for one that has none."""
+        """The share of a role; one without a GPU for a role that has none."""
         return next((share for share in self.shares if share.role == role), DeviceShare(role, 0, ()))
 
     def gpus_of(self, *roles: str) -> set[tuple[int, int]]:
@@ -69,12 +69,12 @@ def place(
     Args:
         hosts: how many GPUs each host has, the driver's first; more hosts than one are for `executor=ray`.
         settings: generators, trainers, and whether they are processes.
-        width: GPUs of one generator's engine (tensor parallelism); 0 where generators have theirs elsewhere.
+        width: GPUs of one generator's engine (tensor parallelism); 0 if generators run on other machines.
         evaluator: a worker evaluates during training.
-        server: where the driver generates too, a server does it for it, which is `generator-0` here.
+        server: if the driver generates too, it does so by a server, which is `generator-0` here.
 
     Raises:
-        InputError: it does not fit; the message names what would.
+        InputError: it does not fit; the message names the settings to change.
     """
     try:
         return _placed(tuple(hosts), settings, width, evaluator, server)
@@ -104,7 +104,7 @@ def _placed(
 
 
 class _Free:
-    """The GPUs that nobody has yet; where they are `shared`, everybody gets the same ones."""
+    """The GPUs that have no owner yet; if they are `shared`, every role gets the same ones."""
 
     def __init__(self, hosts: tuple[int, ...], shared: bool) -> None:
         self._left = [list(range(count)) for count in hosts]
@@ -122,8 +122,9 @@ class _Free:
 
 
 def _spare_or_shared(role: str, free: _Free, shares: Sequence[DeviceShare]) -> DeviceShare:
-    """A GPU of the driver's host that is left, or the last one that somebody there has: a generator's, if any has.
-    None where that host has no GPU: all of them are elsewhere in the cluster.
+    """A free GPU of the driver's host; else the last one that a role there has, which is a generator's if one is there.
+
+    None if the driver's host has no GPU.
     """
     try:
         return free.take(role, 1, everywhere=False)

@@ -72,7 +72,7 @@ class RegisteredWorker:
 
 
 def write_processes(run: Path, workers: Sequence[RegisteredWorker]) -> Path:
-    """Write RUN/processes.json anew, all processes at once; to be called by the driver whenever one starts or ends."""
+    """Write RUN/processes.json with all processes; the driver calls it whenever one starts or ends."""
     roles = [worker.role for worker in workers]
     if len(set(roles)) < len(roles):
         raise ValueError(f"two processes have the same role: {roles}")
@@ -133,7 +133,7 @@ def stacks_path(run: Path, role: str) -> Path:
 
 
 def register_dump(path: Path) -> None:
-    """Make this process, on SIGUSR1, append the Python stacks of all its threads to `path`, and go on.
+    """Make this process append the Python stacks of all its threads to `path` on SIGUSR1, and go on.
 
     Call it in every worker when it starts, with `stacks_path(run, role)`. The file is made at once, for a process that
     hangs may find the disk full.

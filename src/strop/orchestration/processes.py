@@ -148,7 +148,7 @@ class Processes(WorkerLauncher):
             handle.hears = False  # the watch will say why
 
     def _nudge(self) -> None:
-        """Let the watching thread look at what is to be sent."""
+        """Wake the watching thread, so that it sends what is queued."""
         with self._changed, contextlib.suppress(BlockingIOError):  # then it has been nudged often enough
             if self._wake is not None:
                 self._wake.send(b"x")
@@ -166,7 +166,7 @@ class Processes(WorkerLauncher):
                         self._thread = self._wake = None
                         return
                     self._register(selector, known)
-                # After a rest of this process the first look may come back empty although there is much to read.
+                # If this process was stopped, the first look may come back empty although there is much to read.
                 for key, events in selector.select(_LOOK_SECONDS) or selector.select(0):
                     if key.fileobj is woken:
                         woken.recv(1 << 12)
@@ -196,7 +196,7 @@ class Processes(WorkerLauncher):
         """Send and receive what can be."""
         if not self._exchange(handle, bool(events & selectors.EVENT_READ)):
             selector.unregister(handle.channel.socket)
-            if handle.pidfd is None:  # without the kernel's handle a closed socket is all that tells of a death
+            if handle.pidfd is None:  # without the kernel's handle only a closed socket shows a death
                 self._reap(handle, selector, known)
 
     def _exchange(self, handle: ProcessHandle, readable: bool) -> bool:

@@ -1,11 +1,11 @@
-"""A rank group: workers that do every piece of work together, each its share, and fail together.
+"""A rank group: workers that do every call together, each its share, and fail together.
 
     group = RankGroup(launcher, specs, silence=60.0, stall=900.0)
     answer = group.call("learn", groups, survivors, step, states)     # of the first; the others must agree with it
     group.close()
 
-A call goes to every member at once, because they wait for each other inside it. One that dies, is silent or stands
-still makes the rest wait for ever: the whole group is then ended, and `RankGroupLost` says why.
+A call goes to every member at once, because they wait for each other inside it. If one dies or hangs, the others would
+wait for ever: the whole group is then ended, and `RankGroupLost` says why.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from strop.orchestration.workers import (
 )
 
 _LOOK_SECONDS = 0.5  # between two checks for silent members
-_LAST_WORDS_SECONDS = 0.5  # the other members end for the same reason, and may say what it was
+_LAST_WORDS_SECONDS = 0.5  # in which other members may report the same reason
 _AGREE_SECONDS = 30.0  # for the others, once one has refused
 IDLE_SECONDS = 1.0
 
 
 class RankGroupLost(StropError):
-    """A member died, was silent or stood still, and the rank group with it; another one may do better."""
+    """A member died or hung, and the rank group was ended; another group may succeed."""
 
 
 class Disagreement(StropError):
-    """Members that must come to the same have not."""
+    """Members that must have equal results have different ones."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RankAnswer:
 
 @dataclass(frozen=True, eq=False)
 class RankRefusal:
-    """The call could not be done, and changed nothing; the member goes on."""
+    """The call failed and changed nothing; the member goes on."""
 
     number: int
     error: StropError
@@ -94,12 +94,12 @@ class RankGroup:
         return self._open
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Have every member do it; what the first one answers.
+        """Call a method of every member; returns the answer of the first.
 
         Raises:
             RankGroupLost: a member is no more, or took too long.
-            Disagreement: two members came to different results.
-            StropError: what the members refused it with.
+            Disagreement: two members have different results.
+            StropError: the error with which the members refused.
         """
         if not self._open:
             raise RankGroupLost("the trainer's ranks are ended")
@@ -156,7 +156,7 @@ class RankGroup:
         return RankGroupLost(f"the trainer is lost ({said})") if fatal is None else StropError(fatal)
 
     def _end(self) -> None:
-        """Kill the members that are left: they wait for those that are gone and would not end by themselves."""
+        """Kill the members that are left: they wait for dead ones and would not end by themselves."""
         self._open = False
         self._team.close(kill="another rank of the trainer is gone")
 

@@ -3,12 +3,12 @@
     launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"), workers=12)
     handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.fleet:main", settings, gpus=1))
 
-Each worker has its own placement group, asked for with a time-out, and an actor in it that Ray never restarts:
-one that came back by itself would have its first weights. A thread for each collects what its actor has to say; a death
-comes as the error of that call. Weights that lie on this node are read from the store; for actors of other nodes they
-go through Ray's object store, once a version, and are checked there as they are here.
+Each worker has a placement group, requested with a time-out, and an actor in it that Ray never restarts: an actor that
+came back by itself would have its first weights. A thread for each actor collects its messages; a death is the error of
+that call. Actors on this node read weights from the store. For actors of other nodes weights go through Ray's object
+store, once a version, and are checked there as they are here.
 
-The actor (`RayHost`) runs the worker's entry in a separate thread. Two queues lie between it and the controller, which
+The actor (`RayHost`) runs the worker's entry in a separate thread. Two queues connect it to the controller, which
 fills one (`deliver`) and empties the other (`collect`: it waits a second at most, so that its answers are heartbeats).
 Importing this module does not import ray.
 """
@@ -55,7 +55,7 @@ from strop_verify.child_process import import_path
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
-    """Who an actor is: its process, and Ray's name of its node."""
+    """The process of an actor, and Ray's name of its node."""
 
     worker: RegisteredWorker
     node: str
@@ -63,7 +63,7 @@ class Hello:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """The output of an actor: pickled messages in order, the time its loop has not come round; `ended`: no more."""
+    """The output of an actor: pickled messages in order, and the seconds that its work has stood still."""
 
     bodies: tuple[bytes, ...]
     stalled: float
@@ -146,7 +146,7 @@ class QueueConnection:
             self._changed.notify_all()
 
     def end(self, last: bytes | None) -> None:
-        """The entry has ended, with these words."""
+        """The entry has ended; `last` is its last message."""
         with self._changed:
             if last is not None:
                 self._out.append(last)
@@ -184,7 +184,7 @@ class RayHost:
         return Hello(RegisteredWorker.of(role, os.getpid()), str(ray.get_runtime_context().get_node_id()))
 
     def deliver(self, number: int, body: bytes, weights: Any = None) -> None:
-        """Message `number`, counted from 0, with the weights it speaks of where they lie on another node."""
+        """Message `number`, counted from 0, with its weights if their file is on another node."""
         self._connection.come(number, body, weights)
 
     def collect(self) -> Collected:
@@ -221,7 +221,7 @@ def address_of_node() -> str:
 
 
 def _at_home(setup: WorkerSetup) -> WorkerSetup:
-    """The setup on this node: the run's folder only where it is seen, and this node's own import path besides."""
+    """The setup on this node: the run's folder if this node sees it, and this node's import path added."""
     folder = setup.folder if setup.folder is not None and setup.folder.is_dir() else None
     return dataclasses.replace(setup, path=tuple(dict.fromkeys([*setup.path, *sys.path])), folder=folder)
 
@@ -271,7 +271,7 @@ class RayHandle(WorkerHandle):
             self.actor.dismiss.options(num_returns=0).remote()
 
     def kill(self, reason: str) -> None:
-        """SIGKILL where it is in reach, and Ray's own way of ending an actor everywhere."""
+        """SIGKILL if the process is on this machine, and `ray.kill`."""
         if self.end is None and self.killed(reason):
             self._launcher.kill(self)
 
@@ -281,9 +281,9 @@ class RayWorkers(WorkerLauncher):
 
     Args:
         settings: which cluster, and what a worker needs of it.
-        workers: how many there will be at once; a cluster of our own has room for them.
+        workers: how many there will be at once; a cluster that strop starts has room for them.
         registry: the running workers; shared with the launchers of the run's other workers.
-        own_gpus: the first GPUs of this machine, which the trainer has and a cluster that strop starts must not use.
+        own_gpus: how many of this machine's first GPUs a cluster that strop starts must leave to the trainer.
 
     Raises:
         InputError: ray is not installed.
@@ -385,7 +385,7 @@ class RayWorkers(WorkerLauncher):
     # ------------------------------------------------------------------ messages
 
     def send(self, handle: RayHandle, message: object) -> None:
-        """Queue a message for a worker, with the weights that it speaks of where the worker cannot read their file."""
+        """Queue a message for a worker, with its weights if the worker cannot read their file."""
         with self._changed:
             if handle.end is not None:
                 return
@@ -451,7 +451,7 @@ class RayWorkers(WorkerLauncher):
                 return self._ray.get(reference, timeout=_LOOK_SECONDS)
             except self._ray.exceptions.GetTimeoutError:
                 now = time.monotonic()
-                if now - asked < 2 * _LOOK_SECONDS:  # else this process had a rest, and could not have heard anything
+                if now - asked < 2 * _LOOK_SECONDS:  # else this process was stopped and could not hear anything
                     handle.looked = now
                 if handle.hello is None:
                     handle.heard = handle.looked
@@ -528,7 +528,7 @@ def gpus_left(visible: str | None, count: int, own: int) -> list[str]:
 
 @contextlib.contextmanager
 def _loopback(settings: RaySettings) -> Iterator[None]:
-    """While Ray is imported and started for this machine only: its nodes are at 127.0.0.1, and it reports nothing."""
+    """While Ray is imported and started: no usage statistics, and 127.0.0.1 for a cluster of this machine."""
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
     if settings.address is None and _ADDRESS not in os.environ:
         wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray: one machine, no cluster
@@ -538,7 +538,7 @@ def _loopback(settings: RaySettings) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables inside, as they were afterwards."""
+    """Set environment variables inside the context, and restore them after it."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -578,7 +578,7 @@ def _unreached(address: str | None, error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Ray's long report of a death in a line."""
+    """Ray's report of a death in one line."""
     said = " ".join(str(error).split())
     found = said.partition("The actor is dead because ")[2].partition(". ")[0]
     return found or f"{type(error).__name__}: {said[:300]}"

@@ -1,4 +1,4 @@
-"""Settings of orchestration: who generates, how stale it may be, and the Ray cluster."""
+"""Settings of orchestration: generators, staleness, supervision of workers, and the Ray cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WindowMode = Literal["adaptive", "full"]
 
 
 class RaySettings(Settings):
-    """Which Ray cluster, and what a worker needs of it.
+    """The Ray cluster, and the resources of a worker.
 
     Fields:
-        address: HOST:PORT of a running cluster; none takes RAY_ADDRESS, and where that is not set either, a cluster is
-            started on this machine, on the loopback device only, and ended with the run.
-        cpus: that each worker reserves; a GPU besides, where the run is on GPUs.
+        address: HOST:PORT of a running cluster. The default is RAY_ADDRESS; without it, a cluster is started on this
+            machine, on the loopback device only, and ended with the run.
+        cpus: processors that each worker reserves; on GPUs it reserves a GPU too.
         placement_seconds: how long a worker may wait for a place in the cluster.
         train_in_cluster: with `orchestration.trainers` above 1 its ranks are actors as well, the first one on the
             driver's node, the others wherever there is room; all nodes must see the run's folder.
@@ -33,15 +33,15 @@ class RaySettings(Settings):
 
 
 class OrchestrationSettings(Settings):
-    """Who generates, how stale it may become (`lag_gate`), and what is done about generators that fail.
+    """Generators, how stale their samples may become (`lag_gate`), and when workers that fail are replaced.
 
     Fields:
-        max_lag: k; versions that may lie between the start of a group and its training.
-        window: how far generators run ahead of the trainer. `adaptive` as far as keeps it from waiting, at most k + 1
-            steps' worth of groups; `full` always so far. With completions of nearly equal length `adaptive` comes to a
-            lag of about one whatever k is, so runs that compare values of k need `full`. In one process, where both
-            take turns, it is always full.
-        on_stale: a step waits for groups that would otherwise become too old, or drops them.
+        max_lag: k, the most versions between the start of a group and its training.
+        window: how far generators run ahead of the trainer. `adaptive`: only as far as keeps the trainer from waiting,
+            at most k + 1 steps' worth of groups. `full`: always k + 1. With completions of nearly equal length
+            `adaptive` gives a lag of about one for every k, so runs that compare values of k need `full`. In one
+            process, where both take turns, the window is always full.
+        on_stale: whether a step waits for groups that would become too old, or drops them.
         executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
             processes next to it; `ray` in actors of a Ray cluster. `auto` is the first at max_lag = 0 with a generator
             and one trainer, the second otherwise.
@@ -50,16 +50,16 @@ class OrchestrationSettings(Settings):
         trainers: ranks that the trainer's modules are sharded over, each a process with its own GPU where there
             are GPUs; 1 trains in this process.
         sequence_parallel: ranks that share the tokens of each micro-batch (Ulysses); a divisor of `trainers`.
-        trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
-        weights: how they get to workers that generate: `files` in the run's folder, or `shared_memory`, which `auto`
-            takes too: files in memory, and in the run's folder where memory has no room.
+        trainer_restarts: how often a run continues from its last checkpoint after ranks were lost.
+        weights: how weights get to generators. `files`: in the run's folder. `shared_memory` and `auto`: in memory,
+            or in the run's folder if memory has no room.
         kv: whether the cached keys and values of running completions are kept when weights change.
-        restarts: deaths of generators that a run survives, and as many of its evaluator.
-        silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
-        stall_seconds: so does one that lives but makes nothing for so long: no token, no micro-batch; loading a model
-            must fit into it.
-        watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, micro-batch or publication)
-            is ended with the stacks of its processes; none never ends one.
+        restarts: how many deaths of generators a run survives, and how many of its evaluator.
+        silence_seconds: a worker that sends nothing for so long is killed.
+        stall_seconds: a worker that makes nothing for so long (no token, no micro-batch) is killed; loading a model
+            must fit into this time.
+        watchdog_seconds: a run in which nothing is made for so long (no token, verdict, micro-batch or publication)
+            is ended, and the stacks of its processes are written; none switches this off.
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0
@@ -86,5 +86,5 @@ class OrchestrationSettings(Settings):
 
     @property
     def adapts_window(self) -> bool:
-        """Whether the window follows the trainer's waiting. In process the clock shall not decide what is trained."""
+        """Whether the window follows the trainer's waiting. In one process the clock decides nothing."""
         return self.window == "adaptive" and not self.in_process

@@ -98,7 +98,7 @@ class WeightStore:
 
 
 def read(stored: StoredWeights) -> dict[str, Tensor]:
-    """The tensors of a version by name, on the CPU, checked; they lie in the mapped file until they are copied.
+    """The tensors of a version by name, on the CPU, checked; they stay in the mapped file until they are copied.
 
     Raises:
         StropError: the file is missing, or its content is not what was written.
@@ -130,14 +130,14 @@ def _write_all(descriptor: int, part: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-# ---------------------------------------------------------------------- where it lies
+# ---------------------------------------------------------------------- places
 
 
 def claim(folder: Path, version_bytes: int, memory: Path | None = MEMORY, within: str = FOLDER) -> WeightStore:
     """A store of the run in `folder`, whose versions have `version_bytes`; dead runs' stores are swept.
 
-    It lies in `memory` where a few versions fit into what is free there, else, or where that is None, in
-    `folder/WITHIN`. It belongs to this process for as long as that lives.
+    It is in `memory` if a few versions fit into the free space there, else, or if `memory` is None, in
+    `folder/WITHIN`. It belongs to this process as long as the process lives.
     """
     in_folder = folder / within
     shutil.rmtree(in_folder, ignore_errors=True)  # a killed run's
@@ -159,7 +159,7 @@ def claim(folder: Path, version_bytes: int, memory: Path | None = MEMORY, within
 
 
 def sweep(memory: Path = MEMORY) -> list[Path]:
-    """Remove the stores of processes that live no more; what was removed. Their locks have died with them."""
+    """Remove the stores of processes that have ended, whose locks ended with them; returns what was removed."""
     swept: list[Path] = []
     for place in [*memory.glob(f"{_PREFIX}*"), *memory.glob(f".{_PREFIX}*{TEMPORARY}")]:
         try:
@@ -184,7 +184,7 @@ class WeightTransport:
     """Stores versions where workers read them, and removes those that are no longer needed.
 
     Args:
-        version_bytes: about how large a version is, to choose where the files lie.
+        version_bytes: the approximate size of a version, which decides where the files are.
         note: receives a line where a place is full.
         memory: the folder for files in memory; None stores in the run's folder only.
         within: the name of the folder in the run's folder.

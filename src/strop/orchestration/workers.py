@@ -164,7 +164,7 @@ def environment_of(spec: WorkerSpec) -> dict[str, str]:
 
 
 def standing_since(came_round: float) -> float:
-    """Seconds for which this worker's work has stood still: since its loop came round, at time `came_round`.
+    """Seconds for which this worker's work has stood still: since its loop last went round, at time `came_round`.
 
     What this process has made since (`progress.made`, such as a micro-batch of a long update) counts as well.
     """
@@ -172,9 +172,9 @@ def standing_since(came_round: float) -> float:
 
 
 def last_words(error: BaseException) -> Failed:
-    """The message of a worker that an exception ends: a `StropError` would come again, any other may not.
+    """The message of a worker that an exception ends.
 
-    Nor may an `EngineLost`: another server may serve.
+    It is fatal for a `StropError`, which another worker would raise too, except for an `EngineLost`.
     """
     said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
     comes_again = isinstance(error, StropError) and not isinstance(error, EngineLost)
@@ -404,7 +404,7 @@ class Team:
         if reason is not None:
             handle.kill(reason)
         elif busy and handle.lively:
-            progress.made(f"work of {handle.role}")  # its loop came round with work, so something was made
+            progress.made(f"work of {handle.role}")  # its loop went round with work, so something was made
         return None
 
     def replace(self, number: int) -> Death:

@@ -6,18 +6,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import strop
 from strop.base.text import counted, percent
-from strop.base.types import InputError, StropError
+from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.data.columns import Columns
 from strop.python.problems import Problems, source_of
@@ -27,40 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from strop.run.models import NamedModel
-
-
-_STROP = str(Path(strop.__file__).parent) + os.sep
-
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
-
-class _InOneLine:
-    """An exception hook that prints a `StropError` as one line and passes other exceptions to the previous hook."""
-
-    def __init__(self, before: Hook) -> None:
-        self._before = before
-
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, StropError):
-            print(f"strop: {_place(trace)}{error}", file=sys.stderr)
-        else:
-            self._before(kind, error, trace)
-
-
-def end_in_one_line() -> None:
-    """Print an uncaught `StropError` as one line, without a traceback."""
-    if not isinstance(sys.excepthook, _InOneLine):
-        sys.excepthook = _InOneLine(sys.excepthook)
-
-
-def _place(trace: TracebackType | None) -> str:
-    """`script.py, line 4: `, the user's line that called strop; empty outside a file."""
-    frames = traceback.extract_tb(trace)
-    calls = [one for one, inner in zip(frames, frames[1:], strict=False) if inner.filename.startswith(_STROP)]
-    caller = next((one for one in calls if not one.filename.startswith(_STROP)), None)
-    if caller is None or caller.filename.startswith("<"):
-        return ""
-    return f"{os.path.relpath(caller.filename)}, line {caller.lineno}: "
 
 
 EVALUATIONS = "evaluations"
@@ -73,7 +34,6 @@ def load(run: str | Path) -> Run:
     Raises:
         InputError: there is no such folder, it is not a run, or a later strop wrote it.
     """
-    end_in_one_line()
     return Run(RunFolder.open(run).path)
 
 
@@ -257,7 +217,7 @@ def _on_benchmark(
     from strop.run.measuring import BenchmarkPlan, measure
 
     (measured,) = benchmarks_named([name])
-    protocol = changed(PLAIN, samples=str(samples))
+    protocol = changed(PLAIN, samples=samples)
     plan = BenchmarkPlan((model,), (measured,), protocol, out, limit=limit, sets=sets)
     return measure(plan, SilentView()).results[model.label, measured.name].summary()
 

@@ -28,7 +28,7 @@ from strop.data.columns import Columns
 from strop.environments.base import Environment
 from strop.environments.outside import OutsideClass
 from strop.python.problems import Problems, count_of, source_of
-from strop.python.result import Run, end_in_one_line
+from strop.python.result import Run
 from strop.recipes.resolve import resolve
 from strop.run.checks import findings
 from strop.run.finding import refuse
@@ -168,9 +168,8 @@ def train(
         NothingToLearn: no problem has answers of different reward, step after step.
         Interrupted: Ctrl-C; the last finished step is saved, and `resume=True` goes on from there.
 
-    Each of them is a `StropError`; one that nobody catches ends a script or a cell with its line, without a traceback.
+    Each of them is a `StropError`.
     """
-    end_in_one_line()
     base = _recipe(recipe)
     edits: dict[str, Any] = {}
     if model is not None:

@@ -13,16 +13,29 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from strop.base.near import near
 from strop.base.types import InputError
-from strop.recipes._names import ATTRIBUTE
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from strop.config.schema import RunConfig
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+ATTRIBUTE = "recipe_name"
+
+
+def named(name: str) -> Callable[[Function], Function]:
+    """Give a recipe a name that Python cannot give to a function, such as `skywork_or1.7b`."""
+
+    def mark(function: Function) -> Function:
+        function.__dict__[ATTRIBUTE] = name
+        return function
+
+    return mark
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
+from strop.recipes import named
 from strop.recipes._data import AS_WRITTEN, dapo_17k, math_verifier
-from strop.recipes._names import named
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 UPDATES = 8  # of the methods that are not strictly on-policy

@@ -22,8 +22,8 @@ from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
+from strop.recipes import named
 from strop.recipes._data import orz_13k_hard, orz_57k, tagged_math_verifier
-from strop.recipes._names import named
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, Constant, CriticSettings, LinearDecay
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.recipes._names import named
+from strop.recipes import named
 from strop.recipes.scalerl_base import recipe as base
 
 DAPO_LOSS = 'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.26}'

@@ -38,7 +38,10 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
         if not Path(target).is_file():
             raise InputError(f"{target}: no such file; name a .toml, .json or .py file, or a recipe: strop recipes")
         readers = {".toml": _from_toml, ".json": lambda path: _from_json(path, sets), ".py": _from_python}
-        config = readers[suffix](Path(target))
+        try:
+            config = readers[suffix](Path(target))
+        except RecursionError as error:
+            raise InputError(f"{target}: it is nested too deeply") from error
     elif "/" in target and Path(target).is_dir():  # a folder here may be called as a recipe is
         raise InputError(f"{target} is a folder; name a recipe (strop recipes), or a .toml, .json or .py file")
     else:
@@ -73,8 +76,6 @@ def _from_json(path: Path, sets: Sequence[str]) -> RunConfig:
         return parse(json.loads(_text(path)), str(path), to_run=False, replacing=sets)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: it is nested too deeply") from error
 
 
 # What `--set verifier=NAME --set verifier.extract=any` is in TOML, where a key is either a value or a table.
@@ -90,8 +91,6 @@ def _from_toml(path: Path) -> RunConfig:
     except tomllib.TOMLDecodeError as error:
         way_out = PIECE_AND_SETTINGS if "Cannot overwrite" in str(error) else ""
         raise InputError(f"{path}: not TOML: {error}{way_out}") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: it is nested too deeply") from error
     name = changes.pop("recipe", None)
     if not isinstance(name, str):
         raise InputError(f'{path}: say which recipe it changes, e.g. recipe = "grpo"; the list: strop recipes')
@@ -99,8 +98,6 @@ def _from_toml(path: Path) -> RunConfig:
         data = apply_edits(recipes.build(name).model_dump(mode="json"), changes, RunConfig)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: it is nested too deeply") from error
     return parse(data, str(path), to_run=False)
 
 

@@ -22,6 +22,7 @@ from strop.engines.protocol import Interruption, Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
+from strop.recipes import named
 from strop.recipes._data import (
     AS_WRITTEN,
     BOXED,
@@ -30,7 +31,6 @@ from strop.recipes._data import (
     polaris_53k,
     polaris_and_deepcoder,
 )
-from strop.recipes._names import named
 from strop.training.settings import AdamW, BatchSettings, Constant
 
 THINKING, SOLUTION, PROMPT = 12_288, 2_048, 2_048

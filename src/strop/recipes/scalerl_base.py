@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.recipes._names import named
+from strop.recipes import named
 from strop.recipes.scalerl import OFF_POLICY_8
 from strop.recipes.scalerl import recipe as scalerl
 

@@ -24,8 +24,8 @@ from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
+from strop.recipes import named
 from strop.recipes._data import AS_WRITTEN, math_and_code_verifier, math_verifier, skywork_math, skywork_math_and_code
-from strop.recipes._names import named
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.base import Verifier
 

@@ -1,4 +1,4 @@
-"""A report from start to end: the runs read, figures drawn, the page written."""
+"""Writes the report of runs: reads them, draws the charts, renders the page."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from strop.run.folder import read_changes
 
 FLAT = 1e-6  # a flow this small has no direction worth showing
 TURN_COLOURS = 6  # then they begin again
-FLOW_POWER = 0.25  # flows span many orders of magnitude, and it is their sign that matters
+FLOW_POWER = 0.25  # flows span many orders of magnitude; their sign matters
 
 
 class Numbers(NamedTuple):
-    """Large numbers, each with what it is below."""
+    """Large numbers, each with a label below it."""
 
     cards: Sequence[tuple[str, str]]
     kind: str = "numbers"
@@ -61,7 +61,7 @@ class Figures(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """A block that opens at a click; it is printed too, unless it is long."""
+    """A block that opens on a click; it is printed too, unless it is long."""
 
     summary: str
     block: Block
@@ -71,7 +71,7 @@ class Folded(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Completions whose tokens are coloured by what the reader chooses; `key` is the run's, unique in the page."""
+    """Completions whose tokens are coloured by a value that the reader chooses; `key` is unique in the page."""
 
     key: str
     origin: str
@@ -80,7 +80,7 @@ class Samples(NamedTuple):
 
     @property
     def choices(self) -> list[tuple[str, str, float]]:
-        """By what tokens can be coloured: its key, its name, and what the strongest colour stands for, in nats."""
+        """The values that can colour tokens: key, name, and the value of the strongest colour, in nats."""
         tokens = [token for each in self.answers for token in each.tokens]
         values = {
             ("entropy", "Entropy"): [token.entropy for token in tokens if token.entropy is not None],
@@ -101,7 +101,7 @@ class Page:
         title: of the page.
         intro: one line below it.
         sections: key, heading and blocks of each.
-        left_out: what is not in it, and why; a line each.
+        left_out: what is missing and why, one line each.
     """
 
     title: str
@@ -110,12 +110,12 @@ class Page:
     left_out: list[str] = field(default_factory=list)
 
     def section(self, heading: str, blocks: Sequence[Block]) -> None:
-        """Add a section; nothing where there is no block."""
+        """Add a section, unless it has no block."""
         if blocks:
             self.sections.append((heading.lower().replace(" ", "-"), heading, blocks))
 
     def html(self) -> str:
-        """The whole document. Its policy allows no script but ours, nothing from anywhere, and nothing to be sent."""
+        """The whole document. Its security policy allows only its own script, and no request."""
         templates = Environment(
             loader=PackageLoader("strop.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, finalize=_finalize,
@@ -145,7 +145,7 @@ def _source(templates: Environment, name: str) -> Markup:
 
 
 class TokenElement(NamedTuple):
-    """A token as an element: classes, style and title, and its text with line ends made visible."""
+    """A token as an HTML element; line ends in its text are visible."""
 
     classes: str
     style: str
@@ -188,7 +188,7 @@ RATE = "evaluation/pass_rate"
 
 
 def summary(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
-    """The facts of the runs side by side, and their settings; what cannot be said is added to `left_out`."""
+    """The facts of the runs side by side, and their settings; missing facts are added to `left_out`."""
     blocks: list[Block] = [Numbers(_headline(runs[0]))] if len(runs) == 1 else []
     facts = _facts(runs)
     if facts:
@@ -222,7 +222,7 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
 
 
 def _facts(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
-    """Rows of facts, one column a run; those that no run has are left out."""
+    """Rows of facts, one column per run; facts that no run has are left out."""
     facts: dict[str, Callable[[RunData], str]] = {
         "recipe": lambda run: run.recipe,
         "seed": lambda run: str(run.raw.get("seed", ABSENT)),
@@ -287,7 +287,7 @@ def _times(run: RunData) -> str:
 
 
 def _settings(run: RunData, left_out: list[str], prefix: str) -> Iterator[Block]:
-    """The settings that are not the recipe's, those that a resume changed, and folded all of them."""
+    """The settings that differ from the recipe, those that a resume changed, and a folded list of all."""
     if run.config is not None:
         try:
             base, rows = changes(run)
@@ -318,7 +318,7 @@ def evaluations(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
 
 
 def _held_out(run: RunData) -> Table | None:
-    """A row an evaluation: pass rate and points gained with their intervals, and the rate of each domain."""
+    """One row per evaluation: pass rate and points gained with their intervals, and the rate of each domain."""
     rates = run.by_step(RATE)
     if not rates:
         return None
@@ -337,7 +337,7 @@ def _held_out(run: RunData) -> Table | None:
 
 
 def _benchmarks(run: RunData) -> Table | None:
-    """A row a step with benchmarks, a column a benchmark; None where none was measured in training."""
+    """One row per step and one column per benchmark; None if training measured no benchmark."""
     measured = {name: f"evaluation/{name}" for name in run.benchmarks}
     steps = sorted({step for prefix in measured.values() for step in run.by_step(f"{prefix}/pass_rate")})
     rows = [(str(step), *(_with_interval(run, step, prefix) for prefix in measured.values())) for step in steps]
@@ -366,7 +366,7 @@ def write_report(
         paths: run folders.
         out: a folder, or a file that ends in .html; None for RUN/report of a single run and `report` for several.
         samples: completions of each run that are shown token by token; 0 for none.
-        progress: called with what is being done next.
+        progress: called with the name of the next part.
 
     Raises:
         InputError: a folder is no run, no run has anything to show, or `out` cannot be written to.

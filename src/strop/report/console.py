@@ -1,4 +1,4 @@
-"""The live view: progress, the metrics of the latest step with their trend, and where the seconds go, drawn by rich."""
+"""The live view, drawn by rich: progress, metrics of the latest step with their trend, and the seconds of a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PART_STYLES = {
     "rollout": "cyan", "verify": "magenta", "update": "green", "evaluation": "yellow", "other": "bright_black",
 }  # fmt: skip
 
-# Label, metrics shown side by side, how each is written. The trend is of the first.
+# Label, metrics shown side by side, format. The trend is of the first.
 ROWS: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
     ("held-out pass rate", ("evaluation/pass_rate",), percent),
     ("pass rate", ("pass_rate",), percent),
@@ -61,9 +61,9 @@ def sparkline(values: Sequence[float], width: int = TREND_WIDTH) -> str:
 
 
 class LiveView:
-    """A panel that redraws itself a few times a second; notes scroll by above it and stay.
+    """A panel that redraws itself a few times a second; notes stay above it.
 
-    A metric that a step does not carry keeps its last value, so that the rare ones (held-out pass rate) stay in sight.
+    A metric that a step lacks keeps its last value, so that rare ones such as the held-out pass rate stay visible.
     """
 
     def __init__(self, title: str, console: Console, refresh_per_second: float = 4.0) -> None:
@@ -102,7 +102,7 @@ class LiveView:
                 self._history.setdefault(name, deque(maxlen=HISTORY)).append(value)
 
     def evaluated(self, step: int, metrics: Values) -> None:
-        """The next refresh draws it; a run shows what was measured last, of whatever step."""
+        """The next refresh draws it; the latest measurement is shown, of whatever step."""
         with self._lock:
             self._take(metrics)
 
@@ -163,7 +163,7 @@ class LiveView:
         return table
 
     def _seconds(self) -> RenderableType | None:
-        """The last step's seconds, as numbers and as one bar in their proportions."""
+        """The seconds of the last step, as numbers and as one bar in proportion."""
         spent = [(label, self._latest[metric]) for label, metric in SECONDS if metric in self._latest]
         whole = sum(seconds for _, seconds in spent)
         if whole <= 0:
@@ -179,7 +179,7 @@ class LiveView:
 
 
 def open_view(plain: bool = False, title: str = "strop", stream: TextIO | None = None) -> View:
-    """The live view on a terminal that is wide enough and knows its signs, else plain lines.
+    """The live view on a wide enough terminal with UTF-8, else plain lines.
 
     On standard output unless `stream` is given.
     """

@@ -87,6 +87,8 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
                "Weight versions between sampling and training, over trained tokens.", main=True),
         Curves("mismatch", "Generator-trainer mismatch", {"mismatch/mean": "mean", "mismatch/max": "largest"}, "log",
                "Absolute difference of log-probs of the same token, in nats.", main=True),
+        Curves("verifier-failures", "Verifier failures", {"verifier/failures": "failures"}, "zero",
+               "Samples that the verifier could not judge; they leave the loss.", main=True),
         Curves("kl", "KL to the reference", {"kl/reference": "k3", "kl/reference_k1": "k1"}, "plain",
                "Estimates k3 and k1, in nats per token."),
         Curves("explained-variance", "Critic: explained variance",

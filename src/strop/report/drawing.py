@@ -1,8 +1,8 @@
 """The figure writer: canvas, colours, axes, legends, and the files that figures are written to.
 
-A `Draw` puts one panel on matplotlib's axes and labels what has to be told apart; the writer of the figure adds grid
-and legend. The same panel serves a PNG, an SVG file, and an SVG within a page, whose colours are CSS variables so that
-it follows the page's light, dark or printed theme. matplotlib is imported when something is drawn.
+A `Draw` draws one panel on matplotlib's axes, with labels; the writer of the figure adds grid and legend. The same
+panel serves a PNG, an SVG file, and an SVG within a page, whose colours are CSS variables so that it follows the page's
+light, dark or printed theme. matplotlib is imported only when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2864a8", "#d9822b", "#3a8f5c", "#c039
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, RED, "#2a9d9d", "#8c6d31", "#c2568e", GREY, "#4c5a99")
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-DOTTED: Dash = (0, (4, 2))  # lines that are no data
+DOTTED: Dash = (0, (4, 2))  # lines that show no data
 INK, MUTED, GRID = "#30343b", "#69707b", "#e3e6eb"
 ON_COLOR = "#ffffff"  # text on a coloured area
 THEMED = {color: f"var(--s{place})" for place, color in enumerate(SERIES)} | {
@@ -55,8 +55,7 @@ def write_figure(
     """Write the figure that `fill` draws on an empty canvas of `size` inches.
 
     Returns:
-        `target` as a PNG, and with `svg` the same drawing as an SVG next to it. What was drawn alike gives the same
-        files.
+        `target` as a PNG, and with `svg` the same drawing as an SVG next to it. The same drawing gives the same files.
     """
     with _settings():
         figure = canvas(*size, dpi=dpi)
@@ -119,7 +118,7 @@ def _save(figure: Figure, target: Path) -> Path:
 
 
 def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """Put a faint grid behind what is drawn, and leave a frame at the left and below only."""
+    """Put a faint grid behind the curves, and keep only the left and the bottom line of the frame."""
     axes.grid(True, which="major", axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9, colors=MUTED, labelcolor=INK)
@@ -132,7 +131,7 @@ def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
 
 
 def add_legend(axes: Axes, title: str = "", size: float = 10.0) -> int:
-    """Add a legend of everything that has a label above the panel, where it hides nothing, and a title above both.
+    """Add a legend of all labels above the panel, where it hides nothing, and a title above both.
 
     Returns:
         The lines of the legend; 0 without a label.
@@ -163,7 +162,7 @@ def percent_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
 
 
 def percent_tick(share: float, _: object = None) -> str:
-    """A share as its percentage, with the decimals that it has: ticks lie at 42.5 % too."""
+    """A share as its percentage, with its decimals: ticks may lie at 42.5 %."""
     return f"{round(100 * share, 6) + 0.0:g}%"
 
 
@@ -176,7 +175,7 @@ def step_axis(axes: Axes) -> None:
 
 
 def number_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
-    """Short numbers, without a factor written elsewhere."""
+    """Short numbers, without a common factor at the end of the axis."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -185,9 +184,9 @@ def number_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
-    """A logarithmic axis, within the present limits where they allow it.
+    """A logarithmic axis; keeps the present limits if they are positive.
 
-    Its ticks lie at 0.5, 1, 2 where it is short, and at powers of ten where it is long.
+    Ticks lie at 0.5, 1, 2 on a short axis, and at powers of ten on a long one.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 

@@ -65,9 +65,7 @@ def write_report(
     out: Path,
     metrics: Sequence[str] = ("avg",),
     baseline: str | None = None,
-    averages: Mapping[str, Sequence[str]] | None = None,
     pictures: bool = True,
-    budgets: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Write report.md, results.json and plots/ into `out`; the results as JSON-able numbers.
 
@@ -76,9 +74,7 @@ def write_report(
         out: a folder.
         metrics: columns of the table, such as `avg`, `pass`, `maj@8`.
         baseline: the model that others are compared with; the first by default.
-        averages: benchmarks of each named average; by default one over all benchmarks that every model has.
         pictures: whether to draw; their paths are then in the result under `pictures`.
-        budgets: response budgets of the curves, in tokens; by default eight up to the one sampled with.
 
     Raises:
         InputError: an unknown baseline or benchmark, or a metric that there are too few samples for.
@@ -91,7 +87,7 @@ def write_report(
     notes = grid.notes(metrics)
     value: dict[str, Any] = {
         "models": _models(grid, metrics),
-        "averages": {label: _average(grid, names) for label, names in (averages or _default_averages(grid)).items()},
+        "averages": {label: _average(grid, names) for label, names in _averages(grid).items()},
         "comparisons": [{**row._asdict(), "interval": list(row.interval)} for row in compared],
         "sampled": grid.sampled(),
         "notes": notes,
@@ -105,24 +101,11 @@ def write_report(
     write_text(out / REPORT, "\n\n".join(parts) + "\n")
     write_json(out / RESULTS, value)
     if pictures:
-        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS, budgets)]
+        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS)]
     return value
 
 
-def parse_average(text: str) -> tuple[str, tuple[str, ...]]:
-    """`math=aime24,aime25` as its name and its benchmarks.
-
-    Raises:
-        InputError: it is not written so.
-    """
-    name, equals, names = text.partition("=")
-    benchmarks = tuple(part.strip() for part in names.split(",") if part.strip())
-    if not equals or not name.strip() or not benchmarks:
-        raise InputError(f"--average {text}: write NAME=BENCHMARK,BENCHMARK, such as math=aime24,aime25")
-    return name.strip(), benchmarks
-
-
-def _default_averages(grid: Grid) -> dict[str, tuple[str, ...]]:
+def _averages(grid: Grid) -> dict[str, tuple[str, ...]]:
     shared = grid.shared(grid.models)
     return {AVERAGE: shared} if len(grid.models) > 1 and shared else {}
 
@@ -183,10 +166,10 @@ def _best_line(name: str, found: Mapping[str, Any]) -> str:
 
 
 def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
-    """Models × benchmarks in percent as Markdown, the highest of a column in bold, the average of avg@N at the end.
+    """Models × benchmarks in percent as Markdown, with the highest of a column in bold and the average at the end.
 
     Raises:
-        InputError: a metric that is none, or that some benchmark has too few samples for.
+        InputError: an unknown metric, or too few samples of a benchmark for it.
     """
     heads, columns = [], []
     for column in grid.columns:
@@ -208,7 +191,7 @@ def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
 
 
 def details(grid: Grid) -> str:
-    """A Markdown table a benchmark: each model with its intervals, truncation, lengths and verifier failures."""
+    """One Markdown table per benchmark: each model with its intervals, truncation, lengths and verifier failures."""
     tables = []
     for column in grid.columns:
         models = [model for model in grid.models if (model, column.name) in grid.results]
@@ -244,7 +227,7 @@ def comparison_table(rows: Sequence[ModelComparison], grid: Grid) -> str:
 
 
 def _percents(values: Sequence[float | None]) -> list[str]:
-    """A column: one decimal, the highest in bold where there is more than one value, a dash for what is absent."""
+    """A column with one decimal: the highest of several values in bold, a dash for a missing one."""
     written = [None if value is None else _percent(value) for value in values]
     known = [text for text in written if text is not None]
     top = max(known, key=float) if len(known) > 1 else None
@@ -266,27 +249,24 @@ COLORS = (GREY, BLUE, ORANGE, GREEN, PURPLE, RED)
 MOST_TICKS = 12
 
 
-def draw_all(grid: Grid, folder: Path, budgets: Sequence[int] | None = None) -> list[Path]:
-    """Draw every picture that the grid has data for, budget.png and transfer.png; returns their paths.
-
-    `budgets` are those of `draw_budgets`.
-    """
-    written = [draw_budgets(grid, folder / "budget.png", budgets)]
+def draw_all(grid: Grid, folder: Path) -> list[Path]:
+    """Draw every picture that the grid has data for, budget.png and transfer.png; returns their paths."""
+    written = [draw_budgets(grid, folder / "budget.png")]
     if len(grid.models) > 1 and grid.shared(grid.models):
         written.append(draw_transfer(grid, folder / "transfer.png"))
     return written
 
 
-def draw_budgets(grid: Grid, target: Path, budgets: Sequence[int] | None = None) -> Path:
+def draw_budgets(grid: Grid, target: Path) -> Path:
     """avg@N against the response budget, a panel a benchmark, a curve a model (Skywork-OR1, Figure 8).
 
-    Bands are 95 % bootstrap intervals over problems. `budgets` are tokens; by default eight up to the sampled one.
+    Bands are 95 % bootstrap intervals over problems. Up to eight budgets end at the sampled one.
     """
-    panels = [(column.title, _budget_panel(grid, column, budgets)) for column in grid.columns]
+    panels = [(column.title, _budget_panel(grid, column)) for column in grid.columns]
     return write_panels(target, "avg@N against the response budget", panels)
 
 
-def _budget_panel(grid: Grid, column: Column, budgets: Sequence[int] | None) -> Draw:
+def _budget_panel(grid: Grid, column: Column) -> Draw:
     def draw(axes: Axes) -> None:
         shown: set[int] = set()
         for place, model in enumerate(grid.models):
@@ -295,7 +275,7 @@ def _budget_panel(grid: Grid, column: Column, budgets: Sequence[int] | None) -> 
                 continue
             color, dash = COLORS[place % len(COLORS)], DASHES[place % 3]  # equal curves stay in sight
             most = int(grid.sampling[model, column.name]["max_new_tokens"])
-            points = rate_by_budget(result, budgets if budgets is not None else budgets_up_to(most))
+            points = rate_by_budget(result, budgets_up_to(most))
             tokens = [point.tokens for point in points]
             shown.update(tokens if len(shown) <= MOST_TICKS else ())
             low, high = zip(*(point.interval for point in points), strict=True)
@@ -342,14 +322,14 @@ def draw_transfer(grid: Grid, target: Path) -> Path:
         percent_axis(axes)
         style_axes(axes)
         axes.set_title("avg@N by benchmark (95 % over problems)", fontsize=10.5, loc="left")
-        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)  # on the axes it would hide bars
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)  # inside it would hide bars
 
     write_figure(target, (max(5.0, 1.2 + 0.45 * len(columns) * (len(grid.models) + 1)), 3.8), fill)
     return target
 
 
 def _token_ticks(axes: Axes, budgets: set[int]) -> None:
-    """Ticks at the budgets themselves, written as people write them: 8,192 is 8k."""
+    """Ticks at the budgets, such as 8k for 8,192."""
     written = [f"{tokens // 1024}k" if tokens % 1024 == 0 else f"{tokens:,}" for tokens in sorted(budgets)]
     axes.set_xticks(sorted(budgets), written)
     axes.set_xlim(left=0)

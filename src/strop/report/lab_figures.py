@@ -1,4 +1,4 @@
-"""The figures of fits, each as PNG and SVG: the curves over compute, and the linearised form in which slopes are B."""
+"""The figures of fits, plans and ablations: curves over compute, their linearised form, and paired differences."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# They tell apart what is printed in grey.
+# They distinguish curves that are printed in grey.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 FEW = 6  # curves beyond which asymptotes are not written next to their lines
 BAND_CURVES = 12
@@ -112,7 +112,7 @@ def _draw_line(axes: Axes, each: Refit, place: int, label: str | None) -> None:
 
 
 def _joint_title(refits: Sequence[Refit]) -> str:
-    """Says too where the asymptotes lie so far apart that one A for all bends the points off their lines."""
+    """The title; it adds a warning if the asymptotes are too far apart for one A."""
     own = [each.fit.sigmoid.A for each in refits if each.fit.sigmoid is not None]
     title = f"A fixed to {refits[0].sigmoid.A:.3f} for all: the slope is B"
     if max(own) - min(own) > 2.0 * MARGIN:
@@ -121,7 +121,7 @@ def _joint_title(refits: Sequence[Refit]) -> str:
 
 
 def linearised_beside(target: Path) -> Path:
-    """Where the linearised picture goes that belongs to `target`."""
+    """The path of the linearised picture next to `target`."""
     return target.with_name(f"{target.stem}-linear{target.suffix}")
 
 
@@ -140,7 +140,7 @@ def _style(place: int) -> tuple[str, str]:
 
 
 def _extent(fits: Sequence[Fit], predict: Sequence[float]) -> tuple[float, float]:
-    """The compute to show: all points and predictions, and some room beyond for where the curves go."""
+    """The range of compute to show: all points and predictions, and some room beyond."""
     lowest = min(found.curve.compute[0] for found in fits if len(found.curve))
     highest = max([*(found.curve.compute[-1] for found in fits if len(found.curve)), *predict])
     return float(lowest) / 1.15, float(highest) * 1.5

@@ -1,4 +1,4 @@
-"""The parts of a run folder that a report reads: configuration, metrics, summary; each may be missing."""
+"""The parts of a run folder that a report reads, each of which may be missing; untrusted text made visible."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ ABSENT = "-"
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """A run as the report sees it.
+    """The data of a run that a report shows.
 
     Attributes:
         name: short, unique in the report.
         folder: where it is.
         rows: the lines of metrics.jsonl.
         raw: config.json as it is, empty where there is none.
-        config: the same validated; None where this strop cannot read it, or it is a fine-tuning run.
-        unread: why `config` is None, empty where it is not.
+        config: the same, validated; None if it is not readable or a fine-tuning run.
+        unread: why `config` is None; else empty.
         summary: summary.json, empty where the run has not ended.
     """
 
@@ -56,7 +56,7 @@ class RunData:
 
     @property
     def short(self) -> str:
-        """The name as it fits into a picture."""
+        """The name, short enough for a picture."""
         return plain(self.name, 24)
 
     @property
@@ -81,7 +81,7 @@ class RunData:
         return sum(spent) + self.by_step("seconds/evaluation").get(0, 0.0) if spent else None
 
     def by_step(self, metric: str) -> dict[int, float]:
-        """The metric's finite values by step, in order; all rows are gone through for it once."""
+        """The metric's finite values by step, in order; computed once."""
         if metric not in self._values:
             self._values[metric] = by_step(self.rows, metric)
         return self._values[metric]
@@ -101,21 +101,14 @@ class RunData:
         return values[-1] if values else None
 
     def interval(self, step: int, prefix: str = "evaluation") -> str:
-        """How exact the pass rate of an evaluation is: `87.8 to 92.5`, its 95 % interval in percent.
-
-        Empty where there is none.
-        """
-        low, high, error = (
-            self.by_step(f"{prefix}/{name}").get(step) for name in ("interval_low", "interval_high", "stderr")
-        )
-        if low is not None and high is not None:
-            return f"{100 * low:.1f} to {100 * high:.1f}"
-        return "" if error is None else f"± {100 * error:.1f} standard error"
+        """The 95 % interval of an evaluation's pass rate in percent, `87.8 to 92.5`; empty if there is none."""
+        low, high = (self.by_step(f"{prefix}/interval_{end}").get(step) for end in ("low", "high"))
+        return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
     def gain(self, step: int) -> tuple[str, str] | None:
-        """The points that the held-out pass rate gained up to `step`, and their 95 % interval where it is known.
+        """The points that the held-out pass rate gained up to `step`, and their 95 % interval if it is known.
 
-        None where the step was measured otherwise than the untrained model, so that the two do not compare.
+        None if the step was measured differently from the untrained model, so that the two are not comparable.
         """
         gained = self.by_step("evaluation/gain").get(step)
         if gained is None:
@@ -128,7 +121,7 @@ class RunData:
         return f"{100 * gained:+.1f}", interval
 
     def outcome(self) -> str:
-        """How it ended, in a few words."""
+        """Whether and after how many steps it ended."""
         wanted = self.raw.get("steps")
         if self.summary:
             return f"finished after {counted(self.last_step, 'steps')}"
@@ -143,15 +136,15 @@ class RunData:
 
 
 def interval_suffix(interval: str) -> str:
-    """An interval behind what it is of, said to be one of 95 %; a standard error says itself what it is."""
-    return f", {interval}" if "standard error" in interval else f", 95 % interval {interval}" if interval else ""
+    """`, 95 % interval 87.8 to 92.5`; empty without an interval."""
+    return f", 95 % interval {interval}" if interval else ""
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
-    """The runs, each with its own name.
+    """The runs, each with a unique name.
 
     Raises:
-        InputError: a folder is no run, is named twice, or a file in it is broken.
+        InputError: a folder is not a run or is named twice, or a file in it is broken.
     """
     found = [path.resolve() for path in paths]
     for path in found:
@@ -200,7 +193,7 @@ def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
 
 
 def _differing(recipe: RunConfig, run: RunData) -> list[tuple[str, str, str]]:
-    """What differs but for how a model of strop's own is asked, which follows from the model and was set by nobody."""
+    """The settings that differ, without the prompt template of strop's models, which follows from the model."""
     model = recipe.model if run.config is None else run.config.model
     there, here = _asked(recipe, model).model_dump(mode="json"), dict(run.raw)
     if run.config is not None:
@@ -217,7 +210,7 @@ def _asked(config: RunConfig, model: ModelSettings) -> RunConfig:
 
 
 def visible(text: str) -> str:
-    """The text with characters that are invisible or turn the text around written as their number."""
+    """The text, with its invisible characters and direction marks written as numbers."""
     return "".join(map(_visible, text))
 
 

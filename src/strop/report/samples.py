@@ -25,17 +25,17 @@ SHOWN_TOKENS = 600  # most of a completion that is shown
 
 
 class ShownToken(NamedTuple):
-    """A piece of a completion; None is what is not known of it.
+    """A token of a completion; values that are not known are None.
 
     Attributes:
-        text: what it adds.
+        text: that the token adds.
         logprob: of the model that sampled it, nats.
         entropy: of the distribution it was drawn from, nats.
         flow: ΔH of a policy-gradient step on it (see `flow_of`).
         reasoning: at or above the 80 % quantile of its response's entropies.
         injected: forced into the context, not sampled.
-        turn: of several, the place of the one that it was sampled in, or that an environment answered with it.
-        said: by an environment; what else is injected belongs to an interruption.
+        turn: the turn that it was sampled in, or that an environment answered with it; None if there is only one.
+        said: whether it comes from an environment; other injected tokens belong to an interruption.
     """
 
     text: str
@@ -50,8 +50,7 @@ class ShownToken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShownCompletion:
-    """A completion with its prompt: of which step, how it was judged, its first tokens, how many it has in all, and of
-    how many turns."""
+    """A completion with its prompt, verdict and first tokens; `length` counts all tokens."""
 
     prompt: str
     reference: str
@@ -64,8 +63,10 @@ class ShownCompletion:
 
 
 def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: int) -> list[ShownCompletion]:
-    """About `count` rollouts, of each prompt that of the most turns, half of the first and half of the last step that
-    has any."""
+    """About `count` rollouts, half of them from the first and half from the last recorded step.
+
+    Of the rollouts of a prompt, the one with the most turns is taken.
+    """
     steps = run.folder.rollout_steps()
     found = []
     for step in dict.fromkeys((*steps[:1], *steps[-1:])):
@@ -85,7 +86,7 @@ def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: in
 
 
 def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[ShownToken]:
-    """The first tokens of a row of the rollout table with what is known of them."""
+    """The first tokens of a row of the rollout table, with their recorded values."""
     ids = [int(token) for token in row["token_ids"][:SHOWN_TOKENS]]
     forced = injected(row)
     logprob = np.asarray(row["logprobs"], np.float32)
@@ -109,7 +110,7 @@ def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> 
 
 
 def injected(row: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Which completion tokens of a row of the rollout table were forced into the context, bool [T]."""
+    """A mask of the completion tokens of a rollout row that were forced into the context, bool [T]."""
     mask = np.zeros(len(row["token_ids"]), np.bool_)
     for span in row["injected"]:
         mask[span["start"] : span["end"]] = True
@@ -119,7 +120,7 @@ def injected(row: Mapping[str, Any]) -> NDArray[np.bool_]:
 def turns_of(row: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The turn of each token, int64 [T], and whether an environment said it, bool [T].
 
-    What an environment says stands before a turn and belongs to the turn that it answers.
+    The words of an environment stand before a turn and belong to the turn that they answer.
     """
     length = len(row["token_ids"])
     turn, said = np.zeros(length, np.int64), np.zeros(length, np.bool_)
@@ -132,9 +133,9 @@ def turns_of(row: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.bool
 
 
 def flow_of(logprob: FloatArray, entropy: FloatArray, verdict: str) -> FloatArray:
-    """ΔH of each token (OPEFO, Eq. 6) for an advantage of 1 where the completion is correct, −1 where it is not.
+    """ΔH of each token (OPEFO, Eq. 6) for an advantage of 1 if the completion is correct, else −1.
 
-    The sign is that of the group's own advantage wherever its rewards differ.
+    The sign is that of the group's advantage wherever the rewards of the group differ.
     """
     advantage = 1.0 if verdict == "correct" else -1.0
     found = entropy_flow(torch.full((len(logprob),), advantage), torch.from_numpy(logprob), torch.from_numpy(entropy))

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# Of a curve: the points beyond which it is smoothed, and beyond which it is thinned.
+# A curve with more points than these is smoothed, and thinned.
 SMOOTH_FROM, SHOWN_POINTS = 30, 1500
-CLEAR = 0.03  # of the height, by which a curve at an end of its axis keeps clear of the frame
+CLEAR = 0.03  # of the height: the distance of a curve at 0 or 100 % from the frame
 PARTS = (
     ("rollout", "t_R generation", SERIES[0]),
     ("update", "t_T training", SERIES[1]),
@@ -59,7 +59,7 @@ def plot_run(run: Path, target: Path | None = None) -> Path:
 
 
 def training_charts(runs: Sequence[RunData]) -> list[tuple[str, list[Chart]]]:
-    """Every chart that the runs have the metrics for, under its heading."""
+    """Every chart for which the runs have metrics, under its heading."""
     special = {"Learning": (_benchmarks, _against_compute, _domains), "Time and compute": (_time,)}
     found = []
     for heading, group in GROUPS.items():
@@ -78,7 +78,7 @@ def not_drawn(runs: Sequence[RunData]) -> tuple[list[str], list[str]]:
 
 
 def _state(curves: Curves, runs: Sequence[RunData]) -> Literal["drawn", "absent", "zero"]:
-    """Whether a chart is drawn; pass rates, which have an error, are drawn even where all are 0."""
+    """Whether a chart is drawn; pass rates, which have an error, are drawn even if all are 0."""
     values = [value for run in runs for metric in curves.lines for value in run.series(metric)[1]]
     return "drawn" if any(values) or (values and curves.error) else "zero" if values else "absent"
 
@@ -95,7 +95,7 @@ def curves_chart(curves: Curves, runs: Sequence[RunData]) -> Chart:
             for number, (metric, label) in enumerate(curves.lines.items()):
                 series = run.series(metric)
                 color = SERIES[(place if several else number) % len(SERIES)]
-                # Of several metrics only one may be known: without a label it would be unclear which.
+                # Only one of several metrics may be known; the label says which.
                 named = label if len(curves.lines) > 1 and not several else ""
                 _line(axes, series, color, DASHES[number % len(DASHES)] if several else "-", named)
                 errors = {} if number or curves.error is None else run.by_step(curves.error)

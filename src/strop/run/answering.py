@@ -1,4 +1,4 @@
-"""Lets a model answer prompts or problems: `strop sample`, and `Run.sample` in Python."""
+"""Samples answers of a model to prompts or problems: `strop sample`, and `Run.sample` in Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sample_model(
     view: View,
     model: NamedModel | None = None,
 ) -> list[dict[str, Any]]:
-    """`count` completions of each prompt, or of each of the configured problems where there are none, in order.
+    """`count` completions of each prompt, or of each of the configured problems if there are no prompts, in order.
 
     A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
     """
@@ -103,7 +103,7 @@ def _played(
 
 
 def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:
-    """The sampling of the run's evaluations, with what is given."""
+    """The sampling of the run's evaluations, with the given changes."""
     changes: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
     if max_new_tokens is not None:
         changes["max_new_tokens"] = max_new_tokens

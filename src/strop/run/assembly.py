@@ -107,7 +107,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
 
 
 def responder_of(config: RunConfig, play: Play | None) -> Responder:
-    """The verifier's judge, behind the environment where there is one; closed by the caller."""
+    """The verifier's judge, behind the environment if there is one; the caller closes it."""
     judge = judge_for(config.verifier)
     return judge if play is None else play.responder(judge)
 
@@ -116,7 +116,7 @@ def _worker_evaluator(
     config: RunConfig, policy: Policy, sets: tuple[ProblemSet, ...], launcher: WorkerLauncher,
     placement: Placement | None, view: View,
 ) -> WorkerEvaluator:  # fmt: skip
-    """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
+    """A worker that evaluates with the engine settings of this process, so that the results are equal."""
     threads, given = _threads(config), seat(config, placement, EVALUATOR)
     settings = EvaluatorSettings(
         model=located(config.model, config.seed, view).model_copy(update={"lora": None}),
@@ -158,8 +158,8 @@ def _engines(
 ) -> tuple[Engine | None, Engine]:
     """The engine that generates here (None: workers do), and the one that evaluates; the same where they take turns.
 
-    Completions in flight must not meet those of an evaluation, for which the embedded engine does: it reads the
-    trainer's own parameters, or, where these lie in other processes, a copy that follows what they publish.
+    Completions in flight must not mix with those of an evaluation, so another embedded engine evaluates. It reads the
+    trainer's parameters; if these are in other processes, it reads a copy that follows their publications.
     """
     orchestration = config.orchestration
     engine = None
@@ -211,7 +211,7 @@ def _executor(
 
 
 def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement | None, number: int) -> WorkerSpec:
-    """The worker that generates under that number."""
+    """The worker of the generator with this number."""
     role = f"{GENERATOR}-{number}"
     given = seat(config, placement, role)
     settings = GeneratorSettings(model, _engine_of(config, number), derive(config.seed, "model"), given.device)
@@ -220,7 +220,7 @@ def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement
 
 
 def _engine_of(config: RunConfig, number: int) -> EngineSettings:
-    """The engine of a generator; of servers that run already each generator has its own."""
+    """The engine settings of a generator. Each generator has its own server if servers run already."""
     if not isinstance(config.engine, Vllm):
         return config.engine
     return config.engine.model_copy(update={"urls": config.engine.urls[number : number + 1]})

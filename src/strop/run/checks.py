@@ -19,7 +19,7 @@ from strop.base import machine, session
 from strop.base.imports import MAIN, not_allowed, refuse_absent
 from strop.base.text import counted, percent
 from strop.base.types import InputError, Problem
-from strop.config.schema import RunConfig, stage_configs
+from strop.config.schema import RunConfig
 from strop.data.dataset import Data, Dataset
 from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
@@ -160,7 +160,7 @@ def _source(of: ProblemSource) -> None:
 
 def _engine(config: RunConfig, trains: bool) -> Iterator[Finding]:
     """Whether the engine can sample as the stages ask, and where vLLM is."""
-    for stage in stage_configs(config) if trains else ():
+    for stage in config.stage_configs() if trains else ():
         yield from refused("engine", "engine", partial(config.engine.refuse_unable, stage.sampling))
     if isinstance(config.engine, Vllm) and not config.engine.urls:
         yield from refused("engine", "engine", config.engine.interpreter)
@@ -215,7 +215,7 @@ def large_adapters(settings: ModelSettings) -> Iterator[Finding]:
 
 def _without_baseline(config: RunConfig) -> Iterator[Finding]:
     """A group has one completion, so it has no baseline."""
-    single = any(stage.batch.samples_per_prompt == 1 for stage in stage_configs(config))
+    single = any(stage.batch.samples_per_prompt == 1 for stage in config.stage_configs())
     if single and config.algorithm.advantage.compares_group:
         yield Finding(
             "no-baseline", "note", "groups",
@@ -227,7 +227,7 @@ def _without_baseline(config: RunConfig) -> Iterator[Finding]:
 
 def _endless_warm_up(config: RunConfig) -> Iterator[Finding]:
     """The learning rate still rises at the end of the run."""
-    stages = stage_configs(config)
+    stages = config.stage_configs()
     updates = config.steps * max(stage.batch.updates_per_step * stage.batch.passes_per_batch for stage in stages)
     warm_up, rate = stages[0].optim.warmup_steps, stages[0].optim.lr
     if warm_up >= updates and warm_up > 1:

@@ -11,17 +11,19 @@ A stage is a list of differences against the one before (`config.Stage`). State 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strop.base.types import Group, InputError, Problem, StropError
-from strop.config.schema import RunConfig, stage_configs
 from strop.data.history import History, Visit
 from strop.data.sampler import make_sampler
 from strop.data.source import problem_key
 
+if TYPE_CHECKING:
+    from strop.config.schema import RunConfig
+
 
 class Curriculum:
-    """The controller's view of the data. Not thread-safe: the controller is the only one that draws.
+    """Draws the problems of a run and keeps their history. Not thread-safe: only the controller draws.
 
     Args:
         config: of the run.
@@ -33,7 +35,7 @@ class Curriculum:
         self, config: RunConfig, problems: Sequence[Problem], visits: Mapping[int, Sequence[Visit]] | None = None
     ) -> None:
         self._stages = config.stages
-        self._configs = stage_configs(config)
+        self._configs = config.stage_configs()
         self._size = len(problems)
         self._places: dict[tuple[str, str], list[int]] = {}  # a mixture lists problems as often as it repeats
         self._keys = [problem_key(problem) for problem in problems]
@@ -76,8 +78,8 @@ class Curriculum:
         return self.sampler.next()
 
     def visited(self, index: int, group: Group, step: int) -> None:
-        """Write down a group that has left the ledger, trained or not; a group still open would be generated, and
-        written down, again after a resume. With No-Positive-Resampling a problem that is mastered is never asked again.
+        """Record a group that has left the ledger, trained or not. An open group is not recorded, because a resume
+        generates it again. With No-Positive-Resampling a mastered problem is never asked again.
         """
         usable = group.usable
         visit = Visit(step, self.stage, len(usable), sum(rollout.verdict.passed for rollout in usable))
@@ -86,7 +88,7 @@ class Curriculum:
             self.retire([index])
 
     def retire(self, indices: Iterable[int]) -> None:
-        """Never ask these problems again, wherever else they are listed."""
+        """Never ask these problems again, including their copies in a mixture."""
         self.sampler.retire(copy for index in indices for copy in self._places[self._keys[index]])
 
     def _masters(self, visit: Visit) -> bool:
@@ -94,7 +96,7 @@ class Curriculum:
         return mastered is not None and visit.pass_rate >= mastered
 
     def _recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
-        """Begin with what earlier runs found: a problem that one of them mastered is not asked again either."""
+        """Start from the history of earlier runs: a problem that one of them mastered is not asked again."""
         self.history.recall(visits)
         self.retire(index for index, found in visits.items() if any(map(self._masters, found)))
         if self.sampler.left == 0:
@@ -104,7 +106,7 @@ class Curriculum:
             )
 
     def advance(self, step: int, row: Mapping[str, float | None]) -> bool:
-        """After `step` steps, the last of which measured `row`: whether a new stage begins, which it then has.
+        """Begin a new stage if one is due after `step` steps, the last of which measured `row`; return whether it is.
 
         Raises:
             StropError: the new stage keeps no problem, or the metric that the plateau watches is not measured.

@@ -80,10 +80,14 @@ def seat(config: RunConfig, placement: Placement | None, role: str) -> Seat:
 
 
 def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
-    """Devices of the trainer, and those that only generators have, of a run whose learner has `trainers` devices.
+    """The number of devices of the trainer, and of devices that only generators use.
 
-    Generators in separate processes have separate GPUs where there is more than one. On a machine without, they
-    and the trainer take turns on the same cores where the lag is 0, and share them where it is not.
+    Args:
+        config: the configuration of the run.
+        trainers: devices of its learner.
+
+    Generators in separate processes have separate GPUs if there is more than one. On a machine without GPUs they use
+    the trainer's cores in turn if the lag is 0, and otherwise share them with it.
     """
     import torch
 

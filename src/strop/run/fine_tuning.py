@@ -104,7 +104,7 @@ def _boxed(problem: Problem) -> bool:
 def as_taught(config: SftConfig) -> SftConfig:
     """The configuration of a run to begin: `Auto` asks for no box where most demonstrations have none.
 
-    It is stored so, and whoever asks the run's model later asks as it was taught.
+    The stored configuration says so, and later prompts of the run's model follow it.
 
     Raises:
         InputError: the demonstrations cannot be read.
@@ -149,7 +149,7 @@ def read_data(config: SftConfig) -> FineTuningData:
 
 
 def shuffled(config: SftConfig) -> SftSettings:
-    """The settings of the training, whose shuffle follows from the run's seed too."""
+    """The settings of the training, with a shuffle seed derived from the run's seed too."""
     seed = derive(config.seed, "shuffle", config.training.seed) % 2**32
     return config.training.model_copy(update={"seed": seed})
 
@@ -201,11 +201,11 @@ class FineTuner:
         self._storage.export_policy(self._policy, self._tokenizer, folder)
 
     def close(self) -> None:
-        """There is no process to end."""
+        """Nothing to do: there is no other process."""
 
 
 class Tuner(Protocol):
-    """What the run sees of its `FineTuner`, or of several."""
+    """The protocol of `FineTuner` and `TunerRanks`."""
 
     def total(self) -> int: ...
     def update(self) -> Metrics: ...
@@ -228,7 +228,7 @@ class TunerRank:
 
 
 class TunerRanks:
-    """A `Tuner` whose work is done by `config.trainers` ranks, launched at once."""
+    """A `Tuner` that runs `config.trainers` ranks, which are launched at once."""
 
     def __init__(self, config: SftConfig, folder: Path) -> None:
         """`folder` is the run's."""
@@ -277,7 +277,7 @@ class TunerRanks:
 
 
 def main(connection: ControllerConnection, settings: TunerRank) -> None:
-    """A rank: meet the others, then do what the controller calls for."""
+    """Run a rank: meet the others, then serve the controller's calls."""
     tuner = join(SftConfig.model_validate(settings.config), settings.rank, settings.rendezvous)
     same = (tuner.total, tuner.update, tuner.save, tuner.load, tuner.export)
     serve(connection, settings.rank == 0, {method.__name__: agreed(method) for method in same})
@@ -316,7 +316,7 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
 
 
 def resume(out: Path, view: View) -> Path:
-    """Go on from the newest checkpoint, or from the start where there is none yet."""
+    """Continue from the newest checkpoint, or from the start if there is none yet."""
     folder = RunFolder.resume(out)
     try:
         config = stored_config(folder)
@@ -326,7 +326,7 @@ def resume(out: Path, view: View) -> Path:
 
 
 def preview(config: SftConfig, view: View) -> list[Finding]:
-    """Note what would be learned, how long that is and the memory it needs, without loading the model.
+    """Show the demonstrations and the number of updates, and run the checks, without loading the model.
 
     Returns:
         Findings: demonstrations that are left out, few updates, memory that this machine does not have.
@@ -338,7 +338,7 @@ def preview(config: SftConfig, view: View) -> list[Finding]:
 
 
 def preview_resume(out: Path, view: View) -> list[Finding]:
-    """The same of a run that would go on, with what is left of it; nothing of the run is touched."""
+    """Preview a resume. The run folder is not changed."""
     folder = RunFolder.open(out)
     at = checkpoint.latest(folder.checkpoints)
     view.note(f"{out} has no checkpoint yet, and begins anew" if at is None else f"goes on after update {at}")
@@ -356,7 +356,7 @@ def _previewed(config: SftConfig, view: View) -> list[Finding]:
 
 
 def _described(config: SftConfig, data: FineTuningData) -> list[str]:
-    """How many demonstrations there are, and the first of them as the model reads it."""
+    """Lines with the number of demonstrations and the first one as the model reads it."""
     first, decode = data.demonstrations[0], data.tokenizer.decode
     return [
         f"{counted(len(data.demonstrations), 'demonstrations')} of {config.demonstrations}",
@@ -411,7 +411,7 @@ def _run(
 
 
 class _FineTuningRun:
-    """The run, from the process that was started for it."""
+    """A fine-tuning run in the process that controls it."""
 
     def __init__(self, config: SftConfig, tuner: Tuner, folder: RunFolder, view: NotingView) -> None:
         self.config, self.tuner, self.folder, self.view = config, tuner, folder, view

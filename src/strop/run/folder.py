@@ -13,16 +13,16 @@
     pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
     model/                       the exported model, a Hugging Face folder
-    critic/                      the exported critic, where there is one
+    critic/                      the exported critic, if there is one
     plots/                       pictures
-    report/                      what `strop report` wrote
+    report/                      written by `strop report`
     evaluations/                 samples of benchmarks that were measured from Python
-    summary.json                 what came out of it
+    summary.json                 its result: steps, pass rates, the model
     status.json                  the driver's heartbeat, every second (`run/watchdog.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
     quarantine.json              problems that ended more than one generator
     weights/                     published weights, where memory has no room for them
-    weights-evaluated/           likewise, those of steps that are being evaluated
+    weights-evaluated/           weights of steps that are being evaluated
 
 Whole files are written under a temporary name and renamed (`base/files.py`); only metrics.jsonl grows in place
 (`base/metrics_file.py`).
@@ -57,7 +57,7 @@ LOCK = ".lock"
 SUMMARY = "summary.json"
 UNTRAINED = "untrained.json"
 CHANGES = "changes.json"
-PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
+PLACEMENT = "placement.json"  # the GPUs of each process
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
@@ -67,10 +67,10 @@ _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
 
 class RunFolder:
-    """A run on disk. Make one with `create`, go on with `resume`, look into one with `open`."""
+    """A run on disk. `create` starts one, `resume` continues one, `open` reads one."""
 
     def __init__(self, path: Path) -> None:
-        """Prefer the class methods, which check and lock; this only remembers where the folder is."""
+        """Use the class methods instead, which check and lock the folder."""
         self.path = path
         self._metrics = MetricsFile(self.metrics_path)
         self._lock: TextIO | None = None
@@ -136,7 +136,7 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path | str) -> RunFolder:
-        """A run to go on with: locked against a second process, left-overs of a crash removed.
+        """A run to continue: locked against a second process, with the left-overs of a crash removed.
 
         Call `truncate(step)` next, with the step of the checkpoint.
 
@@ -159,7 +159,7 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """What tells the run from all others, wherever its folder is.
+        """The id of the run, which does not change if its folder is moved.
 
         Raises:
             InputError: see `read_json`.
@@ -193,7 +193,7 @@ class RunFolder:
         return self.path / name
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary that the run wrote at its end; empty where it has not come to it.
+        """The summary that the run wrote at its end; empty if it has not ended.
 
         Raises:
             InputError: the file is broken.
@@ -214,7 +214,7 @@ class RunFolder:
         return read_json(self.path / name)
 
     def read_problems(self) -> ProblemRecord | None:
-        """Which problems the run trains on and holds out; None where it was begun by a strop that kept no record.
+        """Which problems the run trains on and holds out; None if it ended before it wrote the record.
 
         Raises:
             InputError: the file is broken.
@@ -233,7 +233,7 @@ class RunFolder:
         return target
 
     def write_rollouts(self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> Path:
-        """Write the completions of a step, one row each, with what training made of those in `samples`."""
+        """Write the completions of a step, one row each, with the training values of those in `samples`."""
         from strop.base import rollout_table
 
         target = self.rollouts_path(step)
@@ -266,7 +266,7 @@ class RunFolder:
         self._metrics.append(step, metrics, durable)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
-        """A row a step of metrics.jsonl, in order; empty where there is none yet. A torn last line is left out.
+        """The rows of metrics.jsonl by step, in order; empty if there are none yet. A torn last line is left out.
 
         Raises:
             InputError: a line before the last is broken; it is named by its number.
@@ -274,14 +274,14 @@ class RunFolder:
         return read_metrics(self.metrics_path)
 
     def truncate(self, step: int) -> None:
-        """Forget what came after `step`: later metric lines and later rollouts."""
+        """Remove the metric lines and rollouts after `step`."""
         self._metrics.truncate(step)
         for later in self.rollout_steps():
             if later > step:
                 self.rollouts_path(later).unlink()
 
     def close(self) -> None:
-        """Close what is open and let another process write; may be called twice."""
+        """Close the files and release the lock; may be called twice."""
         self._metrics.close()
         if self._lock is not None:
             self._lock.close()
@@ -307,7 +307,7 @@ class RunFolder:
         self._lock = lock
 
     def _clear(self) -> None:
-        """Remove what strop wrote and nothing else, but for the configuration, which is the new run's."""
+        """Remove all that strop wrote except the configuration, which is that of the new run."""
         for name in CONTENTS:
             target = self.path / name
             if target.is_dir() and not target.is_symlink():
@@ -351,7 +351,7 @@ def is_run(path: Path) -> bool:
 
 
 def near_run(path: Path) -> str:
-    """The end of an error about a run that is not there: the one that was probably meant, else how runs are listed."""
+    """The end of an error about a missing run: the run that was probably meant, else the command that lists runs."""
     return nearest_folder(path) or nearest_folder(Path("runs") / path.name) or "; strop runs lists those that there are"
 
 
@@ -359,14 +359,14 @@ SHOWN = 4  # settings of a change in its line
 
 
 class SettingChange(NamedTuple):
-    """What another configuration said from the step after `step` on: (setting, its value before, from then on) each."""
+    """The settings that changed after `step`: (setting, value before, value after) each."""
 
     step: int
     settings: list[tuple[str, str, str]]
 
     @classmethod
     def between(cls, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> SettingChange:
-        """What differs between two configurations; no settings where nothing does."""
+        """The difference of two configurations."""
         return cls(step, differing(dict(before), dict(now)))
 
     def said(self) -> str:
@@ -385,7 +385,7 @@ def read_changes(folder: RunFolder) -> list[SettingChange]:
 
 
 def write_change(folder: RunFolder, change: SettingChange) -> None:
-    """Write down a change, where it is one; those of the steps that are made again are forgotten."""
+    """Record a change if there is one, and remove the changes of steps that will be repeated."""
     known = read_changes(folder)
     found = [before for before in known if before.step < change.step] + [change] * bool(change.settings)
     if found != known:

@@ -1,9 +1,8 @@
 """The learner of a run: in this process, or sharded over several ranks.
 
 `make_learner` builds the learner of one process. `join` builds the learner of one of several ranks: the same `Learner`,
-with sharded modules and trainers that know the ranks. `RankGroupLearner` is what the run sees of those ranks: every
-rank is called with the same arguments and computes its share, the first one answers, and the digests of the others'
-results are compared with its own.
+with sharded modules and trainers that know the ranks. `RankGroupLearner` is the run's view of those ranks: it calls
+every rank with the same arguments, returns the result of the first one, and compares the digests of all results.
 
     learner = join(config, rank=1, size=2, rendezvous="file:///tmp/meet", seconds=1800.0)
 """
@@ -35,7 +34,7 @@ from strop.base.metrics import plain, values
 from strop.base.seeds import derive
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView, View
-from strop.config.schema import RunConfig, stage_configs
+from strop.config.schema import RunConfig
 from strop.model.critic import HEAD_FILE, Critic
 from strop.model.device import pick_device
 from strop.model.policy import Policy, WithoutAdapters, load_policy
@@ -66,7 +65,7 @@ class Modules:
 def make_learner(
     config: RunConfig, modules: Modules, ranks: Ranks = ALONE, storage: Storage | None = None
 ) -> Learner:
-    """The trainers of the policy and, where there is one, of the critic."""
+    """The learner with the trainers of the policy and of the critic, if there is one."""
     batch, temperature = config.batch, config.sampling.temperature
     updates = config.steps * batch.updates_per_step * batch.passes_per_batch
     trainer = Trainer(modules.policy, objective_of(config.algorithm), config.optim, updates, temperature, ranks)
@@ -80,18 +79,18 @@ def make_learner(
 
 
 def wants_reference(config: RunConfig) -> bool:
-    """Whether some stage holds on to the starting policy."""
-    return any(stage.algorithm.needs_reference for stage in stage_configs(config))
+    """Whether some stage needs a reference policy."""
+    return any(stage.algorithm.needs_reference for stage in config.stage_configs())
 
 
 def modules_of(config: RunConfig, policy: Policy, view: View) -> Modules:
-    """The policy, and the critic and reference policy where the algorithm wants them, in this process."""
+    """The policy, and the critic and reference policy if the algorithm needs them, in this process."""
     critic = None
     if config.critic is not None:
         critic = _critic(config, config.critic.path, policy, view).to(policy.device)
     reference: Policy | WithoutAdapters | None = None
     if wants_reference(config):
-        moves = any(stage.algorithm.reference.reset_every is not None for stage in stage_configs(config))
+        moves = any(stage.algorithm.reference.reset_every is not None for stage in config.stage_configs())
         reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
     return Modules(policy, critic, reference)
 
@@ -220,7 +219,7 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
 
 
 def main(connection: ControllerConnection, settings: RankSettings) -> None:
-    """Join the other ranks, then do what the controller calls for."""
+    """Join the other ranks, then serve the controller's calls."""
     if settings.rendezvous is None:
         calls = Scattered(settings, connection.address).handlers
     else:
@@ -270,7 +269,7 @@ class Scattered:
 
 
 def handlers(learner: Learner) -> dict[str, Handler]:
-    """By name, what a rank does when `RankGroupLearner` calls: it gives a value and the digest all ranks must share."""
+    """The handlers of a rank by name; each returns a value and its digest, which must be equal on all ranks."""
 
     def learn(*arguments: Any) -> TrainResult | None:
         result = learner.learn(*arguments)
@@ -289,7 +288,7 @@ def handlers(learner: Learner) -> dict[str, Handler]:
 
 
 def agreed(call: Callable[..., Any]) -> Handler:
-    """What a rank does when it is called: the value, and the digest of it that all ranks must share."""
+    """A handler that returns the value of `call` and its digest, which must be equal on all ranks."""
 
     def handle(*arguments: Any) -> tuple[Any, str]:
         value = call(*arguments)
@@ -299,7 +298,7 @@ def agreed(call: Callable[..., Any]) -> Handler:
 
 
 def digest(value: Any) -> str:
-    """A digest that ranks share where they came to the same: train results by their samples and metrics."""
+    """A digest of a result; of a train result, that of its samples and metrics."""
     found = hashlib.blake2b(digest_size=16)
     if isinstance(value, np.ndarray):
         found.update(value.tobytes())
@@ -313,7 +312,7 @@ def digest(value: Any) -> str:
     return found.hexdigest()
 
 
-# One host: exchanges stay on the loopback device unless the user has said otherwise.
+# On one host, exchanges stay on the loopback device unless the user names another.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -332,7 +331,7 @@ class RankSettings:
 
 
 def loopback() -> dict[str, str]:
-    """The environment of ranks that are all on this host, as far as the user has not said otherwise."""
+    """Environment variables for ranks on this host, except those that the user has set."""
     return {name: value for name, value in _LOOPBACK.items() if name not in os.environ}
 
 
@@ -397,7 +396,7 @@ class RankGroupLearner:
     # ------------------------------------------------------------------ the ranks
 
     def start(self, folder: Path) -> None:
-        """Launch the ranks, which load their shards meanwhile."""
+        """Launch the ranks, which then load their shards."""
         self._launcher.attach(folder)
         self._folder = folder.resolve()
         rendezvous = None
@@ -422,7 +421,7 @@ class RankGroupLearner:
         self._ranks = RankGroup(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Have every rank do it; what the first one answers. Scattered ranks meet at the first call.
+        """Call a method on every rank and return the result of the first. Scattered ranks meet at the first call.
 
         Raises:
             StropError: see `RankGroup.call`.
@@ -437,7 +436,7 @@ class RankGroupLearner:
         return self._ranks.call(method, *arguments)
 
     def close(self) -> None:
-        """End the ranks, once they have written what they were writing; may be called twice."""
+        """Wait for the current checkpoint and end the ranks; may be called twice."""
         if self._ranks is not None and self._ranks.alive:
             try:
                 if not self._apart:
@@ -473,7 +472,7 @@ class RankGroupLearner:
         return stored
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Every parameter whole, in a mapped file; it may be gone after the next publication."""
+        """All parameters, in a mapped file that may be removed after the next publication."""
         if self.stored is not None:
             return read(self.stored)
         with tempfile.TemporaryDirectory(prefix="strop-weights-") as place:

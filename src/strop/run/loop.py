@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,9 +40,6 @@ from strop.base.pieces import States
 from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
-from strop.base.view import View
-from strop.config.schema import RunConfig
-from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Learning, Lost, Publication, Quarantined
@@ -52,6 +49,11 @@ from strop.run.curriculum import Curriculum
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
 from strop_verify.verdict import UNDECIDED
+
+if TYPE_CHECKING:
+    from strop.base.view import View
+    from strop.config.schema import RunConfig
+    from strop.data.dataset import Dataset
 
 
 class NothingToLearn(StropError):

@@ -1,4 +1,4 @@
-"""Measures models on what a run held out, on a source, or on benchmarks: `strop eval`, `strop doctor --ask`, Python.
+"""Measures models on held-out problems, a source, or benchmarks: `strop eval`, `strop doctor --ask`, Python.
 
     evaluate_model(configure("runs/grpo"), samples=4, view=view)     # one model on the problems of its configuration
     measure(BenchmarkPlan(models, benchmarks, protocol, out), view)  # models × benchmarks, every sample kept
@@ -228,7 +228,7 @@ class BenchmarkPlan:
 
 
 def measure(plan: BenchmarkPlan, view: View) -> Grid:
-    """Sample and judge what is not kept yet; all evaluations under `plan.out`, those of former calls too.
+    """Sample and judge what is missing, and return all evaluations under `plan.out`, earlier ones too.
 
     An interruption or an error leaves what was sampled so far in the folder, and the same plan goes on from there.
 
@@ -280,7 +280,7 @@ def _config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
 
 @dataclass(frozen=True, eq=False)
 class _Terms:
-    """What all models of a plan have in common; the mappings are by the benchmark's name."""
+    """The settings that all models of a plan share; the mappings are by the benchmark's name."""
 
     template: PromptTemplate
     environment: Environment | None
@@ -372,7 +372,7 @@ def held_out_of(plan: BenchmarkPlan) -> HeldOut:
 def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
     """The template for all models: as --set, protocol or recipe say, else that of the runs among them, else `Auto`.
 
-    Strop's own bases, if no other model is measured, are asked as they are trained: for no form of the answer.
+    If only strop's own bases are measured, their prompts ask for no form of the answer, as in training.
 
     Raises:
         InputError: the runs were trained with different templates, and none was named.
@@ -466,7 +466,7 @@ def _open(
 
 
 def _endpoint(url: str, model: str) -> ChatEndpoint:
-    """Where `model` is asked, with the key in `ENDPOINT_KEY` if there is one.
+    """The endpoint of `model`, with the key in `ENDPOINT_KEY` if it is set.
 
     Raises:
         InputError: not a URL.
@@ -562,7 +562,7 @@ def _problem_set(
 def _settings(
     plan: BenchmarkPlan, model: _Opened, found: Benchmark, template: PromptTemplate, asked: ProblemSet
 ) -> dict[str, Any]:
-    """What the samples depend on, and what tables need to know about them."""
+    """The settings that the samples depend on, and the labels that tables show."""
     played = {} if asked.play is None else {"environment": asked.play.environment.model_dump(mode="json")}
     return played | {
         "model": model.label,
@@ -582,7 +582,7 @@ def _settings(
 
 
 def fingerprint(policy: Policy) -> str:
-    """A hash that tells weights apart wherever they lie: names, shapes and evenly spread values of every tensor."""
+    """A hash of the weights: names, shapes and evenly spread values of every tensor."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(policy.weights().items()):
         flat = tensor.detach().reshape(-1)
@@ -608,11 +608,10 @@ def _seed_of_base(plan: BenchmarkPlan, model: NamedModel) -> tuple[str, ...]:
 
 
 def _write_order(plan: BenchmarkPlan, template: PromptTemplate, environment: Environment | None) -> None:
-    """Add the models and benchmarks of this call to those of former ones.
+    """Add the models and benchmarks of this call to those of earlier calls.
 
     Raises:
-        InputError: those were asked with another template, or in another environment, so that a table of all would
-            compare unlike with unlike.
+        InputError: earlier calls used another template or environment, so the results cannot be compared.
     """
     path = plan.out / ORDER
     order: dict[str, Any] = read_json(path) if path.exists() else {"models": [], "benchmarks": []}

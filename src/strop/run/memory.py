@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base import machine
 from strop.base.machine import GIB
 from strop.base.types import StropError, first_line
-from strop.config.schema import RunConfig, stage_configs
+from strop.config.schema import RunConfig
 from strop.engines.settings import Vllm
 from strop.model.attention import AttentionContext
 from strop.model.attention_kinds import PLAIN, AttentionKind, longest_sequence
@@ -169,7 +169,7 @@ class _Context:
     ) -> Tensor:
         if query.shape[-1] == value.shape[-1]:
             return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
-        # Latent attention, whose values have heads of another size: torch computes it with all scores of a sequence.
+        # Latent attention has value heads of another size: torch computes it with all scores of a sequence.
         alike = [(length, len(list(group))) for length, group in groupby(self._lengths)]
         cut = [states.split([length * count for length, count in alike]) for states in (query, key, value)]
         found = []
@@ -328,7 +328,7 @@ def _without_data() -> Iterator[None]:
             raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise NotKnownBeforehand(
-            "what this model needs is not known before it is loaded, because its code cannot be gone through without "
+            "the need is not known before the model is loaded, because its code cannot run without "
             f"its weights ({reason}); watch the memory of a run of a few steps (steps=3)"
         ) from error
 
@@ -350,7 +350,7 @@ def _need_of(
     own = sum(parameter.nbytes for parameter in policy.model.parameters())
     if config.critic is not None:
         found["critic"] = update.weights + update.gradients + update.optimizer
-    if any(stage.algorithm.needs_reference for stage in stage_configs(config)) and policy.adapters is None:
+    if any(stage.algorithm.needs_reference for stage in config.stage_configs()) and policy.adapters is None:
         found["reference policy"] = own // ranks
     orchestration = config.orchestration
     if device == "cpu":
@@ -436,20 +436,20 @@ def _settings(model: ModelSettings) -> ModelSettings:
 
 def _longest(config: RunConfig, policy: Policy) -> int:
     """Tokens of the longest possible sequence."""
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    budget = config.longest_budget
     limits = (longest_sequence(policy.model.config.to_dict()), config.engine.max_tokens)
     return min([config.data.max_prompt_tokens + budget, *(limit for limit in limits if limit is not None)])
 
 
 def _samples(config: RunConfig) -> int:
     """The most completions of a step."""
-    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in stage_configs(config))
+    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in config.stage_configs())
 
 
 def _lengths(config: RunConfig, policy: Policy) -> list[int]:
     """The sequences of the largest micro-batch."""
     most = _samples(config)
-    budget = max(stage.batch.tokens_per_microbatch for stage in stage_configs(config))
+    budget = max(stage.batch.tokens_per_microbatch for stage in config.stage_configs())
     return largest_microbatch(_longest(config, policy), most, budget)
 
 

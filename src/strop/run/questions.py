@@ -18,7 +18,7 @@ from strop.base.hub import silence
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit
-from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
+from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Data, Dataset
 from strop.data.loading import ProblemRecord, load_data
 from strop.data.templates import Auto, PromptTemplate
@@ -29,8 +29,9 @@ from strop.evaluation.benchmarks import HELD_OUT, SUFFIXES
 from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
-from strop.run.checks import ModelFacts, findings
-from strop.run.finding import Finding
+from strop.run.checks import ModelFacts, findings, unjudgeable
+from strop.run.finding import Finding, refuse
+from strop.run.finding import note as note_findings
 from strop.run.memory import NotKnownBeforehand, of_memory, outline
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
@@ -116,7 +117,7 @@ def _fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfi
     Raises:
         InputError: the budget does not fit, and the user chose it or other settings depend on it.
     """
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    budget = config.longest_budget
     left = room - longest_prompt
     if budget <= left:
         return config, None
@@ -177,7 +178,7 @@ def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) ->
     """
     if config.environment is None:
         return None
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    budget = config.longest_budget
     return Play(config.environment, TurnTokens(tokenizer, config.data.template), room - budget)
 
 
@@ -196,9 +197,12 @@ def validation_sets(
         own = ProblemSet(HELD_OUT, data.held_out, samples, sampling, config.verifier, seed, play, every)
         held_out = (own,)
     template, note = config.data.template, view.note
-    return held_out + benchmark_sets(
-        settings, config.steps, template, tokenizer, sampling, room, config.seed, note, play
-    )
+    measured = benchmark_sets(settings, config.steps, template, tokenizer, sampling, room, config.seed, note, play)
+    for one in measured:
+        unusable = list(unjudgeable(one.verifier, [(one.name, one.dataset.problems)], trains=False))
+        refuse(unusable)
+        note_findings(unusable, view)
+    return held_out + measured
 
 
 def _trained_benchmarks(config: RunConfig, sets: Sequence[ProblemSet], data: Data) -> Iterator[Finding]:
@@ -261,4 +265,4 @@ def _within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
 
 def _most_room(config: RunConfig) -> int:
     """Tokens of the longest prompt and completion that the configuration allows."""
-    return config.data.max_prompt_tokens + max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    return config.data.max_prompt_tokens + config.longest_budget

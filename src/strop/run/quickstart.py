@@ -40,12 +40,12 @@ class QuickstartSummary:
 
 
 def run(seed: int, out: Path, view: View, environment: bool = False) -> QuickstartSummary:
-    """Make the base, train it, write summary.json and the curves into `out`; a former quickstart there is replaced.
+    """Make the base, train it, write summary.json and the curves into `out`; an earlier quickstart there is replaced.
 
-    With `environment` it is the quickstart of several turns, whose model learns to call a calculator.
+    With `environment` the quickstart has several turns, and the model learns to call a calculator.
 
     Raises:
-        InputError: `out` holds a run with other settings, which is somebody's work.
+        InputError: `out` holds a run that is not a quickstart.
     """
     _refuse_other(out)
     if is_run(out):
@@ -63,7 +63,7 @@ def run(seed: int, out: Path, view: View, environment: bool = False) -> Quicksta
 
 
 def _refuse_other(out: Path) -> None:
-    """Refuse to replace what was not a quickstart; its seed may have been another."""
+    """Refuse to replace a run that is not a quickstart of any seed."""
     if not is_run(out):
         return
     stored = RunFolder.open(out).read_json("config.json")

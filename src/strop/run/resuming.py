@@ -83,7 +83,7 @@ def point(folder: RunFolder, step: int | None = None, sets: Sequence[str] = ()) 
 
 
 def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | None:
-    """The checkpoint of `step` (None: the newest); None where there is none yet."""
+    """The checkpoint of `step` (None: the newest); None if there is none yet."""
     from strop.training import checkpoint
 
     at = checkpoint.latest(folder.checkpoints) if step is None else step
@@ -91,7 +91,7 @@ def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | No
 
 
 def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> str | None:
-    """Refuse a resume whose training or held-out problems are not those that the run began with.
+    """Refuse a resume if the training or held-out problems differ from those at the start of the run.
 
     Returns:
         A line if the answers of held-out problems have changed, else None.

@@ -10,7 +10,7 @@ from strop.base.text import counted
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit, parse
-from strop.config.schema import RunConfig, stage_configs
+from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.evaluation.evaluate import ProblemSet, held_out_seed
 from strop.recipes.resolve import resolve
@@ -77,7 +77,7 @@ def _first_steps(run: RunFolder | None) -> Beginning | None:
 
 def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginning:
     """Measure the model on `count` training problems spread over the source, sampled as in the first stage."""
-    first = stage_configs(config)[0]
+    first = config.stage_configs()[0]
     policy, tokenizer = open_model(first, view)
     chosen, samples = train.subset(spread(len(train), count)), first.batch.samples_per_prompt
     seed = held_out_seed(first.seed)

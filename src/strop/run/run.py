@@ -175,7 +175,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
 
 
 def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] = ()) -> RunOutcome:
-    """Continue from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
+    """Continue from the checkpoint of `step` (None: the newest), or from the start if there is none yet.
 
     Metrics, rollouts and checkpoints after that step are removed. `sets` change the configuration from there on, and
     config.json with it.
@@ -324,7 +324,7 @@ class _Run:
             with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
                 try:
                     self.loop.reopen()
-                    self.loop.clock.lap()  # starting generators is no part of a step
+                    self.loop.clock.lap()  # the start of generators does not count as part of a step
                     self._steps(trackers)
                     self._wind_up(trackers)
                 except Stopped:

@@ -28,16 +28,16 @@ FRESH = "fresh"
 
 
 class SftConfig(Settings):
-    """Everything a fine-tuning run depends on. Written as config.json into the run folder.
+    """The configuration of a fine-tuning run, written as config.json into the run folder.
 
     Fields:
-        model: what is fine-tuned.
+        model: the model to fine-tune.
         demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion. Rows
             without the latter are chats in `messages` (or in `columns.prompt`) that end with what is learned.
         template: how a prompt is put to the model; the same one belongs into the RL run that follows.
         training: ScaleRL's settings but for the batch, which suits a file of thousands rather than millions.
         trainers: ranks that the model, its gradients and its optimizer are sharded over, in processes of this host: a
-            GPU each where there are as many, else processor cores; 1 trains in the command's own process.
+            GPU each if there are enough, else processor cores; 1 trains in the process of the command.
         checkpoint_every: updates between checkpoints.
     """
 

@@ -1,4 +1,4 @@
-"""The status of a run by its folder: is it alive, how far is it, how quick, and which processes belong to it."""
+"""The status of a run, read from its folder: its state, progress, speed and processes."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class ProcessStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The status of a run; None where the folder does not say.
+    """The status of a run; unknown values are None.
 
     Attributes:
         state: `new`: nothing has been trained yet; `running`; `stalled`: alive without a heartbeat; `finished`;
-            `interrupted` by Ctrl-C; `failed` with `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone
-            without a word; `unknown`: no heartbeat was written, or its host cannot be asked.
+            `interrupted` by Ctrl-C; `failed` with `error`; `stuck`: ended by the watchdog; `dead`: its driver ended
+            without an error; `unknown`: no heartbeat was written, or its host cannot be asked.
         explanation: the state in words, where it takes some.
-        step: the last one that is known of, from the metrics, or where they are gone from other files.
+        step: the last known step, from the metrics or, if they are missing, from other files.
         held_out_step: after which the held-out pass rate was measured; evaluations during training lag behind `step`.
         held_out_sampling: how it was sampled, such as `avg@4` or `greedy`: rates compare where this is the same.
         benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
@@ -92,7 +92,7 @@ class RunStatus:
 
     @property
     def going_on(self) -> bool:
-        """Whether there is something to wait for."""
+        """Whether the run is still alive."""
         return self.state in ("running", "stalled")
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class RunStatus:
 
 
 def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
-    """Read what a run folder says; takes a fraction of a second, for the processors' use is sampled.
+    """Read the status of a run; takes a fraction of a second, because the processors' use is sampled.
 
     Raises:
         InputError: the folder's files are broken.
@@ -117,7 +117,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
     kind = "sft" if "demonstrations" in config else "train"
     state, explanation = _state(folder, said, driver, age, command(f"{kind} --resume", folder.path), step)
     if step and not rows:
-        gone = f"its {folder.metrics_path.name} is gone, and with it what was measured"
+        gone = f"its {folder.metrics_path.name} is missing, and so are its metrics"
         explanation = f"{explanation}; {gone}" if explanation else gone
     going = state in ("running", "stalled")
     pace = _mean(rows[-PACE_STEPS:], "seconds/step")
@@ -181,7 +181,7 @@ def _state(
             return "running", where
         return "unknown", f"{where}, and its last heartbeat is {age:.0f} s old"
     if not driver.alive:
-        return "dead", f"its driver (process {driver.pid}) ended without a word, about {age:.0f} s ago; {go_on}"
+        return "dead", f"its driver (process {driver.pid}) ended without an error, about {age:.0f} s ago; {go_on}"
     if age >= STALE_SECONDS:
         lives = f"its driver lives (state {process_state(driver.pid)})"
         return "stalled", f"{lives} and has had no heartbeat for {age:.0f} s"
@@ -200,7 +200,7 @@ def _sampling(evaluation: Mapping[str, Any] | None) -> str | None:
 
 
 def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:
-    """How far a run came whose metrics are not there; 0 where nothing says that it began."""
+    """The last step of a run without metrics, from other files; 0 if nothing was trained."""
     known = [folder.read_summary().get("steps"), None if said is None else said["step"], *folder.checkpoint_steps()]
     return max((step for step in known if step is not None), default=0)
 
@@ -232,7 +232,7 @@ def _speed(rows: Rows) -> float | None:
 
 
 def _shares(rows: Rows) -> dict[str, float]:
-    """Of the steps' seconds; what was measured before the first step is part of none."""
+    """Each section's share of the steps' seconds, without what was measured before the first step."""
     steps = by_step(rows, "seconds/step")
     whole = sum(steps.values())
     spent = {name: by_step(rows, f"seconds/{name}") for name in SHARES} if whole else {}
@@ -283,7 +283,7 @@ def _processes(
 
 
 def _cpu_seconds(worker: RegisteredWorker) -> float | None:
-    """Processor seconds so far; None where it is dead or far."""
+    """Processor seconds so far; None if the process is dead or on another host."""
     if worker.alive:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
             fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
@@ -353,7 +353,7 @@ def runs_in(root: Path) -> list[Path]:
 
 
 def listed(run: Path) -> ListedRun:
-    """A run as it is listed; one whose files are broken says so."""
+    """A run for a list; `unread` says why its files cannot be read."""
     size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file() and not file.is_symlink())
     try:
         folder = RunFolder.open(run)

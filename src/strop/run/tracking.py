@@ -28,7 +28,7 @@ class Tracker(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush and let go; may be called twice."""
+        """Flush and close; may be called twice."""
         ...
 
 
@@ -57,7 +57,7 @@ class WandbTracker:
 
     Project, entity and mode follow wandb's own variables (WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline). Code, git
     state and console output are not sent; settings whose name looks like a secret are left out of the configuration.
-    Curves are over a metric `step` of our own: wandb's takes no line of an earlier step, as late evaluations are.
+    The x-axis is a separate metric `step`, because wandb's own step refuses late evaluations of earlier steps.
     """
 
     def __init__(self, run: RunFolder, config: Mapping[str, Any], project: str = "strop") -> None:
@@ -103,7 +103,7 @@ class TrackioTracker:
 
 
 class Trackers:
-    """metrics.jsonl of the run folder, and any trackers besides."""
+    """metrics.jsonl of the run folder, and any other trackers."""
 
     def __init__(self, run: RunFolder, others: Sequence[Tracker]) -> None:
         self._run = run

@@ -16,7 +16,7 @@ from strop.data.loading import Seen
 from strop.data.source import question_digest
 from strop.run.folder import RunFolder, is_run
 
-QUESTIONS = "strop_trained_on.json"  # in a model's folder
+QUESTIONS = "strop_trained_on.json"  # in the folder of a model
 
 
 def questions_of(model: str | None) -> frozenset[str] | None:

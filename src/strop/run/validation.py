@@ -1,4 +1,4 @@
-"""The evaluations of a run while it trains, and when they are due: evaluations begun, outstanding and known.
+"""Evaluations during training: when each is due, and the results that have come in.
 
     validation.begin(step, learner)                       # the sets that are due after it
     for at, row in validation.collect(): ...              # lines for metrics.jsonl, perhaps of an earlier step
@@ -28,11 +28,11 @@ class Validation:
     """The evaluations of a run.
 
     Args:
-        sets: what is measured.
-        evaluator: does it.
-        steps: of the run.
-        compute: counts what it takes.
-        results: receives what was found on the held-out problems, by step.
+        sets: the problem sets to measure.
+        evaluator: runs the evaluations.
+        steps: steps of the run.
+        compute: adds up their compute.
+        results: receives the results on the held-out problems, by step.
         untrained: the file with the untrained model's pass rate on each held-out problem and the terms of that
             evaluation; later steps on the same terms are compared with it, those of a resumed run too.
         note: called with a line for each set with samples that could not be judged, and where no gain can be computed.
@@ -57,7 +57,7 @@ class Validation:
         self._untrained = untrained
         self._note = note
         self._known: set[int] = set()
-        self._since = 0  # the step after which held-out problems are measured as they are now
+        self._since = 0  # the step after which held-out problems are measured by the present settings
 
     # ------------------------------------------------------------------ evaluations
 
@@ -68,18 +68,18 @@ class Validation:
         return tuple(name for name, each in self._sets.items() if each.due(step, self._steps))
 
     def begin(self, step: int, weights: Weights) -> None:
-        """Measure `weights`, those after `step`, on what is due."""
+        """Begin to measure `weights`, those after `step`, on the sets that are due."""
         names = self.due(step)
         if names:
             self._evaluator.begin(step, names, weights)
 
     def collect(self, patience: float = 0.0) -> list[tuple[int, Row]]:
-        """The metrics that have come in, by step; waits up to `patience` seconds where something is outstanding."""
+        """The finished metrics by step; waits up to `patience` seconds if something is outstanding."""
         return [(measured.step, self._row(measured)) for measured in self._evaluator.poll(patience)]
 
     @property
     def outstanding(self) -> tuple[int, ...]:
-        """Steps whose evaluation was begun and not collected."""
+        """Steps with an evaluation that has begun and is not collected."""
         return tuple(self._evaluator.outstanding)
 
     @property
@@ -137,7 +137,7 @@ class Validation:
     # ------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
-        """JSON-able: pass rates, the terms of the last of them, and steps whose evaluation is owed."""
+        """JSON-able: pass rates, the terms of the last of them, and steps with an unfinished evaluation."""
         terms = {"terms": self._terms(), "terms_since": self._since}
         return {"held_out": self.held_out, **terms, "owed": list(self.outstanding)}
 
@@ -145,10 +145,10 @@ class Validation:
         return self._sets[HELD_OUT].terms if HELD_OUT in self._sets else None
 
     def load(self, state: Mapping[str, Any], rows: Iterable[Mapping[str, float | None]], step: int) -> tuple[int, ...]:
-        """Take back what `state()` gave, and what came in later: `rows` of metrics.jsonl up to `step`.
+        """Restore a `state()` and add the later results: `rows` of metrics.jsonl up to `step`.
 
         Returns:
-            The earlier steps whose evaluation was begun and never came in.
+            The earlier steps with an unfinished evaluation.
         """
         if HELD_OUT in self._sets and self._untrained.exists() and not self._compares():
             self._note(

@@ -60,7 +60,7 @@ class Note(NamedTuple):
 
 
 class NotingView:
-    """Another view, whose calls are remembered for status.json and count as progress."""
+    """Wraps a view: keeps its calls for status.json and counts them as progress."""
 
     def __init__(self, view: View, progress: Progress) -> None:
         self._view = view
@@ -95,7 +95,7 @@ class NotingView:
         self._view.note(text)
 
     def passing(self, text: str) -> None:
-        """A note of what is being done, which a run that has ended as it was asked to does not carry."""
+        """A temporary note, which status.json omits once the run has ended as requested."""
         self.notes.append(Note(time.time(), text, passing=True))
         self._view.note(text)
 
@@ -186,7 +186,7 @@ class Watch:
             write_json(self.run / STATUS, value)
             self._unwritable = None
         except StropError as error:
-            # The heartbeat only informs: the parts whose files matter meet the full disk themselves.
+            # The heartbeat only informs: other parts refuse a full disk for the files that matter.
             if self._unwritable is None:
                 view.notes.append(Note(time.time(), f"the heartbeat cannot be written: {error}"))
             self._unwritable = str(error)
@@ -244,7 +244,7 @@ class Watch:
 
 
 def kill(worker: RegisteredWorker) -> None:
-    """SIGKILL, where it is this very process that lives here."""
+    """Send SIGKILL if exactly this process still runs on this host."""
     if worker.alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -26,7 +27,7 @@ Event = Drawn | Completion | StropError
 
 @runtime_checkable
 class ServedEngine(Engine, Streaming, Scoring, Protocol):
-    """An engine with everything that the endpoint needs: both of strop's have it."""
+    """The protocols that the endpoint needs; both engines of strop implement them."""
 
 
 class EngineFailure(StropError):
@@ -34,7 +35,7 @@ class EngineFailure(StropError):
 
 
 class Ticket:
-    """Some requests to the engine that belong together. As a context it cancels at its end what is unfinished then.
+    """Some requests to the engine that belong together. As a context it cancels at its end those that are unfinished.
 
     Raises, from `submit` and `next`:
         EngineFailure: the engine broke.
@@ -61,7 +62,7 @@ class Ticket:
         await self._driver.call(lambda engine: self._driver.admit(engine, self, requests))
 
     async def next(self) -> Drawn | Completion:
-        """The next completion, or (where streamed) the next tokens of a running sample; a completion repeats those."""
+        """The next completion or, if streamed, the next tokens of a running sample; a completion repeats its tokens."""
         event = await self._events.get()
         if isinstance(event, StropError):
             raise event
@@ -70,7 +71,7 @@ class Ticket:
         return event
 
     def put(self, event: Event) -> None:
-        """On the event loop: hand over what the engine brought."""
+        """On the event loop: hand over an event of the engine."""
         self._events.put_nowait(event)
 
     async def __aenter__(self) -> Ticket:
@@ -84,14 +85,14 @@ class Ticket:
 
 @dataclass(eq=False)
 class _Open:
-    """On the engine's thread: a request's ticket and what it still waits for."""
+    """On the engine's thread: a request's ticket, and how many of its samples are unfinished."""
 
     ticket: Ticket
     samples: int
 
 
 class Driver:
-    """Runs `engine` until it is closed; `start` and everything but the thread's own work belong to one event loop.
+    """Runs `engine` on a thread until it is closed. Call its methods from one event loop.
 
     `failed` is called on the event loop when the engine breaks.
     """
@@ -101,7 +102,7 @@ class Driver:
         self._failed = failed
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}  # the thread's own
-        self._since: dict[tuple[str, int], int] = {}  # the thread's own: tokens of streamed samples that are out
+        self._since: dict[tuple[str, int], int] = {}  # the thread's own: streamed tokens so far
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="strop-engine", daemon=True)
@@ -122,29 +123,28 @@ class Driver:
         return f"request-{next(self._numbers)}"
 
     async def call(self, work: Callable[[ServedEngine], T]) -> T:
-        """`work(engine)`, done by the engine's thread between two steps; its errors are raised here.
+        """The result of `work(engine)`, which the engine's thread does between two steps; its errors are raised here.
 
         Raises:
             EngineFailure: the engine broke before.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
+        answer: Future[T] = Future()
 
         def obey() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
             try:
                 if self.failure is not None:
                     raise self.failure
-                value = work(self._engine)
-            except Exception as error:  # belongs to whoever asked, not to the thread
-                self._post(_settle, answer, None, error)
-            else:
-                self._post(_settle, answer, value, None)
+                answer.set_result(work(self._engine))
+            except Exception as error:  # the caller's, not the thread's
+                answer.set_exception(error)
 
         self._commands.put(obey)
-        return await answer
+        return await asyncio.wrap_future(answer)
 
     def cancel(self, names: Sequence[str]) -> None:
-        """Take requests back; nothing more is heard of them."""
+        """Cancel requests; they bring no further events."""
 
         def obey() -> None:
             for name in names:
@@ -174,7 +174,7 @@ class Driver:
             while self._obey():
                 if self._engine.unfinished:
                     self._step()
-        except Exception as error:  # whatever broke the engine, those who wait for it must hear of it
+        except Exception as error:  # whatever broke the engine, everyone who waits must get an error
             self._fail(error)
             while self._obey():
                 pass
@@ -182,7 +182,7 @@ class Driver:
             self._engine.close()
 
     def _obey(self) -> bool:
-        """Do what was asked since the last step; wait for it where the engine has nothing to do. False: end."""
+        """Run the commands since the last step; wait for one if the engine is idle. Returns False at the end."""
         wait = self.failure is not None or not self._engine.unfinished
         while True:
             try:
@@ -224,15 +224,6 @@ class Driver:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work, *arguments)
-
-
-def _settle(answer: asyncio.Future[T], value: T, error: Exception | None) -> None:
-    if answer.done():  # whoever asked is gone
-        return
-    if error is None:
-        answer.set_result(value)
-    else:
-        answer.set_exception(error)
 
 
 def _hand_over(events: list[tuple[Ticket, Event]]) -> None:

@@ -315,6 +315,6 @@ class TextStream:
 
 
 def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
-    """Where the first stop string begins, and which it is."""
+    """The place of the first stop string, and the string."""
     places = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
     return min(places, default=None)

@@ -203,11 +203,17 @@ class DomainJudge(Judge):
             member.close()
 
 
+FEW = 64  # problems that one worker has judged before a pool has started
+
+
 def refusals(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
-    """Of each problem why a verifier can never judge it, or None; all workers are asked at once where it needs them."""
+    """For each problem why the verifier can never judge it, or None.
+
+    A verifier that needs processes judges few problems in one worker, which starts sooner than a pool does.
+    """
     if type(verifier).refuses is Verifier.refuses:
         return [None] * len(problems)
-    if verifier.isolated() is None or len(problems) < 2:
+    if verifier.isolated() is None or len(problems) < FEW:
         return [verifier.refuses(problem) for problem in problems]
     pool = VerifierPool(verifier)
     try:

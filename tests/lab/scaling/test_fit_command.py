@@ -48,7 +48,7 @@ def test_the_file_holds_exactly_what_it_promises(tmp_path: Path, good: Path, fla
     result = run(good, flat, "--predict", "60000,100000", "--out", out, "--level", "0.8")
     assert result.exit_code == 0 and str(out) in result.stdout
     fits = json.loads(out.read_text())["fits"]
-    assert [list(each) for each in fits] == [KEYS, KEYS]
+    assert all(list(each)[: len(KEYS)] == KEYS for each in fits)
     first, second = fits
     assert first["name"] == "good" and first["refused"] is None and first["level"] == 0.8
     assert abs(first["A"] - 0.61) < 0.003 and first["R_0"] == R_0 and first["sse"] > 0
@@ -87,7 +87,7 @@ def test_a_csv_without_stderr_and_r0_takes_it_from_the_flag(tmp_path: Path) -> N
 
 def test_held_back_points_windows_and_the_papers_method(good: Path) -> None:
     value = as_json(good, "--fit-until", 20000, "--skip-until", 2000, "--windows", "1500:50000,0:25000")
-    (details,) = value["details"]
+    (details,) = value["fits"]
     assert details["fitted_from"] == COMPUTE[1] and details["fitted_to"] <= 20000
     assert details["held_back"]["points"] == int((COMPUTE > 20000).sum())
     assert details["held_back"]["mean_absolute_error"] < 0.01
@@ -108,7 +108,7 @@ def test_recipes_are_compared_and_their_seeds_grouped(tmp_path: Path) -> None:
     assert len(value["joint"]["fits"]) == 4
 
 
-def test_runs_that_differ_in_the_seed_alone_are_seeds(tmp_path: Path) -> None:
+def test_runs_of_one_name_are_its_seeds(tmp_path: Path) -> None:
     for seed in range(2):
         curve = drawn(Sigmoid(0.8, 1.6, 30.0, 0.3).value(np.arange(4.0, 200.0, 8.0)), seed, np.arange(4.0, 200.0, 8.0))
         assert curve.stderr is not None
@@ -119,10 +119,10 @@ def test_runs_that_differ_in_the_seed_alone_are_seeds(tmp_path: Path) -> None:
             metrics = {"evaluation/pass_rate": rate, "evaluation/stderr": error, "compute/device_seconds": at}
             rows.append((k + 1, metrics))
         write_run(tmp_path / f"run-{seed}", rows, seed)
-    value = as_json(tmp_path / "run-0", tmp_path / "run-1")
-    assert value["seeds"][0]["recipe"] == "run-0" and len(value["seeds"][0]["asymptotes"]) == 2
-    assert value["details"][0]["unit"] == "device-seconds" and "comparisons" not in value
-    assert as_json(tmp_path / "run-0", "--x", "steps")["details"][0]["unit"] == "training steps"
+    value = as_json(f"ours={tmp_path / 'run-0'}", f"ours={tmp_path / 'run-1'}")
+    assert value["seeds"][0]["recipe"] == "ours" and len(value["seeds"][0]["asymptotes"]) == 2
+    assert value["fits"][0]["unit"] == "device-seconds" and "comparisons" not in value
+    assert as_json(tmp_path / "run-0", "--x", "steps")["fits"][0]["unit"] == "training steps"
 
 
 def test_curves_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_bad_flag_is_named(good: Path, arguments: tuple[str, ...], named: str)
 
 def test_a_curve_with_nothing_to_fit_after_the_cut_is_refused(tmp_path: Path, good: Path) -> None:
     value = as_json(good, "--skip-until", 1e9, "--plot", tmp_path / "p.png")
-    assert value["fits"][0]["refused"].startswith("too few points: 0") and value["details"][0]["fitted_from"] is None
+    assert value["fits"][0]["refused"].startswith("too few points: 0") and value["fits"][0]["fitted_from"] is None
 
 
 @pytest.mark.parametrize("name", ["", "ours="])
@@ -193,7 +193,7 @@ def test_a_curve_given_twice_is_no_second_seed(good: Path, name: str) -> None:
 def test_r0_is_measured_on_no_fitted_point(tmp_path: Path) -> None:
     curve = drawn(truth().value(COMPUTE))
     with_row = as_json(write_curve(tmp_path / "row.csv", curve))
-    assert with_row["details"][0]["fitted_points"] == len(curve)
+    assert with_row["fits"][0]["fitted_points"] == len(curve)
     exact = Curve("e", COMPUTE, truth().value(COMPUTE), R_0)
     (found,) = as_json(write_curve(tmp_path / "exact.csv", exact))["fits"]
     assert found["B"] == pytest.approx(1.92, rel=1e-4) and found["C_mid"] == pytest.approx(2542, rel=1e-4)
@@ -207,7 +207,7 @@ def test_the_folder_of_an_ablation_is_its_variants_with_their_seeds(tmp_path: Pa
     (pair,) = value["comparisons"]
     assert (pair["first"], pair["second"], pair["better"], pair["by"]) == ("base", "low", "base", "A")
     assert value["joint"]["A"] == pytest.approx(sum(each["A"] for each in value["fits"]) / 6)
-    assert value["details"][0]["held_back"]["points"] == 5
+    assert value["fits"][0]["held_back"]["points"] == 5
     assert (tmp_path / "all-linear.png").exists()
     # Fitted to the end these are the fits of `strop ablate show`.
     shown = [fit.sigmoid.A for variant in collect(tmp_path / "out").variants for fit in variant.fits if fit.sigmoid]

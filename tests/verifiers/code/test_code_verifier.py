@@ -1,27 +1,21 @@
-"""`CodeVerifier`: from a response to a verdict; its judge; the cases of `strop verify code`."""
+"""`CodeVerifier`: from a response to a verdict, and its judge."""
 
 from __future__ import annotations
 
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from tests.made import completion
-from tests.verifiers.sandbox.machine import groups, processes_below
-from typer.testing import CliRunner
+from tests.verifiers.sandbox.machine import processes_below
 
-from strop.base.types import Completion, InputError, Problem, Verdict
-from strop.base.view import SilentView
-from strop.cli import app
+from strop.base.types import Completion, Problem, Verdict
 from strop.verifiers.base import Verifier
-from strop.verifiers.cases import read_code_cases, verify_cases
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.judges import SandboxJudge
-from strop_verify.code.runners import Outcome
 from strop_verify.code.verifier import last_python_block
 from strop_verify.sandbox import probe
 from strop_verify.sandbox.pool import Sandbox
@@ -146,63 +140,6 @@ def test_closing_the_judge_ends_what_runs() -> None:
     assert processes_below() <= before
 
 
-def write(path: Path, *rows: Any) -> str:
-    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
-    return str(path)
-
-
-@needs_walls
-def test_the_command_writes_one_line_a_case_in_order(tmp_path: Path) -> None:
-    cases = write(
-        tmp_path / "cases.jsonl",
-        {"id": "a", "kind": "stdio", "program": "import time; time.sleep(0.3)\n" + DOUBLE, "tests": TESTS, "why": "x"},
-        {"kind": "attack", "mode": "assert", "program": "raise SystemExit", "tests": {"asserts": ["assert f()"]}},
-        {"kind": "call", "program": "def f(): return 2", "tests": {"fn_name": "f", "inputs": [[]], "outputs": [2]}},
-        {"program": "print(", "tests": TESTS},
-    )
-    out = tmp_path / "out.jsonl"
-    result = CliRunner().invoke(app, ["verify", "code", cases, "--out", str(out), "--json"])
-    assert result.exit_code == 0, result.output
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [line["id"] for line in lines] == ["a", 1, 2, 3]
-    assert [line["verdict"] for line in lines] == ["pass", "runtime_error", "pass", "syntax_error"]
-    assert all(line["milliseconds"] > 0 for line in lines)
-    assert json.loads(result.stdout)["verdicts"] == {"pass": 2, "runtime_error": 1, "syntax_error": 1}
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("{", "cases.jsonl:2: not valid JSON"),
-        ({"tests": TESTS}, "cases.jsonl:2: needs the field program"),
-        ({"program": ""}, "cases.jsonl:2: needs the field tests"),
-        ({"program": "", "tests": {"inputs": [1], "outputs": [1]}}, "cases.jsonl:2: an input or output must be a text"),
-        ({"program": "", "tests": TESTS, "kind": "call"}, "cases.jsonl:2: its tests are of the kind stdio, not call"),
-        ({"program": "", "tests": TESTS, "kind": "attack"}, "cases.jsonl:2: mode, or else kind, must be one of"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, row: Any, message: str) -> None:
-    path = write(tmp_path / "cases.jsonl", {"program": "", "tests": TESTS}, row)
-    with pytest.raises(InputError, match="cases") as error:
-        read_code_cases(path)
-    assert message in str(error.value)
-
-
-@needs_walls
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    class Stops(SilentView):
-        def advance(self, step: int, metrics: Any) -> None:
-            raise KeyboardInterrupt
-
-    rows = [{"program": "print(1)", "tests": TESTS}, *[{"program": "while True: pass", "tests": TESTS}] * 5]
-    cases = read_code_cases(write(tmp_path / "cases.jsonl", *rows))
-    before, held = processes_below(), groups()
-    with pytest.raises(KeyboardInterrupt):
-        verify_cases(cases, CodeVerifier(test_seconds=60.0), Stops())
-    assert processes_below() <= before
-    assert set(groups()) <= set(held)
-
-
 @needs_walls
 def test_a_sandbox_that_fails_is_an_error_and_never_a_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     verifier = CodeVerifier(workers=1)
@@ -215,13 +152,3 @@ def test_a_sandbox_that_fails_is_an_error_and_never_a_reward(monkeypatch: pytest
         assert (verdict.score, verdict.status, verdict.usable) == (0.0, Status.ERROR, False)
     finally:
         sandbox.close()
-
-
-@needs_walls
-def test_a_program_in_a_fence_is_told_so(tmp_path: Path) -> None:
-    file, tests = tmp_path / "cases.jsonl", {"inputs": ["1"], "outputs": ["2"]}
-    programs = ["```python\nprint(2)\n```", "print(", "text = '```'\nprint(2)"]
-    file.write_text("".join(json.dumps({"program": program, "tests": tests}) + "\n" for program in programs))
-    fenced, broken, right = verify_cases(read_code_cases(str(file)), CodeVerifier(workers=1), SilentView())
-    assert fenced.outcome is broken.outcome is Outcome.SYNTAX_ERROR and right.outcome is Outcome.PASS
-    assert "only the program that stands inside it" in fenced.detail and "fence" not in broken.detail

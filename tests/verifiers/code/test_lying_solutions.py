@@ -59,7 +59,7 @@ def test_names_are_not_the_solutions_to_choose(judge: Any, offer: str, tests: li
 @pytest.mark.parametrize(
     ("program", "tests"),
     [
-        # names that the tests have of their own
+        # names that the tests define
         (f"{OFFERS}offer['close'] = lambda *a: True",
          ["def close(a, b): return abs(a - b) < 1e-6\nassert close(f(2), 4)"]),
         (f"{OFFERS}offer['check'] = lambda *a: True",

@@ -25,7 +25,7 @@ def outcome(gold: str, answer: str, rules: Rules = RULES) -> str:
         ("5", "number"), ("0.5", "decimal"), ("x+1", "expression"), (r"5\text{ cm}", "measure"), (r"5\%", "measure"),
         (r"\text{Monday}", "words"), ("no solution", "words"), ("PQR", "title"), (r"\angle ABC", "title"),
         ("B", "choice"), ("(B)", "choice"), (r"\text{A, C}", "choice"), ("9:30", "clock"), ("3 PM", "clock"),
-        ("January 5", "date"), ("5 March 2020", "date"), ("5 R 2", "division"), ("2516_8", "digits"),
+        ("2516_8", "digits"),
         ("3:2", "expression"), ("1:2:3", "ratio"), ("(1,2)", "tuple"), ("1,2", "list"), (r"\{1,2\}", "set"),
         ("1 or 2", "set"), ("x=1, x=2", "set"), ("[1,2)", "interval"), (r"(2,\infty)", "interval"),
         ("x>2", "relation"), ("y=x", "relation"), (r"[0,1]\cup[2,3]", "∪"), ("x>2 and x<3", "∩"),
@@ -56,8 +56,8 @@ EQUAL = (
     ("Sue and Tom", "Tom and Sue"), ("three", "3"), ("ABC", r"\text{ABC}"), ("B", "(B)"), ("B", "B. 12"),
     ("A,C", "AC"), ("A,C", "C, A"), (r"\text{(A)}", "Option A"),
     # times, dates, divisions, digits
-    ("9:30", "09:30"), ("9:30", "9:30 a.m."), ("3 PM", "15:00"), ("January 5", "5 Jan"),
-    ("January 5", "January 5, 2020"), ("5 R 2", r"5\text{ remainder }2"), ("2516_8", "2516"), ("11", "11_{10}"),
+    ("9:30", "09:30"), ("9:30", "9:30 a.m."), ("3 PM", "15:00"),
+    ("2516_8", "2516"), ("11", "11_{10}"),
     ("3:2", "6:4"), ("1:2:3", "2:4:6"),
     (r"\angle ABC", r"\angle{CBA}"), ("44 AD", "44 CE"), ("DNE", "The limit does not exist"),
     (r"\emptyset", "The equation has no solution"), ("Yes", "The answer is yes"), ("2516_8", "(2516)_8"),
@@ -74,8 +74,7 @@ EQUAL = (
     ("1<x<3", "(1,3)"), ("1<x<3", r"x\in(1,3)"), (r"(2,\infty)", "x>2"), ("x>2", "2<x"), (r"[-1,1]", r"-1\le x\le 1"),
     (r"(-\infty,2)\cup(2,\infty)", r"\mathbb{R}\setminus\{2\}"), (r"(-\infty,2)\cup(2,\infty)", r"x\ne2"),
     ("|x|<3", "-3<x<3"), ("x^2<9", "-3<x<3"), ("|2x-1|>3", "x<-1 or x>2"), ("x>0 and x<5", "0<x<5"),
-    ("1<x<3", "x>1, x<3"), ("x<-1 or x>1", "x<-1, x>1"), (r"x\ne2", "all real numbers except 2"),
-    (r"x\ne2", r"\mathbb{R}-\{2\}"), (r"x\in\mathbb{R}", r"\forall x\in\mathbb{R}"),
+    (r"x\in\mathbb{R}", r"\forall x\in\mathbb{R}"),
     ("-x>=-1", "x<=1"), ("[0,2]", r"[0,1]\cup[1,2]"), (r"x^2\ge 2", r"(-\infty,-\sqrt2]\cup[\sqrt2,\infty)"),
     (r"x\le\sqrt8", r"x\le2\sqrt2"), ("x+y<3", "3>y+x"), ("]1,2[", "1<x<2"),
     # equations, residues, families
@@ -90,7 +89,6 @@ EQUAL = (
     # matrices and cases
     (r"\begin{pmatrix}1/2\\-1\end{pmatrix}", r"\begin{bmatrix}0.5\\-1\end{bmatrix}"),
     (r"\begin{pmatrix}6&8\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}5&6\end{pmatrix}"),
-    ("-2", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}"),
     (r"\begin{cases}1&n\text{ even}\\0&n\text{ odd}\end{cases}",
      r"\begin{cases}1&\text{if }n\text{ even}\\0&n\text{ odd}\end{cases}"),
 )  # fmt: skip
@@ -108,7 +106,7 @@ NOT_EQUAL = (
     (r"\text{no solution}", "0"), (r"\emptyset", r"\{\emptyset\}"), (r"\emptyset", r"\{0\}"), ("ABC", "CAB"),
     (r"\angle ABC", r"\angle ACB"), ("AB", "A+B"), ("B", "(B), (C)"), ("B", "B+1"), ("B", "A. B"), ("A,C", "A"),
     ("C, A, B", "A, B, C"), ("A", "A or B"), ("3 PM", "3 AM"), ("9:30", "9:3"), ("9:30", "9:30 PM"), ("9:30", "0.3"),
-    ("12:30", "1:30"), ("January 5", "January 6"), ("5 R 2", "2 R 5"), ("5 R 2", "5 R 3"), ("2516_8", "1358"),
+    ("12:30", "1:30"), ("2516_8", "1358"),
     ("2", "10_2"), ("5", "5_7"), ("10:1", "1:10"), ("-2, 1", "1, -2"), ("(1,2)", "(2,1)"), (r"\{1,2\}", "(1,2)"),
     ("1,2", "1"), ("1", "1,2"), ("5", "5 or 6"), ("2", r"\pm2"), (r"\pm2", "2"), ("5", "a=5, b=6"),
     ("p=5,q=2;p=7,q=2", "p=2,q=5;p=2,q=7"), (r"1,2,\ldots,n", r"1,2,\ldots,n+1"), ("4", "4=5"), ("3", "2=3"),

@@ -246,16 +246,6 @@ MONTHS = (
 )
 
 
-@settings(max_examples=100 * TIMES, deadline=None)
-@given(
-    st.sampled_from(MONTHS), st.integers(1, 28), st.sampled_from(MONTHS), st.integers(1, 28), st.integers(1900, 2100)
-)
-def test_dates(month: str, day: int, other: str, later: int, year: int) -> None:
-    both(f"{month} {day}", rf"\text{{{day} {month[:3]}}}", True)
-    both(f"{month} {day}, {year}", rf"\text{{{other} {later}, {year}}}", (month, day) == (other, later))
-    both(f"{month} {day}, {year}", f"{month} {day}, {year + 1}", False)
-
-
 members = st.lists(st.integers(-50, 50), min_size=2, max_size=5, unique=True)
 
 
@@ -336,9 +326,6 @@ def test_matrices(first: list[list[int]], second: list[list[int]]) -> None:
         return rf"\begin{{{kind}}}{inner}\end{{{kind}}}"
 
     both(written(first, "pmatrix"), written(second, "bmatrix", 3), first == second)
-    determinant = first[0][0] * first[1][1] - first[0][1] * first[1][0]
-    both(str(determinant), written(first, "vmatrix"), True)
-    both(str(determinant + 1), written(first, "vmatrix"), False)
 
 
 # ---------------------------------------------------------------------- expressions, drawn as trees

@@ -4,8 +4,8 @@
                               v
     step:  admit → one forward of [decoding rows | prompts of the admitted] → draw → record → report the finished
 
-A step feeds every running sequence its last token at its own row; the first one fed is the last token of the prompt, so
-that all drawing happens in one place, and prompts (all but their last token) ride along in the same forward pass.
+A step feeds every running sequence its last token, one row each. The first token that is fed is the last one of the
+prompt, so all drawing happens in one place. Prompts, except their last tokens, are computed in the same forward pass.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from strop.model.policy import PackedInputs, Policy
 class ModelRunner:
     """Runs a policy over the slots; `prefill_tokens` bounds the prompt tokens of one forward pass.
 
-    `fused` computes in the place of the policy's modules where it can.
+    `fused`, if given, computes instead of the policy's modules.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ _HALF = {torch.float32: 0, torch.bfloat16: 1}
 
 
 class DecodeKernels:
-    """The functions of the sources over tensors; what they demand of shapes `fits` tells beforehand."""
+    """The functions of step.c over tensors; `fits` says which shapes they take."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._call = declared(library, _ARGUMENTS)
@@ -75,9 +75,7 @@ class DecodeKernels:
     ) -> None:  # fmt: skip
         """Norm (where a model does) and turn the query and key heads in x [N, (H + 2 K) D], in place."""
         weights = (None, None) if norms is None else norms
-        self._call["rotate"](
-            x, *weights, *tables, positions, *x.shape, heads, kv_heads, head_dim, eps, _HALF[x.dtype]
-        )
+        self._call["rotate"](x, *weights, *tables, positions, *x.shape, heads, kv_heads, head_dim, eps, _HALF[x.dtype])
 
     def gate(self, x: Tensor) -> Tensor:
         """silu(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""

@@ -299,7 +299,7 @@ MIB = 1 << 20
 
 
 class InSlot(NamedTuple):
-    """A sequence whose keys and values still lie in the slot where it ran: of the tokens [n], by weights `version`."""
+    """A sequence whose keys and values are still in the slot where it ran: of the tokens [n], by weights `version`."""
 
     name: str
     token_ids: Ids
@@ -322,7 +322,7 @@ class Copied(NamedTuple):
 class KeptKeys:
     """Keys and values by the name of a trajectory: in the free slot where it ran, and copied once that slot is wanted.
 
-    Beyond `mebibytes` the copies that lie here longest make room; with 0 nothing is kept.
+    Beyond `mebibytes` the oldest copies are dropped; with 0 nothing is kept.
     """
 
     def __init__(self, cache: SlotCache, mebibytes: int) -> None:
@@ -348,7 +348,7 @@ class KeptKeys:
         return slot in self._in_slots
 
     def vacate(self, slot: int) -> None:
-        """Copy what a slot holds, which is wanted for another sequence."""
+        """Copy the keys and values of a slot that another sequence needs."""
         if slot not in self._in_slots:
             return
         name, token_ids, version = self._in_slots.pop(slot)
@@ -382,7 +382,7 @@ class KeptKeys:
         return len(copied.token_ids)
 
     def forget_before(self, version: int) -> None:
-        """Drop what lies here since before weights `version`: its trajectory has ended."""
+        """Drop what was kept before weights `version`: its trajectory has ended."""
         versions = {name: copied.version for name, copied in self._copies.items()}
         versions |= {kept.name: kept.version for kept in self._in_slots.values()}
         for name in [name for name, of in versions.items() if of < version]:

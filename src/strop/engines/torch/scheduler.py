@@ -115,8 +115,8 @@ class Slots:
         return np.where(self.active[:width], self.position[:width] + 1, 1)
 
     def move(self, source: Sequence_[int], target: Sequence_[int]) -> None:
-        """Move running sequences, pairwise, to slots that are free or are moved away from here (their keys and values
-        are the cache's affair)."""
+        """Move running sequences, pairwise, to slots that are free or are themselves moved (without keys and values,
+        which are in the cache)."""
         of, to = np.array(source), np.array(target)
         done = int((self.position[of] - self.first[of]).max())
         self.drawn[to, :done] = self.drawn[of, :done]
@@ -144,9 +144,7 @@ class Scheduler:
     `epoch` counts weight changes: a prompt's keys and values are lent only to samples of the same request and epoch.
     """
 
-    def __init__(
-        self, slots: Slots, cache: SlotCache, kept: KeptKeys, shrink: bool, unit: int = LEAST_ROWS
-    ) -> None:
+    def __init__(self, slots: Slots, cache: SlotCache, kept: KeptKeys, shrink: bool, unit: int = LEAST_ROWS) -> None:
         """Decode whole `unit`s of rows: `LEAST_ROWS`, or fewer where a row does not depend on their number."""
         self.slots = slots
         self.cache = cache
@@ -157,8 +155,7 @@ class Scheduler:
         self._unit = unit
 
     def enqueue(self, entry: SlotEntry) -> None:
-        """Let an entry wait: last; or, where it continues a trajectory, before all that have not begun, so that few
-        are under way at once."""
+        """Queue an entry: last, or before all that have not begun if it continues a trajectory."""
         if entry.request.continues is None:
             self.waiting.append(entry)
         elif self.waiting and self.waiting[0].next_index:
@@ -236,8 +233,8 @@ class Scheduler:
     def shrink(self, pending: Set[int]) -> None:
         """When nothing waits and a unit of rows idles, move the last sequences to the front: fewer rows to decode.
 
-        A move costs what a row costs in two or three steps, so it soon pays. Slots whose prompts are `pending`, yet to
-        be computed, stay where they are until the next step.
+        A move costs as much as a row in two or three steps, so it soon pays. Slots whose prompts are `pending`, that is
+        not computed yet, stay where they are until the next step.
         """
         slots = self.slots
         running = slots.running()

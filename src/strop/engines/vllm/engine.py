@@ -3,8 +3,8 @@
     submit → a task for each sample, `slots` of which may go on at once
     step:  one request of the server for each phase of each sample ──▶ the completions that finished
 
-The server draws on its own; a step takes in what it has sent, and asks what is to be asked next. There is one event
-loop, which runs while a method of the engine does.
+The server draws by itself; a step collects what it has sent, and makes the next requests. There is one event loop. It
+runs while a method of the engine runs.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ModelFolder:
     def with_head(self, place: Path | None) -> Iterator[Path]:
         """A folder of the same model in which a tied head is a separate weight, which vLLM then loads.
 
-        It lies in `place` (None: where temporary files do), and is gone at the end.
+        It is in `place` (None: the folder of temporary files), and is removed at the end.
         """
         if not self.tied or HEAD in self.stored_in:
             yield self.path
@@ -243,7 +243,7 @@ class VllmSample(RunningSequence):
         self._last: Chunk | None = None
 
     def ask(self, request: str, salt: str) -> dict[str, Any]:
-        """Begin a request of the server under this name: its body. What is to be injected comes with it."""
+        """Begin a request of the server under this name; returns its body, which contains injected tokens."""
         if len(self.token_ids) < self.chain.sampled_from:
             self.token_ids += self.chain.phase.inject
             self.logprobs += [0.0] * len(self.chain.phase.inject)
@@ -264,7 +264,7 @@ class VllmSample(RunningSequence):
         return {**body, "stream": True, "sampling_params": params}
 
     def take(self, chunk: Chunk) -> bool:
-        """Append what was drawn; whether the server should be told that the rest of its request is not wanted.
+        """Append the tokens of a chunk; returns whether the server should abort the rest of the request.
 
         Raises:
             EngineLost: more tokens than were asked for, or another number of log-probs.
@@ -437,7 +437,7 @@ class VllmEngine(BaseEngine):
             self.server.stop()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the event loop do something, and everything else meanwhile; a failure of the server ends the engine."""
+        """Run a coroutine, and all other tasks meanwhile; a failure of the server ends the engine."""
         try:
             return self._loop.run_until_complete(work)
         except InputError:
@@ -476,7 +476,7 @@ class VllmEngine(BaseEngine):
         self._run(self._end_requests(samples))
 
     async def _connect(self, served: Path) -> None:
-        """Wait for the server, and make sure of what it computes."""
+        """Wait for the server, and check or set its weights and its version."""
         begin, patience = self._loop.time(), self.settings.start_seconds
         while not await self._client.ready():
             ended = self.server is not None and not self.server.alive
@@ -490,7 +490,7 @@ class VllmEngine(BaseEngine):
         await self._client.ask("/update_weight_version", {"new_version": str(self._version)})
 
     async def _listen(self) -> None:
-        """Wait a moment for a sample to finish; has one failed, even while no step listened, or the server?"""
+        """Wait a moment for a sample to finish; raises if a sample or the server has failed, even between steps."""
         before = self._loop.time()
         running = (task for sample, task in self._samples.items() if sample.request is not None or task.done())
         await _some_of(running, asyncio.FIRST_COMPLETED)
@@ -514,7 +514,7 @@ class VllmEngine(BaseEngine):
         self._finish(sample)
 
     async def _end_requests(self, samples: Sequence[VllmSample]) -> None:
-        """Abort what the server has been asked for, and wait for the end of it."""
+        """Abort the server's requests of these samples, and wait for their ends."""
         begin = self._loop.time()
         while names := [sample.request for sample in samples if sample.request is not None]:
             if self._loop.time() > begin + self.settings.reply_seconds:
@@ -523,7 +523,7 @@ class VllmEngine(BaseEngine):
             await _some_of(self._samples[sample] for sample in samples if sample in self._samples)
 
     async def _go(self, going: bool) -> None:
-        """Have the server draw, or freeze it between two tokens of everything that it draws."""
+        """Let the server draw, or pause it between two tokens."""
         if going:
             await self._client.ask("/wake_up", tags="scheduling")
             self._going.set()
@@ -556,7 +556,7 @@ class VllmEngine(BaseEngine):
 
 
 async def _some_of(tasks: Iterable[asyncio.Task[None]], until: str = asyncio.ALL_COMPLETED) -> None:
-    """Wait a moment for tasks; raise what one that has ended has met."""
+    """Wait a moment for tasks; raises the exception of one that failed."""
     if waited := list(tasks):
         for task in (await asyncio.wait(waited, timeout=_MOMENT, return_when=until))[0]:
             task.result()

@@ -31,7 +31,7 @@ _TAIL_LINES = 3
 class GuardedProcess:
     """`command` in its own process group, so that Ctrl-C at the terminal is not for it.
 
-    `place` is its own folder, which gets its log; it goes with the program, unless that has failed.
+    `place` is a folder for it, with its log; it is removed with the program, unless that has failed.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], place: Path) -> None:
@@ -63,7 +63,7 @@ class GuardedProcess:
         return self._process.poll() is None
 
     def failed(self) -> str:
-        """End it without waiting; how it ended, the first error in its log, and where that is, for an error message."""
+        """End it without waiting; returns its exit status, the first error in its log and the log's path."""
         with contextlib.suppress(subprocess.TimeoutExpired):  # a connection breaks before its process is gone
             self._process.wait(0.5)
         code, self._failed = self._process.returncode, True
@@ -95,7 +95,7 @@ class GuardedProcess:
 
 
 SOCKET = "socket"  # in the server's folder: a file that only this user can open, where it listens
-# The endpoints that pause and load are those of development mode. Nothing asks a server of anybody.
+# The endpoints that pause and load are those of development mode. Nothing is sent to other servers.
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
     "VLLM_HOST_IP": "127.0.0.1",
@@ -131,7 +131,7 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
     head = "float32" if model.generator_fp32_head else "model"
     known: dict[str, Any] = {
         "enable_scale_out": True, "skip_tokenizer_init": True, "disable_uvicorn_access_log": True, "seed": 0,
-        "disable_log_stats": True,  # counted for every token of every sequence, and nobody asks for them
+        "disable_log_stats": True,  # they are counted for every token, and strop does not read them
         "trust_remote_code": model.trust_remote_code, "dtype": dtype, "max_model_len": limits.max_tokens,
         "max_num_seqs": settings.slots + 1,  # a place for the probe of `verify_weights`
         "max_num_batched_tokens": max(settings.prefill_tokens, settings.slots + 1),

@@ -28,7 +28,6 @@ from strop.run.folder import SUMMARY, is_run
 FILE = "ablation.json"
 LOCK = ".lock"
 FORMAT = 1
-SHOWN = 3  # settings that a refusal names
 
 State = Literal["waiting", "running", "stopped", "failed", "finished"]
 
@@ -168,9 +167,9 @@ def merged(folder: Path, wanted: Manifest) -> Manifest:
 
 
 def _differing(theirs: RunConfig, ours: RunConfig) -> str:
-    """`optim.lr=1e-05 where this command has 2e-05`, of as many settings as a line has room for."""
-    found = [f"{key}={old} where this command has {new}" for key, (old, new) in differences(theirs, ours, ()).items()]
-    return ", ".join(found[:SHOWN]) + (f", and {len(found) - SHOWN} more that differ" if len(found) > SHOWN else "")
+    """`optim.lr=1e-05 where this command has 2e-05`, of the first setting that differs."""
+    key, (old, new) = next(iter(differences(theirs, ours, ()).items()))
+    return f"{key}={old} where this command has {new}"
 
 
 def _changed(folder: Path, what: str) -> str:

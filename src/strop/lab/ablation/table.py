@@ -147,16 +147,13 @@ def _refusals(variant: VariantResult) -> list[str]:
 
 
 def explanation(found: Ablation) -> str:
-    """The meaning of the columns, in a few lines."""
-    shared = "" if found.asymptote is None else f" (to {found.asymptote:.3f}, the average of all fits)"
+    """The meaning of the columns, in a few lines; docs/ablate.md has more."""
+    shared = "" if found.asymptote is None else f" A fixed: to {found.asymptote:.3f}, the average of all fits."
     return (
-        f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}. "
-        f"B, A fixed: the slope with one A for all{shared}. final, best: held-out pass rate. "
-        f"against base: final pass rate less the base's, in points, paired by seed, "
-        f"{100 * found.level:g} % interval by Student's t. verdict: beyond ± {found.margin:g}, by the fits over "
-        f"{found.x} where they decide, else by the final pass rate. trunc. max, mism. max: the largest of any "
-        "step and seed; entropy: mean of the last tenth of the steps, in nats; spikes: steps with a gradient norm "
-        "over 3 times the run's median; device-s: without evaluation."
+        f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}; maxima "
+        f"over steps and seeds.{shared} against base: difference of final pass rates in points, paired by seed, with "
+        f"its {100 * found.level:g} % interval. verdict: beyond ± {found.margin:g}, by the fits over {found.x} where "
+        "they decide, else by the final pass rate."
     )
 
 

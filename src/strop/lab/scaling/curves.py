@@ -15,7 +15,6 @@ R_0. The x-axis is one of three (ScaleRL A.20):
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -250,10 +249,9 @@ def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis) -> Iterator[flo
 def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) -> dict[str, list[Curve]]:
     """Curves by recipe; every curve has a different name.
 
-    `NAME=PATH` names a curve; several of one name are seeds of that recipe. Of the others, run folders whose
-    configurations differ in nothing but `seed` are seeds of one recipe; every other curve is a recipe by itself. The
-    folder of an ablation stands for its runs so far, each under its variant's name; among other sources
-    the name of the folder goes before it.
+    `NAME=PATH` names a curve; several of one name are seeds of that recipe. Every other curve is a recipe by itself.
+    The folder of an ablation stands for its runs so far, each under its variant's name; among other sources the name of
+    the folder goes before it.
 
     Raises:
         InputError: as `read_curve`; `x` is no axis; a path is given twice under one name, which makes no two seeds; or
@@ -266,12 +264,9 @@ def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) 
     resolved = [Path(path).resolve() for _, path in labelled]
     names = distinct_names([path.with_suffix("") if path.suffix == ".csv" else path for path in resolved])
     recipes: dict[str, list[Curve]] = {}
-    by_config: dict[str, str] = {}
     for (label, path), name in zip(labelled, names, strict=True):
         curve = read_curve(path, cast(XAxis, x), r0, label or name, metric)
-        if label is None:
-            label = by_config.setdefault(_but_for_the_seed(Path(path)) or name, name)
-        recipes.setdefault(label, []).append(curve)
+        recipes.setdefault(label or name, []).append(curve)
     return {recipe: _number(recipe, curves) for recipe, curves in recipes.items()}
 
 
@@ -280,7 +275,7 @@ def _split(source: str) -> tuple[str | None, str]:
     return (label, path) if equals and label and path and not Path(source).exists() else (None, source)
 
 
-def _runs_of(label: str | None, path: str, beside_others: bool, metric: str) -> list[tuple[str | None, str]]:
+def _runs_of(label: str | None, path: str, with_others: bool, metric: str) -> list[tuple[str | None, str]]:
     """A source as it is; in place of an ablation's folder its evaluated runs under the names of their variants."""
     folder = Path(path)
     if not (folder / FILE).is_file():
@@ -288,7 +283,7 @@ def _runs_of(label: str | None, path: str, beside_others: bool, metric: str) -> 
     if label is not None:
         raise InputError(f"{label}={path}: an ablation has a name for each variant; give {path}, or name its runs")
     manifest = read_manifest(folder)
-    before = f"{folder.resolve().name}/" if beside_others else ""
+    before = f"{folder.resolve().name}/" if with_others else ""
     found = [(before + run.variant, str(manifest.path(folder, run))) for run in manifest.runs]
     evaluated = [pair for pair in found if is_run(Path(pair[1])) and _measured(RunFolder.open(Path(pair[1])), metric)]
     if not evaluated:
@@ -306,16 +301,6 @@ def _refuse_doubles(labelled: Sequence[tuple[str | None, str]]) -> None:
         if counted[label, Path(path).resolve()] > 1:
             under = f" for {label}" if label else ""
             raise InputError(f"{path} is given twice{under}: a curve is no second seed of itself; leave one out")
-
-
-def _but_for_the_seed(path: Path) -> str | None:
-    if not (path.is_dir() and is_run(path)):
-        return None
-    run = RunFolder.open(path)
-    if not run.config_path.is_file():
-        return None
-    config = run.read_json("config.json")
-    return json.dumps({key: value for key, value in config.items() if key != "seed"}, sort_keys=True)
 
 
 def _number(recipe: str, curves: Sequence[Curve]) -> list[Curve]:

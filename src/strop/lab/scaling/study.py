@@ -2,9 +2,9 @@
 
     {"fits": [{name, A, B, C_mid, R_0, A_interval, B_interval, C_mid_interval, level, sse, predictions, refused}], …}
 
-`R_0` is the measured one; where the curve itself starts, within the noise of that measurement, is `curve_R_0` in
-`details`. A refused fit has null for every number but `level`, and the reason under `refused`. Intervals are
-[low, high]. The `interval` of a prediction is that of the curve; that of a measurement there is in `details`.
+`R_0` is the measured one; `curve_R_0` is where the curve starts, within the noise of that measurement. A refused fit
+has null for every number but `level`, and the reason under `refused`. Intervals are [low, high]. The `interval` of a
+prediction is that of the curve; `measured_intervals` has those of a measurement there.
 """
 
 from __future__ import annotations
@@ -155,8 +155,7 @@ def fit_study(
 def as_json(found: Study) -> dict[str, Any]:
     """The whole study as plain values; no NaN, no infinity."""
     value: dict[str, Any] = {
-        "fits": [fit_as_json(each, found.predict) for each in found.fits],
-        "details": [_details(each, found.predict) for each in found.fits],
+        "fits": [fit_as_json(each, found.predict) | _details(each, found.predict) for each in found.fits],
     }
     if found.windows:
         value["windows"] = {
@@ -207,9 +206,7 @@ def fit_as_json(found: Fit, predict: Sequence[float] = ()) -> dict[str, Any]:
 
 def _details(found: Fit, predict: Sequence[float]) -> dict[str, Any]:
     value: dict[str, Any] = {
-        "name": found.name,
         "unit": found.curve.unit,
-        "measured_R_0": found.curve.r0,
         "points": len(found.curve),
         "fitted_points": len(found.used),
         "fitted_from": float(found.used.compute[0]) if len(found.used) else None,

@@ -14,39 +14,29 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import (
     as_family,
-    as_vector,
     ascending,
     factor_between,
     one_label,
-    primed,
     renamed,
-    with_binomials,
-    with_constants_of,
-    worked_out,
 )
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, TooMuch, label
 from strop_verify.math.grammar import (
     Reading,
     is_region,
-    option_of,
     with_decimal_comma,
 )
 from strop_verify.math.normal_form import Field
 from strop_verify.math.parser import as_tuple
 from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
 from strop_verify.math.quantities import (
-    approximates,
     compare_digits,
     compare_quantities,
     decided,
     in_letters,
-    is_computation,
     is_remark,
     is_value,
-    parted,
     stated_value,
-    true_rounding,
     without_remarks,
 )
 from strop_verify.math.regions import Unsolved, line, same
@@ -56,7 +46,7 @@ _ANY_REAL = ((words("ℝ"),), (words("constant"),))
 # Sets of real numbers in words: where they begin, and whether that point belongs to them.
 _HALF_LINES = {("ℝ",): (ex.minus(ex.INFINITY), False), ("ℝ≥0",): (ex.ZERO, True), ("ℝ>0",): (ex.ZERO, False)}
 _SEVERAL = ("tuple", "list", "set", "ratio")
-_ATOMIC = ("words", "title", "clock", "date", "division", "permutation", "…")
+_ATOMIC = ("words", "title", "clock", "…")
 
 
 class Rules(NamedTuple):
@@ -77,16 +67,10 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
             return different(f"the choice {gold.letters}, and several letters")
     Effort.begin()
     if gold.letters is not None and letters is not None:
-        return _choices(gold.letters, letters, option_of(gold), option_of(given))
+        return _choices(gold.letters, letters)
     reference, answer = gold.answer, given.answer
-    if gold.letters is not None:  # (B) 12: only its text
-        reference = option_of(gold) or reference
     if gold.text == given.text:
         return equal("the same text")
-    reference, answer = primed(reference, answer), primed(answer, reference)
-    reference = reference if ex.holds(answer, "derivative") else worked_out(reference)
-    if not any(name.startswith("C") for name in ex.names_in(reference)) and not ex.holds(reference, "apply C"):
-        answer = with_binomials(answer)
     if not ex.names_in(reference) and ex.names_in(answer):
         answer = in_letters(given.tokens) or answer
     elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
@@ -123,15 +107,10 @@ def without_value(answer: Node) -> bool:
     return False
 
 
-def _choices(gold: str, given: str, *texts: Node | None) -> Proof:
-    """Two answers that name options; where both say a number after one label, it is the same number."""
-    numbers = [rational(text) for text in texts if text is not None]
-    if len(set(numbers)) == 2 and None not in numbers:
-        return different(f"the choice {gold}, and another text after it")
+def _choices(gold: str, given: str) -> Proof:
+    """Two answers that name options; an order other than the alphabet's is a part of the answer."""
     first, second = gold.replace(",", ""), given.replace(",", "")
-    if (
-        "," in gold and "," in given and first == "".join(sorted(first))
-    ):  # an order other than the alphabet's is an answer
+    if "," in gold and "," in given and first == "".join(sorted(first)):
         second = "".join(sorted(second))
     return equal(f"the choice {gold}") if first == second else different(f"the choices {gold} and {given}")
 
@@ -147,8 +126,6 @@ class _Comparison:
             gold, given = (each.args[0] if each.args[1:] in _ANY_REAL else each for each in (gold, given))
         if "matrix" in (gold.op, given.op) and gold.op != given.op:
             gold, given = as_tuple(gold), as_tuple(given)
-        if "tuple" in (gold.op, given.op) and gold.op != given.op:
-            gold, given = as_vector(gold, len(given.args)), as_vector(given, len(gold.args))
         ops = gold.op, given.op
         if "relation" in ops or is_region(gold) or is_region(given):
             found = self._relations(gold, given)
@@ -164,8 +141,6 @@ class _Comparison:
             return self._all(gold.args, given.args)
         if ops == ("matrix", "matrix"):
             return self._entries(gold, given)
-        if ops == ("date", "date"):  # the year may be missing
-            return decided(gold.value[:2] == given.value[:2] and (len({*gold.value[2:], *given.value[2:]}) < 2), "date")
         if set(ops) == {"words", "title"}:  # TRUE and true
             said = {words(each.value).value if each.op == "title" else each.value for each in (gold, given)}
             return decided(len(said) == 1, "words")
@@ -207,10 +182,6 @@ class _Comparison:
             return wrong
         if gold.op == "residue" and equations[1] and not ex.names_in(given.args[-1]):
             return unknown("a residue class, and one number")  # n ≡ 1 (mod 3), and n = 1
-        rounding = true_rounding(given) if equations[1] else None
-        asked = gold.op == "decimal" or label(given) is not None
-        if rounding is not None and asked and self.answers(gold, rounding).equal:
-            return equal("the rounding that it states")
         stated = [stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
@@ -221,7 +192,6 @@ class _Comparison:
             ends = self._all(gold.args, given.args)
             if ends.equal:
                 return ends
-        gold, given = (_as_region(each) if each.op == "list" else each for each in (gold, given))
         if "list" in (gold.op, given.op) or {gold.op, given.op} == {"set", "interval"}:
             return unknown("a set of numbers, and an interval")
         try:
@@ -230,29 +200,7 @@ class _Comparison:
                 return different(f"sets of {first.variable} and of {second.variable}")
             return decided(same(first, second), "set of numbers")
         except Unsolved:
-            return self._inequalities(gold, given)
-
-    def _inequalities(self, gold: Node, given: Node) -> Proof:
-        """Inequalities that cannot be solved: the same up to a positive factor; a chain holds at each sign."""
-        if gold.op != given.op:  # a < b < c, "a < b and b < c"
-            gold, given = map(_without_chain, (gold, given))
-        if gold.op in ("∪", "∩") and gold.op == given.op:
-            return self._sets(gold.args, given.args)
-        field, forms = Field(), []
-        for each in (gold, given):
-            if each.op != "relation" or len(each.value) != 1 or each.value[0] not in ("<", ">", "≤", "≥"):
-                return unknown("sets of numbers that cannot be solved")
-            if ex.holds(each, *ex.NO_EXPRESSIONS - {"relation"}):
-                return unknown("inequalities between words")
-            sides = each.args if each.value[0] in (">", "≥") else each.args[::-1]
-            forms.append((field.difference(*sides), each.value[0] in ("<", ">")))
-        factor = factor_between(forms[0][0], forms[1][0])
-        proved = forms[0][1] == forms[1][1] and factor is not None and factor > 0
-        return (
-            equal("one inequality, up to a positive factor")
-            if proved
-            else unknown("inequalities that cannot be solved")
-        )
+            return unknown("sets of numbers that cannot be solved")
 
     def _equations(self, gold: Node, given: Node) -> Proof:
         wrong = self._unequal_chain(given)
@@ -263,8 +211,7 @@ class _Comparison:
         if None not in labels:  # x = 5, y = x = 5
             found = self.answers(gold.args[-1], given.args[-1])
             if one_label(*labels) or not self.rules.strict:  # type: ignore[arg-type]
-                others = (self.answers(gold.args[-1], each) for each in with_constants_of(gold, given))
-                return found if found.equal else next((proof for proof in others if proof.equal), found)
+                return found
             given = renamed(gold, given)
         if len(gold.args) > 2 or len(given.args) > 2:
             gold, given = (Node("relation", (each.args[0], each.args[-1]), ("=",)) for each in (gold, given))
@@ -287,15 +234,11 @@ class _Comparison:
         be equal, but for one computation and its result. After ≈ stands a rounded value; a decimal after an exact value
         is a remark, which need not be right.
         """
-        begin = given.value == ("=",) and is_computation(given.args[0])
-        places = [place for place, side in enumerate(given.args) if place >= begin and is_value(side)]
+        places = [place for place, side in enumerate(given.args) if is_value(side)]
         derived = label(given) is not None
         for place, following in pairwise(places):
             one, other = given.args[place], given.args[following]
-            if "≈" in given.value[place:following]:
-                rounded = is_remark(one, other) or approximates(parted(other)[0], parted(one)[0])
-            else:
-                rounded = derived
+            rounded = is_remark(one, other) if "≈" in given.value[place:following] else derived
             if not rounded and not self.answers(one, other).equal:
                 return different("a chain of unequal constants")
         return None
@@ -384,25 +327,6 @@ class _Comparison:
 
 
 # ---------------------------------------------------------------------- helpers
-
-
-def _without_chain(answer: Node) -> Node:
-    """A chain of inequalities as all of them together; anything else as it is."""
-    if answer.op != "relation" or len(answer.value) < 2:
-        return answer
-    sides = zip(pairwise(answer.args), answer.value, strict=True)
-    return Node("∩", tuple(Node("relation", pair, (sign,)) for pair, sign in sides))
-
-
-def _as_region(answer: Node) -> Node:
-    """Inequalities at commas hold together; where no number fulfils them all, it is enough that one does."""
-    if not all(each.op == "relation" and is_region(each) for each in answer.args):
-        return answer
-    try:
-        together = line(Node("∩", answer.args))
-    except Unsolved:
-        return answer
-    return Node("∩" if any(together.inside) else "∪", answer.args)
 
 
 def _plain(answer: Node) -> Node:

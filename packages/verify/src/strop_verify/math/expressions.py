@@ -5,9 +5,8 @@ An answer is a tree too. Where it is more than an expression its operation says 
     measure                      an expression with a `Measure`: in a unit, in percent, of things, with words
     words                        words in lower case, synonyms made one (the value is a tuple of them)
     title                        a geometrical name, in which letters have an order and a case: `ABC`, `angle ABC`
-    clock, date, division        9:30, January 5, 5 R 2 (the value says which)
+    clock                        9:30, in minutes
     digits                       digits and their base: 2516_8
-    permutation                  each moved member with the one that it becomes: (1 2 3)(4 5)
     tuple, list, ratio           several answers: in parentheses, at commas, a:b:c
     set                          in braces, or joined by "and", "or", ";"
     interval                     two ends; the value says which of them belong to it
@@ -103,7 +102,7 @@ def name(text: str) -> Node:
 
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
-    ("measure", "words", "title", "clock", "date", "division", "digits", "permutation", "tuple", "list", "ratio",
+    ("measure", "words", "title", "clock", "digits", "tuple", "list", "ratio",
      "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "…")
 )  # fmt: skip
 NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form

@@ -6,9 +6,7 @@ are those of `expressions`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
@@ -22,11 +20,9 @@ from strop_verify.math.wordings import (
     as_words,
     choice_letters,
     closing_place,
-    date_of,
     depth_of,
     is_symbol,
     lower_choice,
-    option_text,
     pieces_of,
     special_kind,
     split_at,
@@ -100,8 +96,6 @@ class Reading(NamedTuple):
 _RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
 _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
-_EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
-_PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
 
 
 def read(text: str) -> Reading:
@@ -143,31 +137,11 @@ def _answer(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing stands there")
-    return as_words(found) or special_kind(found) or _by_part(found) or _groups(found)
+    return as_words(found) or special_kind(found) or _groups(found)
 
 
 def _groups(found: Sequence[Token]) -> Node:
     return _joined("set", [_listed(group) for group in pieces_of(found, ";")])
-
-
-def _by_part(found: Sequence[Token]) -> Node | None:
-    """The answers to the parts of a question, in the order of their labels: `(a) 3, (b) 4`, `i) 3 ii) 4`."""
-    begins = [
-        place - (place > 0 and is_symbol(found[place - 1], "("))
-        for place, token in enumerate(found[:-1])
-        if token.text in _PARTS and is_symbol(found[place + 1], ")") and token.kind != "number"
-    ]
-    if len(begins) < 2 or begins[0] > 0:
-        return None
-    answers: dict[str, Node] = {}
-    for begin, end in pairwise([*begins, len(found)]):
-        named = begin + is_symbol(found[begin], "(")
-        try:
-            answers[found[named].text] = _listed(trimmed(found[named + 2 : end]))
-        except Unreadable:
-            return None
-    order = next((order for order in (_PARTS[:8], _PARTS[8:]) if set(answers) == set(order[: len(begins)])), ())
-    return Node("tuple", tuple(answers[name] for name in order[: len(begins)])) if order else None
 
 
 def _listed(found: Sequence[Token]) -> Node:
@@ -195,9 +169,6 @@ def _listed(found: Sequence[Token]) -> Node:
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing stands there")
-    date = date_of(found) if len(pieces) > 1 else None
-    if date is not None:
-        return date
     index = index_of(pieces[-1]) if len(pieces) > 1 else None
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
@@ -276,26 +247,10 @@ def _related(found: Sequence[Token]) -> Node:
     residue = _residue(found)
     if residue is not None:
         return residue
-    function = _mapping(found)
-    if function is not None:
-        return function
     sides, ops = split_at(found, lambda token: is_symbol(token, *_RELATIONS))
     if not ops:
         return _alone(found)
-    if len(ops) == 1 and ops[0] == "≡" and text_of(sides[0]) in ("f", "g", "h"):  # f ≡ 0
-        ops = ("=",)
-    named = [words(side[0].text) if text_of(side) in ("max", "min") else _alone(side) for side in map(trimmed, sides)]
-    return Node("relation", tuple(named), ops)
-
-
-def _mapping(found: Sequence[Token]) -> Node | None:
-    r"""`f : x \mapsto x^2` as `f(x) = x^2`; without a name it is f."""
-    arrow = next((place for place, token in enumerate(found) if token.text == "mapsto"), 0)
-    name = found[0].text if arrow == 3 and is_symbol(found[1], ":") else "f"
-    if arrow not in (1, 3) or found[arrow - 1].kind != "letter":
-        return None
-    applied = ex.call(f"apply {name}", ex.name(found[arrow - 1].text))
-    return Node("relation", (applied, _alone(found[arrow + 1 :])), ("=",))
+    return Node("relation", tuple(map(_alone, sides)), ops)
 
 
 def _residue(found: Sequence[Token]) -> Node | None:
@@ -329,7 +284,6 @@ def _alone(found: Sequence[Token]) -> Node:
         return special
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
-    found = _difference(found)
     for op in ("∪", "∖", "∩"):
         parts, ops = split_at(found, lambda token, op=op: is_symbol(token, op))  # type: ignore[misc]
         if ops:
@@ -347,17 +301,6 @@ def _alone(found: Sequence[Token]) -> Node:
     if quantity is None:
         raise Unreadable(f"cannot be read: {text_of(found)[:60]}")
     return matrix_of(quantity) or quantity
-
-
-def _difference(found: Sequence[Token]) -> list[Token]:
-    r"""`\mathbb{R} - \{2\}`, "all real numbers except 2" with the sign of a difference of sets."""
-    minus, braces = Token("symbol", "∖"), (Token("symbol", "⦃"), Token("symbol", "⦄"))
-    if len(found) > 2 and is_symbol(found[0], *"ℝℤℕℚℂ") and is_symbol(found[1], "-"):
-        return [found[0], minus, *found[2:]]
-    end = next((place for place, token in enumerate(found) if token.kind not in ("word", "letter")), 0)
-    if end and _EXCEPT.fullmatch(text_of(found[:end]).lower()):
-        return [Token("symbol", "ℝ"), minus, braces[0], *found[end:], braces[1]]
-    return list(found)
 
 
 def _enclosed(found: Sequence[Token]) -> Node | None:
@@ -436,14 +379,6 @@ def _cases(inner: Sequence[Token]) -> Node:
 
 
 # ---------------------------------------------------------------------- other readings of the same tokens
-
-
-def option_of(reading: Reading) -> Node | None:
-    """The text of an option after its label, `12` in `(B) 12`; None where there is none."""
-    try:
-        return read_tokens(option_text(reading.tokens)).answer
-    except Unreadable:
-        return None
 
 
 def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from itertools import accumulate
 
 from strop_verify.math.expressions import Token, Unreadable
 from strop_verify.math.units import known_unit
@@ -203,7 +202,7 @@ def tokens(text: str) -> list[Token]:
     text = spaced[1].replace(" ", "") if spaced is not None else text
     text = _REPEATING.sub(lambda match: _repeating(match[1], match[2], match[3] or match[4]), text)
     text = _ELLIPSIS.sub(lambda match: _repeating(match[1], match[2], match[3]), text)
-    return _joined(_prefixed(_Tokenizer(text).run()))
+    return _joined(_Tokenizer(text).run())
 
 
 def _repeating(whole: str, fixed: str, period: str) -> str:
@@ -389,23 +388,6 @@ def _in_lines(found: list[Token]) -> list[Token]:
         for token, after in zip(found, [*found[1:], None], strict=True)
         if token.text != "\\\\" or (after is not None and after.text not in signs)
     ]
-
-
-def _prefixed(found: list[Token]) -> list[Token]:
-    r"""Fractions and binomials that stand between their arguments, `{a \over b}`, as commands before them."""
-    for place in reversed(range(len(found))):
-        if found[place][:2] not in (("command", "over"), ("command", "choose")):
-            continue
-        depths = list(accumulate((token.text == "{") - (token.text == "}") for token in found))
-        inside = depths[place]
-        opener = next((at + 1 for at in range(place, -1, -1) if depths[at] < inside), 0)
-        begin = opener + (inside > 0)
-        end = next((at for at in range(place, len(found)) if depths[at] < inside), len(found))
-        command = Token("command", "frac" if found[place].text == "over" else "binom", True)
-        left, right = Token("symbol", "{"), Token("symbol", "}")
-        parts = (left, *found[begin:place], right, left, *found[place + 1 : end], right)
-        found = [*found[:begin], command, *parts, *found[end:]]
-    return found
 
 
 def _joined(found: list[Token]) -> list[Token]:

@@ -6,7 +6,6 @@ added and multiplied here; sums, products, integrals and limits are kept as oper
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -61,19 +60,6 @@ def _renamed(node: Node, old: str, new: str) -> Node:
 def _with_index(name: str, old: str, new: str) -> str:
     letter, line, index = name.partition("_")
     return f"{letter}{line}{index.replace(old, new)}"
-
-
-def determinant(rows: list[tuple[Node, ...]]) -> Node:
-    """The determinant of a square matrix, by its first row; raises `TooMuch` beyond 4 rows."""
-    if len(rows) != len(rows[0]):
-        raise Unreadable("a determinant of a matrix that is not square")
-    if len(rows) > 4:
-        raise TooMuch("too large a determinant")
-    if len(rows) == 1:
-        return rows[0][0]
-    minors = [determinant([row[:place] + row[place + 1 :] for row in rows[1:]]) for place in range(len(rows))]
-    signs = (ex.MINUS_ONE if place % 2 else ex.ONE for place in range(len(rows)))
-    return ex.plus(*map(ex.times, signs, rows[0], minors))
 
 
 _MOST_TERMS = 2000  # products in the entries of a product of matrices
@@ -271,8 +257,7 @@ class Parser(Cursor):
             elif sign in ("%", "‰"):
                 node = ex.over(node, ex.number(100 if sign == "%" else 1000))
             elif sign == "!" and self._at("!"):
-                self.place += 1
-                node = _double_factorial(node)
+                raise Unreadable("a double factorial")
             else:
                 node = ex.call("factorial" if sign == "!" else "prime", node)
         return node
@@ -427,7 +412,7 @@ class Parser(Cursor):
         if text == "np" and self._at("."):
             self.place += 1
             return self._primary()
-        if text.startswith("begin ") and text.endswith(("matrix", "array")):
+        if text.startswith("begin ") and text.endswith(("matrix", "array")) and "vmatrix" not in text.lower():
             return self._matrix(text.removeprefix("begin "))
         raise Unreadable(f"{text} is no part of an expression")
 
@@ -480,7 +465,7 @@ class Parser(Cursor):
         return ex.times(*factors)
 
     def _matrix(self, kind: str) -> Node:
-        """A matrix; between bars its determinant."""
+        """A matrix."""
         rows: list[tuple[Node, ...]] = []
         row: list[Node] = []
         if kind == "array" and self._at("{"):  # how its columns are aligned
@@ -497,7 +482,7 @@ class Parser(Cursor):
         rows += [tuple(row)] if row else []
         if not rows or len({len(each) for each in rows}) != 1:
             raise Unreadable("rows of different lengths")
-        return determinant(rows) if kind == "vmatrix" else Node("matrix", tuple(Node("row", each) for each in rows))
+        return _matrix(rows)
 
     def _undone(self, text: str) -> Node:
         """A sum, product, integral or limit: its body, and as a name what it runs over."""
@@ -526,13 +511,6 @@ class Parser(Cursor):
             body = self._product()
         op = {"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ")
         return undone(op, body, bounds["_"], bounds["^"], by)
-
-
-def _double_factorial(node: Node) -> Node:
-    """n!! = n (n − 2) (n − 4) ⋯; of a name nothing is known."""
-    if node.op != "number" or not 0 <= node.value <= 1000:
-        return ex.call("apply !!", node)
-    return ex.number(math.prod(range(int(node.value), 0, -2)))
 
 
 def _number(text: str) -> Node:

@@ -34,92 +34,60 @@ _CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?")
 _MARKER = _pattern(
     r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
     | \b(?:answer|option|choice|result)\b(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
-      \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?
-    | \bI\s+(?:choose|pick|select)\b(?=\s+(?:(?:option|choice|answer)\s+)?\(?[A-J]\b)"""
+      \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
-_NEGATED = _pattern(
-    r"""\b(?:not|never|isn't|cannot|wrong|incorrect|rather\ than|instead\ of|either|between|at\ (?:least|most)
-    |twice|half|double|triple|(?:square|cube|root|half|negative|opposite|inverse|reciprocal|multiple|divisor)\ of
-    |(?:less|more|fewer|greater|larger|smaller)\ than)[\s:$*{(\\\[]*(?:text\{)?\s*$"""
-)
-_TAKEN_BACK = _pattern(
-    r"\W{0,8}(?:is|was|would\ be|seems|looks)\s+(?:wrong|incorrect|not|false|impossible|a\ mistake|too)\b"
-)
-# What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
-_DOUBTED = _pattern(
-    r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|suppose|assume|others|nobody|no\ one
-    |unlikely|(?:might|may|could|would)\ (?:think|say|guess|believe|expect))\b [^.,;:!?\n]*$"""
-)
-# What is not so of the things that are counted: "the number of integers that are not divisible by 3 is …".
-_RELATIVE = _pattern(r"\b(?:that|which|who)\s+(?:are|is|were|was|do|does|did|have|has|can)(?:\s+not|n't)\b")
-_REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
-_HEDGED = _pattern(
-    r"""\b(?:not|never|isn't|aren't|doesn't|don't|won't|can't|cannot|wrong|incorrect|maybe|perhaps|possibly|probably
-    |might|may\ be|could|guess|unsure|at\ least|at\ most|between|exceeds?|unless|if|either|neither|nor|suppose|assume
-    |know|no\ longer|claimed|almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
-)
-# What is said of another answer, or of a number that is made from the answer.
-_OTHER = _pattern(
-    r"""\b(?:of|twice|half|double|triple|not|wrong|incorrect|possible|estimated|previous|earlier|first|initial|original|old
-    |his|her|their|says|said|claims?|thinks?|thought)\ (?:that\ )?(?:(?:the|our|my)\ )?(?:(?:final|correct)\ )?
-      (?:answer|guess)\b
-    | \banswer\ (?:plus|minus|times|divided|has|have|contains?|ends|begins)\b | \b(?:upper|lower)\ bound\b"""
-)
+# A sentence with one of these states nothing: it denies, guesses, compares, revises, or speaks of something else.
+_DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe|perhaps|possibly|probably|might|may
+    |could|guess|unsure|doubt\w*|whether|if|unless|either|neither|nor|suppose|assume|others|some|claim\w*|says?|thinks?
+    |know|least|most|between|almost|nearly|exceeds?|than|half|twice|double|triple|wait|actually|mistake
+    |(?:upper|lower)\ bound|answer\ (?:has|plus|minus|times)
+    |(?:of|first|initial|previous|possible|his|her|their)\ (?:the\ )?(?:answer|guess))"""
+_DOUBT = _pattern(rf"\b{_DOUBTS}\b")
+_DENIED = _pattern(rf"\b(?:{_DOUBTS}(?:\s+(?:that|it|is|of|the|to|by))*)[\s:$*{{(\\\[]*(?:text\{{)?\s*$")
+_ASIDE = _pattern(r"[,(]\s*(?:and\ )?not\b|\b(?:because|since)\b")  # what follows is said of something else
+_REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|mistake|(?:is|was)\ (?:wrong|incorrect))\b")
 _REVISES = _pattern(
-    r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|corrected
-    |correction|incorrect|again|attempt|check|simplif\w{1,6}|which|implies|rather|becomes|equals|gives|i\.e)\b
-    | \\(?:Right|right|implies|Long)\w{0,20}arrow | ^\s*(?:=|\\approx|\\equiv)"""
+    r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|again
+    |check|which|rather|becomes|equals|gives)\b | \\(?:Right|right|implies|Long)\w{0,20}arrow | ^\s*(?:=|\\approx)"""
 )
 _JOINED = re.compile(r"\b(?:and|or)\b")
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_SENTENCE_END = re.compile(r"[.!?]\s*(?:\$|\\\)|\\\])?\s+[A-Z]")
 _SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-# What follows a box: its unit, a percent sign, a base; an operator by which the box is only a part of a formula.
+# What follows a box: its unit, a percent sign, a base.
 _UNIT_AFTER = _pattern(
     r"\s*((?:\\(?:text|mathrm|mbox|textrm)\s?\{[^{}]{0,40}\}|\\?%|\^\s?\{?\s?\\circ\s?\}?|°)(?:\s?\^\s?\{?\d\}?)?)"
 )
-_PERCENT_AFTER = _pattern(r"\s*(?:\$|\\\)|\\\])?\s*(?:\\?%|percent\b|percentage\b|pct\b)")
+_PERCENT_AFTER = _pattern(r"\s*(?:\$|\\\)|\\\])?\s*(?:\\?%|percent\b|percentage\b)")
 _BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))")
-_GOES_ON = re.compile(
-    r"\s*(?:[\^!*/·×÷+_\d]|\.\d|\\(?:times|cdot|pm|sqrt|frac|div|pi|infty|ln|log|sin|cos|tan|left|[lc]?dots)(?![A-Za-z])"
-    r"|-\s*(?:[\d\\(]|[a-z](?![a-z]))|[a-zπ√](?![A-Za-z]))"
+# An operator on either side by which a box is only a part of a formula.
+_OPERATOR_BEFORE = re.compile(
+    r"(?:-|[\w)}$|] ?[-+*/^<>·×÷] ?|\\(?:times|cdot|log|ln|sin|cos|tan|neq?|[lg]eq?) ?|\\(?:[dt]?frac|sqrt)\{|[\^}]\{"
+    r"|\d\.?)$"
 )
-_COMPARED_AFTER = re.compile(  # also beyond the end of the formula
-    r"(?:\s|\$|\\[)\]])*(?:[=<>≤≥≠?]|\\(?:[lg]eq?|neq?|b?mod|pmod)(?![A-Za-z])|b?mod\b|or\b\s*[\d$\\]|and\b\s*[$\d])"
-)
-_COMES_FROM = re.compile(
-    r"(?:[-+*/^·×÷(<≤≥≠]|(?<![-=])>|[\^_]\s?\{|(?:^|[^\w.])\d+\.?"
-    r"|\\(?:times|cdot|pm|sqrt|div|left\(|[lg]eq?|neq?|log|ln|sin|cos|tan)|\\(?:[dt]?frac|sqrt)\s?\{|\}\s?\{)$"
+_OPERATOR_AFTER = re.compile(
+    r"\s?(?:[\^!*+<>·×÷]|/\s?\d|\\(?:times|cdot|pm|sqrt|frac|div|pi|infty|ln|log|sin|cos|[lc]?dots|neq?|[lg]eq?)(?![a-z]))"
+    r"|\.?\d|[a-z](?![a-z])|\$?\s?=\s?\d|\s?b?mod\b|\$? or \$?\d"
 )
 _MARKUP = re.compile(r"&|\*\*|</?[a-z]{1,12}>|\\(?:text)?color\s?\{\w+\}")
-_BULLET = re.compile(r"(?:^|\n)\s*[-+*>]+\s+$")
-_OPENED = re.compile(r"(?:\s|\$|\\[(\[])+$")  # the delimiter of a formula
+# Verbs after which a sentence says what something is.
 _SAYS = _pattern(
-    r"""\b(?:is|are|was|were|equals?|be|gives?|gets?|got|have|has|had|costs?|makes?|made|needs?|pays?|earns?|takes?|uses?
-    |spends?|saves?|sells?|sold|bought|eats?|ate|lost|won|received|leaves?|left\ with|contains?|becomes?|yields?|totals?
-    |(?:amounts?|comes?|leads?)\ to|(?:in|de)creases\ by|(?:find|conclude)(?:\ that)?|obtain|approximately|exactly|only
-    |about|roughly)\b\s*:? | :(?!\d)"""
+    r"""\b(?:is|are|was|were|equals?|be|gives?|gets?|has|have|had|costs?|makes?|made|left\ with|totals?|obtain
+    |(?:amounts?|comes?|leads?)\ to|(?:in|de)creases\ by|approximately|exactly|only|about|roughly)\b\s*:? | :(?!\d)"""
 )
 _LEADS = _pattern(
-    r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|overall|or|also
-    |yes(?=\W+\w)|step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]*
-    | ^[\s,:>*\#]+(?=\S)"""
+    r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|or|also|step\ \d+
+    |we\ (?:get|have|find)|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S)"""
 )
-_IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)"
+_IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
 _ENDS = _pattern(
-    rf"""\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too
-    |long|old|away|apart|tall|high|wide|deep)\s*$"""
-)
-_CORRECT_OPTION = _pattern(
-    r"(?:.*[,:]\s+)?(?:the\ )?(?:option|choice|answer)\ \(?([A-J])\)?\ is\ (?:the\ )?(?:correct|right)\W*"
+    rf"\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ (?:total|all)|altogether|total|remaining|each|more|now)\s*$"
 )
 # A text that is a choice and nothing else.
 _CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
-_NOT_THAT = re.compile(r"[,(]\s*(?:and )?not\b[^,;]*$")
-_TWO = re.compile(r"\d.*\b(?:and|but|while|whereas)\b", re.DOTALL)
+_TWO = re.compile(r"\d.*\b(?:and|but|while)\b", re.DOTALL)
 
 
 class Finder(NamedTuple):
@@ -183,15 +151,11 @@ class Finder(NamedTuple):
         markers = list(_MARKER.finditer(text))
         if not markers:
             return self._unmarked(text)
-        before, after = text[: markers[-1].start()][-200:], text[markers[-1].end() :]
-        in_sentence = re.search(r"\s(?:is|are|be|equals|=)\b", markers[-1][0]) is not None
-        if in_sentence and (_NEGATED.search(before[-40:]) or _DOUBTED.search(before)):
+        clause = re.split(r"[.,;:!?\n]", text[: markers[-1].start()][-200:] + markers[-1][0].rstrip(" :"))[-1]
+        if _DOUBT.search(clause):
             return "the answer is denied"
-        if _OTHER.search(before[-60:] + markers[-1][0]):
-            return "another answer is meant"
-        if _REVISED.search(after):
-            return "the answer is taken back"
-        return self._asserted(after, marked=True)
+        after = text[markers[-1].end() :]
+        return "the answer is taken back" if _REVISED.search(after) else self._asserted(after, marked=True)
 
     def _boxed(self, text: str, found: list[Box]) -> Reading | str:
         """The contents of the last boxes that belong together; a base, unit or percent sign after them too.
@@ -207,9 +171,9 @@ class Finder(NamedTuple):
         if len(group) > 1 or not contents:
             worded = _JOINED.search(text[group[0].outer_end : group[-1].outer_begin]) is not None
             return self.read((r"\text{ and }" if worded else ",").join(contents)) if contents else NO_ANSWER
-        before = _MARKUP.sub("", text[: group[0].outer_begin][-200:])
+        before = _MARKUP.sub("", text[: group[0].outer_begin][-80:])
         after = _MARKUP.sub("", text[group[0].outer_end :][:80])
-        if _NEGATED.search(before[-40:]) or _DOUBTED.search(_RELATIVE.sub(" ", before)) or _TAKEN_BACK.match(after):
+        if _DENIED.search(before):
             return "the boxed answer is denied"
         answer, base, percent = contents[0], _BASE_AFTER.match(after), _PERCENT_AFTER.match(after)
         if base is not None and answer.isalnum():
@@ -218,7 +182,7 @@ class Finder(NamedTuple):
             return self.read(answer if answer.endswith("%") else rf"{answer}\%")
         unit = _UNIT_AFTER.match(after)
         rest = after[unit.end() if unit is not None else 0 :]
-        if _is_part(before, rest):
+        if _OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(rest):
             return "the box is part of a formula"
         return self.read(answer + (unit[1] if unit is not None else ""))
 
@@ -229,10 +193,7 @@ class Finder(NamedTuple):
             return self.read(letter[1])
         sentences = [sentence for sentence in _SENTENCES.split(text.strip()) if sentence.strip()]
         for sentence in reversed(sentences[-3:]):
-            hedged = _HEDGED.search(_DELIMITED.sub(" ", sentence))
-            option = _CORRECT_OPTION.fullmatch(sentence)
-            if option is not None and self.plain and not hedged:
-                return self.read(option[1])
+            hedged = _DOUBT.search(_DELIMITED.sub(" ", sentence))
             found = self._asserted(sentence, marked=False) if self.plain else NO_ANSWER
             if isinstance(found, str) and self.latex and not hedged:
                 found = self._last_formula(sentence)
@@ -254,17 +215,14 @@ class Finder(NamedTuple):
             if not re.fullmatch(r"\s*(?:,|;|,?\s*(?:and|or))\s*", stripped[earlier.end() : begin]):
                 break
             begin = earlier.start()
-        if _NEGATED.search(stripped[:begin][-40:]):
-            return "the formula is denied, or only a part of the answer"
         if stripped != whole and _stripped(stripped[:begin]):
             return NO_ANSWER  # who calls it the answer, or what is done with it first, is not known
         return self.read(stripped[begin:])
 
     def _asserted(self, text: str, marked: bool) -> Reading | str:
         """What a sentence says that something is; `marked`: it begins where the answer is announced."""
-        sentence = _NOT_THAT.sub("", _first_sentence(text) if marked else text.strip())
-        said = _DELIMITED.sub(" ", sentence)
-        if _HEDGED.search(said) or _OTHER.search(said):
+        sentence = _ASIDE.split(_first_sentence(text))[0] if marked else text.strip()
+        if _DOUBT.search(_DELIMITED.sub(" ", sentence)):
             return "the sentence is no assertion"
         for begin, candidate in _candidates(sentence):
             try:
@@ -275,17 +233,6 @@ class Finder(NamedTuple):
                 earlier = (sentence[verb.end() : begin] for verb in _SAYS.finditer(sentence[:begin]))
                 return "a sentence with several answers" if not marked and any(map(_TWO.search, earlier)) else found
         return self.read(_stripped(sentence)) if marked and sentence else NO_ANSWER
-
-
-def _is_part(before: str, after: str) -> bool:
-    """Whether a box is an operand of what stands before or after it."""
-    if _GOES_ON.match(after) or _COMPARED_AFTER.match(after):
-        return True
-    opened = _OPENED.sub("", before)
-    number = opened[-1:].isdigit() or opened.endswith(".")
-    if (number and opened != before) or _BULLET.search(before) or (opened.endswith("(") and after.startswith(")")):
-        return False
-    return _COMES_FROM.search(opened) is not None
 
 
 def _window(text: str) -> str:
@@ -301,7 +248,7 @@ def _window(text: str) -> str:
 
 def _belong_together(between: str) -> bool:
     """Whether boxes with this text between them are one answer: nothing in it revises, and words only join."""
-    if len(between) >= _BETWEEN or _REVISES.search(between) or _SENTENCE_END.search(between):
+    if len(between) >= _BETWEEN or _REVISES.search(between):
         return False
     return not _WORD.search(between) or _SEPARATOR.search(between) is not None
 

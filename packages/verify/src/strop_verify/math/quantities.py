@@ -148,13 +148,6 @@ def in_letters(found: Sequence[Token]) -> Node | None:
     return None
 
 
-def approximates(shown: Node, meant: Node) -> bool:
-    """Whether a constant is another one, rounded to the digits that it states."""
-    at = rational(shown)
-    digits = stated_digits(shown) or (len(str(abs(at))) if at is not None and at.denominator == 1 else 0)
-    return at is not None and at != 0 and digits > 0 and rounds_to(meant, at, digits)
-
-
 def stated_digits(node: Node) -> int | None:
     """How many digits a decimal states: `1.60`, `-0.5`, `1.6 \\times 10^{-19}`; None for anything else."""
     factors = [part for part in (node.args if node.op == "product" else (node,)) if part != ex.MINUS_ONE]
@@ -299,26 +292,11 @@ def without_remarks(relation: Node) -> Node:
     args, signs = [relation.args[0]], []
     for sign, side in zip(relation.value, relation.args[1:], strict=True):
         before = args[-1]
-        if sign == "≈" and (is_remark(before, side) or _is_rounded(before, side)):
+        if sign == "≈" and is_remark(before, side):
             continue
         args.append(side)
         signs.append(sign)
     return Node("relation", tuple(args), tuple(signs)) if signs else Node("relation", relation.args[:1] * 2, ("=",))
-
-
-def true_rounding(relation: Node) -> Node | None:
-    """The rounded value at the end of a chain, where it is one of the exact value before it."""
-    before, last = relation.args[-2:]
-    return last if relation.value[-1] == "≈" and _is_rounded(before, last) else None
-
-
-def _is_rounded(exact: Node, rounded: Node) -> bool:
-    """Whether a value is one without decimals in it, rounded: 333 for 1000/3, but not 7 for 7.4."""
-    if not is_value(exact) or not is_value(rounded) or ex.holds(exact, "decimal"):
-        return False
-    (value, of_value), (shown, of_shown) = parted(exact), parted(rounded)
-    percent = of_shown.percent and not of_value.percent  # 1/3 ≈ 33.3%
-    return approximates(shown, ex.times(ex.number(100), value) if percent else value)
 
 
 def is_remark(exact: Node, rounded: Node) -> bool:
@@ -326,16 +304,6 @@ def is_remark(exact: Node, rounded: Node) -> bool:
     exact, rounded = parted(exact)[0], parted(rounded)[0]
     whole = is_value(exact) and not ex.holds(exact, "decimal") and (exact.op not in ex.KINDS or exact.op == rounded.op)
     return whole and not ex.is_infinite(exact) and ex.holds(rounded, "decimal") and is_value(rounded)
-
-
-def is_computation(node: Node) -> bool:
-    """Whether something is left to be worked out: 5 + 5 + 1 or a product of matrices; not 5, -5, 1/2 or √7."""
-    if not is_value(node) or node.op in ex.KINDS - {"matrix"}:
-        return False
-    if node.op == "matrix":
-        return any(entry.op == "sum" for row in node.args for entry in row.args)
-    factors = [part for part in node.args if part != ex.MINUS_ONE and part.op != "power"]
-    return node.op == "sum" or (node.op == "product" and sum(part.op in ("number", "decimal") for part in factors) > 1)
 
 
 def is_quantity(node: Node) -> bool:

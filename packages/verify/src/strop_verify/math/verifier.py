@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from strop_verify.math.bounds import Bounds
 from strop_verify.pool import JobReply, WorkerLimits, submit
@@ -57,6 +57,10 @@ class MathSettings:
     remember: bool = True
     explain: bool = False
 
+    def __post_init__(self) -> None:
+        if self.gold_form not in get_args(GoldForm) or not set(self.match_types) <= set(get_args(MatchType)):
+            raise ValueError(f"gold_form {self.gold_form!r} and match_types {self.match_types} are not settings")
+
 
 def verify(
     gold: str, response: str, settings: MathSettings | None = None, limits: WorkerLimits | None = None
@@ -72,27 +76,40 @@ def verify(
     Raises:
         WorkersLost: worker processes cannot be kept alive.
     """
-    return _verdict_of(_begin(gold, response, settings, limits).result())
+    return verdict_of(begin(gold, response, settings, limits).result())
 
 
 def verify_all(
-    pairs: Iterable[tuple[str, str]], settings: MathSettings | None = None, limits: WorkerLimits | None = None
-) -> Iterator[tuple[int, Verdict]]:
+    pairs: Iterable[tuple[str, str] | tuple[str, str, MathSettings | None]], settings: MathSettings | None = None,
+    limits: WorkerLimits | None = None,
+) -> Iterator[tuple[int, Verdict]]:  # fmt: skip
     """The verdicts on (gold, response) pairs as they come, each with the place of its pair; see `verify`.
+
+    A third member of a pair is its settings, where they are not those of all.
 
     Raises:
         WorkersLost: worker processes cannot be kept alive.
     """
-    begun = {_begin(gold, response, settings, limits): place for place, (gold, response) in enumerate(pairs)}
+    begun = {
+        begin(gold, response, own[0] if own else settings, limits): place
+        for place, (gold, response, *own) in enumerate(pairs)
+    }
     for reply in as_completed(begun):
-        yield begun[reply], _verdict_of(reply.result())
+        yield begun[reply], verdict_of(reply.result())
 
 
-def _begin(
-    gold: str, response: str, settings: MathSettings | None, limits: WorkerLimits | None
-) -> Future[JobReply]:
+def begin(gold: str, response: str, settings: MathSettings | None, limits: WorkerLimits | None) -> Future[JobReply]:
+    """Start a verdict in a worker; `verdict_of` reads the reply."""
     job = {"gold": gold, "response": response, "settings": asdict(settings or MathSettings())}
     return submit(SERVE, None, limits or WorkerLimits(), job)
+
+
+def verdict_of(reply: JobReply) -> Verdict:
+    """The verdict in a reply to `begin`."""
+    if reply.failure is not None:
+        return Verdict(0.0, reply.failure, reply.detail)
+    score, status, detail = reply.value
+    return Verdict(score, Status(status), detail)
 
 
 def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
@@ -154,13 +171,6 @@ def _handle(job: dict[str, Any]) -> tuple[float, str, str]:
 
 def _read_settings(fields: dict[str, Any]) -> MathSettings:
     return MathSettings(**fields | {"match_types": tuple(fields["match_types"]), "bounds": Bounds(**fields["bounds"])})
-
-
-def _verdict_of(reply: JobReply) -> Verdict:
-    if reply.failure is not None:
-        return Verdict(0.0, reply.failure, reply.detail)
-    score, status, detail = reply.value
-    return Verdict(score, Status(status), detail)
 
 
 def _found(text: str, settings: MathSettings) -> Reading | str:

@@ -82,7 +82,6 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
     return [part for part in parts if part]
 
 
-_MONTHS = "january february march april may june july august september october november december"
 COPULAS = ("is", "are", "equals", "be", "equal", "was")
 HEDGES = (
     "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
@@ -110,7 +109,6 @@ _SAYS = re.compile(
     r"^(?:limit|equation|system|problem|integral|series|inequality|value|sum|expression|there|it|this) "
     r"(?:(?:is|are|has|have) )?(?=does not exist$|no (?:real )?solutions?$)"
 )
-_REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
@@ -150,7 +148,7 @@ def as_words(found: Sequence[Token]) -> Node | None:
 
 
 def special_kind(found: Sequence[Token]) -> Node | None:
-    """Names, times, dates, divisions, digits in a base, permutations."""
+    """Names of geometry, times, digits in a base."""
     shape = found[0].text if found[0].text in ("angle", "triangle") else ""
     letters = [token for token in found[1:] if not is_symbol(token, "{", "}")] if shape else found
     named = bool(letters) and all(token.kind in ("letter", "word") and token.text.isupper() for token in letters)
@@ -163,28 +161,7 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
-    return _clock(found) or date_of(found) or _division(found) or _based(found) or _cycles(found)
-
-
-def _cycles(found: Sequence[Token]) -> Node | None:
-    r"""A permutation in cycles, `(1\ 2\ 3)(4\ 5)`: each moved member with the one that it becomes."""
-    cycles: list[list[str]] = []
-    for place, token in enumerate(found):
-        if is_symbol(token, "("):
-            cycles.append([])
-        elif is_symbol(token, ")"):
-            if place + 1 < len(found) and not is_symbol(found[place + 1], "("):
-                return None
-        elif not cycles or token.kind not in ("number", "letter") or (cycles[-1] and not token.space):
-            return None
-        else:
-            cycles[-1].append(token.text)
-    members = [member for cycle in cycles for member in cycle]
-    numbered = all(member.isdigit() for member in members)
-    if not numbered or len(members) != len(set(members)) or any(len(cycle) < 2 for cycle in cycles) or not cycles:
-        return None
-    moved = (pair for cycle in cycles for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True))
-    return Node("permutation", (), frozenset(moved))
+    return _clock(found) or _based(found)
 
 
 def _clock(found: Sequence[Token]) -> Node | None:
@@ -198,46 +175,6 @@ def _clock(found: Sequence[Token]) -> Node | None:
     if hour > 24 or minute > 59 or second > 59 or (half and not 1 <= hour <= 12):
         return None
     return Node("clock", (), 60 * (hour % 12 + 12 * (half == "p") if half else hour) + minute + Fraction(second, 60))
-
-
-def date_of(found: Sequence[Token]) -> Node | None:
-    """Month, day and, where there is one, year."""
-    said = [token for token in found if not is_symbol(token, ",", ".") and token.text.lower() not in ("of", "the")]
-    numbers = [int(token.text) for token in said if token.kind == "number" and token.text.isdigit()]
-    months = [month for token in said if token.kind == "word" and (month := _month(token.text.lower()))]
-    if (
-        len(months) != 1
-        or not numbers
-        or len(said) != len(months) + len(numbers)
-        or len(numbers) > 2
-        or not 1 <= numbers[0] <= 31
-    ):
-        return None
-    return Node("date", (), (months[0], *numbers))
-
-
-def _month(word: str) -> int:
-    months = _MONTHS.split()
-    return next(
-        (
-            place
-            for place, month in enumerate(months, 1)
-            if word == month or (len(word) > 2 and word == month[: len(word)])
-        ),
-        0,
-    )
-
-
-def _division(found: Sequence[Token]) -> Node | None:
-    """Quotient and remainder: `5 R 2`, `5 \\text{ remainder } 2`."""
-    if (
-        len(found) < 3
-        or found[0].kind != "number"
-        or found[-1].kind != "number"
-        or text_of(found[1:-1]).lower() not in _REMAINDERS
-    ):
-        return None
-    return Node("division", (), (Fraction(found[0].text), Fraction(found[-1].text)))
 
 
 def _based(found: Sequence[Token]) -> Node | None:
@@ -261,11 +198,8 @@ def _based(found: Sequence[Token]) -> Node | None:
 _OPTIONS = "ABCDEFGHIJ"
 _ANNOUNCED = ("option", "choice", "answer", "options", "choices")
 _LABEL = re.compile(r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z]))")
-_CONNECTIVES = frozenset("and or not nor but maybe perhaps possibly also either then vs is".split())  # noqa: SIM905
-_GROUPING = frozenset(("both", "neither", "only", "all", "none", "between"))  # words of an option that names options
 _REASONS = ("because", "since", "as", "while", "whereas")  # what follows is no text of the option
-_SEPARATES = (".", ",", ";", ":", "/", "&", "|", "~", "(", ")", "\\\\", "→", "⇒", "…", "?")
-_OPERATORS = ("+", "-", "*", "∪", "∩")
+_SEPARATES = (*".,;:/&|~()?", "\\\\", "→", "⇒", "…", "and", "or", "not", "but", "maybe", "perhaps", "possibly", "also")
 
 
 def choice_letters(found: Sequence[Token]) -> str | None:
@@ -293,15 +227,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     rest = found[labelled.end() :]
     if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES.split() for token in rest):
         return None  # (B) is wrong
-    others = _others(first, rest)
-    return ",".join(dict.fromkeys((first, *others)))
-
-
-def option_text(found: Sequence[Token]) -> list[Token]:
-    """What follows the label of an option, `12` in `(B) 12`; nothing where there is no label."""
-    found = [token for token in found if not is_symbol(token, "{", "}")]
-    labelled = _LABEL.match("".join(token.text for token in found))
-    return found[labelled.end() :] if labelled is not None else []
+    return ",".join(dict.fromkeys((first, *_others(rest))))
 
 
 def lower_choice(found: Sequence[Token]) -> str | None:
@@ -327,29 +253,14 @@ def is_option(token: Token) -> bool:
     return token.kind in ("letter", "word") and len(token.text) == 1 and token.text in _OPTIONS
 
 
-def _others(first: str, rest: Sequence[Token]) -> list[str]:
-    """The options that are named after the label of one, and are no part of the text of it."""
+def _others(rest: Sequence[Token]) -> list[str]:
+    """The options that are named after the label of one: letters between separators, or labels; not in a reason."""
     reasons = (place for place, token in enumerate(rest) if token.text.lower() in _REASONS)
     rest = rest[: next(reasons, len(rest))]
-    said = [token.text.lower() for token in rest if token.kind == "word"]
-    grouped = bool(said) and said[0] in _GROUPING
-    found = [token.text for place, token in enumerate(rest) if is_option(token) and _is_named(rest, place, grouped)]
-    roman = "I" in found and first < "H" and not any(is_symbol(token, "(") for token in rest)  # A. I and III
-    return [letter for letter in found if letter != "I" or not roman]
-
-
-def _is_named(rest: Sequence[Token], place: int, grouped: bool) -> bool:
-    """Whether a letter names an option: as a label, after a separator or connective; no unit, name or article."""
-    before, after = rest[:place], rest[place + 1 :]
-    follows = after[0] if after else None
-    ends = follows is None or follows.text in _SEPARATES or follows.text.lower() in _CONNECTIVES
-    if before and is_symbol(before[-1], "("):  # (C), but not f(C)
-        applied = len(before) > 1 and not before[-1].space and before[-2].kind in ("letter", "word", "command")
-        return follows is not None and follows.text == ")" and not applied
-    if not before or all(token.text in (*_SEPARATES, *_OPERATORS) for token in before):
-        listed = follows is not None and is_option(follows) and (follows.space or all(map(is_option, after)))
-        return ends or listed or (follows is not None and follows.kind == "number")
-    label = follows is not None and follows.text in (".", ")", ":") and len(after) > 1
-    led = before[-1].text in (",", ";", "/", "|", "&", ".", "\\\\") or before[-1].text.lower() in _CONNECTIVES
-    joined = is_option(before[-1]) and rest[place].space
-    return not grouped and ends and (led or joined or (label and rest[place].space))
+    apart = [True, *(token.text.lower() in _SEPARATES or is_option(token) for token in rest), True]
+    labels = [token.text in (".", ")", ":") for token in rest[1:-1]] + [False, False]
+    return [
+        token.text
+        for place, token in enumerate(rest)
+        if is_option(token) and ((apart[place] and apart[place + 2]) or labels[place])
+    ]
