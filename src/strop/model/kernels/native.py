@@ -23,6 +23,7 @@ import functools
 from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -140,7 +141,7 @@ class Products:
         return out.to(dtype)
 
     def _read(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x as the source reads it next to this weight: in its type, or in float32 where nothing multiplies bfloat16."""
+        """x as the source reads it with this weight: in its type, or in float32 where nothing multiplies bfloat16."""
         return x.to(weight.dtype if self._dots else torch.float32).contiguous()
 
     def _padded(self, bias: Tensor | None) -> Tensor | None:
@@ -150,12 +151,12 @@ class Products:
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("layers.c", "attention.c", "softmax.c", "product.c"))
 _ARGUMENTS = {
-    "norm_forward": (_P, _P, _P, _P, _L, _L, c_float, c_int),
-    "norm_backward": (_P, _P, _P, _P, _P, _P, _L, _L, c_int),
-    "rotary_forward": (_P, _P, _P, _P, _P, _P, _L, _L, _L, c_float, c_int),
-    "rotary_backward": (_P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, c_int),
-    "gate_forward": (_P, _P, _P, _L, c_int),
-    "gate_backward": (_P, _P, _P, _P, _P, _L, c_int),
+    "norm_forward": (_P, _P, _P, _P, _L, _L, c_float, c_int, c_int),
+    "norm_backward": (_P, _P, _P, _P, _P, _P, _L, _L, c_int, c_int),
+    "rotary_forward": (_P, _P, _P, _P, _P, _P, _L, _L, _L, c_float, c_int, c_int),
+    "rotary_backward": (_P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, c_int, c_int),
+    "gate_forward": (_P, _P, _P, _L, c_int, c_int),
+    "gate_backward": (_P, _P, _P, _P, _P, _L, c_int, c_int),
     "softmax_forward": (_P, _P, _P, _P, _P, _L, _L, c_int),
     "softmax_backward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, c_float, c_float, c_int),
 }
@@ -165,6 +166,13 @@ _MAY_FAIL = {  # these return whether there was no memory for them
 }
 _BLOCK = 64  # rows that are summed together in layers.c
 LANES = 16
+
+
+class Activation(IntEnum):
+    """Of a gated unit, by its number in `vectors.h`."""
+
+    SILU = 0
+    GELU = 1  # by tanh
 
 
 class LayerKernels:
@@ -196,24 +204,27 @@ class LayerKernels:
         """Whether `rotary` takes heads of this size."""
         return head_dim % (2 * LANES) == 0
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x / √(mean x² + eps) · weight over the last dimension of x [.., E]; weight [E] of the same type."""
-        found: Tensor = _Norm.apply(x, weight, eps, self)
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, plus: bool = False) -> Tensor:
+        """x / √(mean x² + eps) · weight over the last dimension of x [.., E]; weight [E] of the same type.
+
+        With `plus` by 1 + weight, and rounded only once, as Gemma's.
+        """
+        found: Tensor = _Norm.apply(x, weight, eps, plus, self)
         return found
 
-    def rotary(self, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float = 0.0) -> Tensor:
+    def rotary(
+        self, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float = 0.0, plus: bool = False
+    ) -> Tensor:
         """Heads x [N, H, D], normed by weight [D] where there is one, turned by cos and sin [N, D]; D is of whole 32s.
 
         The halves of a row of cos and sin are equal, as transformers makes them; their first is read.
         """
-        found: Tensor = _Rotary.apply(x, weight, cos, sin, eps, self)
+        found: Tensor = _Rotary.apply(x, weight, cos, sin, eps, plus, self)
         return found
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        """silu(gate) · up, of equal shapes."""
-        if gate.shape[-1] % LANES:
-            return F.silu(gate) * up
-        found: Tensor = _Gate.apply(gate, up, self)
+    def gated(self, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+        """activation(gate) · up, of equal shapes [.., whole 16s]."""
+        found: Tensor = _Gate.apply(gate, up, activation, self)
         return found
 
     def attends(self, dtype: torch.dtype, head_dim: int) -> bool:
@@ -258,13 +269,13 @@ class LayerKernels:
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: LayerKernels) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, plus: bool, kernels: LayerKernels) -> Tensor:
         x = x.contiguous()
         features = x.shape[-1]
         y, scale = torch.empty_like(x), torch.empty(x.numel() // features, device=x.device)
-        kernels.call("norm_forward", x, weight, y, scale, len(scale), features, eps)
+        kernels.call("norm_forward", x, weight, y, scale, len(scale), features, eps, plus)
         ctx.save_for_backward(x, weight, scale)
-        ctx.kernels = kernels
+        ctx.plus, ctx.kernels = plus, kernels
         return y
 
     @staticmethod
@@ -273,22 +284,23 @@ class _Norm(torch.autograd.Function):
         up = up.contiguous()
         rows, features = len(scale), x.shape[-1]
         dx, dw = torch.empty_like(x), torch.empty(-(-rows // _BLOCK), features, device=x.device)
-        ctx.kernels.call("norm_backward", up, x, weight, scale, dx, dw, rows, features)
-        return dx, dw.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None, None, None
+        ctx.kernels.call("norm_backward", up, x, weight, scale, dx, dw, rows, features, ctx.plus)
+        return dx, dw.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None, None, None, None
 
 
 class _Rotary(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, kernels: LayerKernels
-    ) -> Tensor:
+        ctx: Any, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, plus: bool,
+        kernels: LayerKernels,
+    ) -> Tensor:  # fmt: skip
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         tokens, heads, features = x.shape
         y, scale = torch.empty_like(x), torch.empty(tokens * heads if weight is not None else 0, device=x.device)
-        kernels.call("rotary_forward", x, weight, cos, sin, y, scale, tokens, heads, features, eps)
+        kernels.call("rotary_forward", x, weight, cos, sin, y, scale, tokens, heads, features, eps, plus)
         # Without a norm the gradient does not depend on x.
         ctx.save_for_backward(None if weight is None else x, weight, cos, sin, scale)
-        ctx.kernels = kernels
+        ctx.plus, ctx.kernels = plus, kernels
         return y
 
     @staticmethod
@@ -298,19 +310,20 @@ class _Rotary(torch.autograd.Function):
         tokens, heads, features = up.shape
         dx = torch.empty_like(up)
         dw = torch.empty(-(-tokens // _BLOCK), 0 if weight is None else features, device=up.device)
-        ctx.kernels.call("rotary_backward", up, x, weight, cos, sin, scale, dx, dw, tokens, heads, features)
+        sizes = tokens, heads, features
+        ctx.kernels.call("rotary_backward", up, x, weight, cos, sin, scale, dx, dw, *sizes, ctx.plus)
         wanted = weight is not None and ctx.needs_input_grad[1]
-        return dx, dw.sum(0).to(weight.dtype) if wanted else None, None, None, None, None
+        return dx, dw.sum(0).to(weight.dtype) if wanted else None, None, None, None, None, None
 
 
 class _Gate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, kernels: LayerKernels) -> Tensor:
+    def forward(ctx: Any, gate: Tensor, up: Tensor, activation: Activation, kernels: LayerKernels) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         y = torch.empty_like(gate)
-        kernels.call("gate_forward", gate, up, y, y.numel())
+        kernels.call("gate_forward", gate, up, y, y.numel(), activation)
         ctx.save_for_backward(gate, up)
-        ctx.kernels = kernels
+        ctx.activation, ctx.kernels = activation, kernels
         return y
 
     @staticmethod
@@ -318,8 +331,8 @@ class _Gate(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         dy = dy.contiguous()
         dgate, dup = torch.empty_like(gate), torch.empty_like(up)
-        ctx.kernels.call("gate_backward", dy, gate, up, dgate, dup, dy.numel())
-        return dgate, dup, None
+        ctx.kernels.call("gate_backward", dy, gate, up, dgate, dup, dy.numel(), ctx.activation)
+        return dgate, dup, None, None
 
 
 class _Attention(torch.autograd.Function):
