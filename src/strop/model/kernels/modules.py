@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -173,6 +174,38 @@ def fuse(model: PreTrainedModel, kernels: LayerKernels) -> int:
             module.__class__ = nearest
             changed += 1
     return changed
+
+
+def unfuse(model: PreTrainedModel) -> None:
+    """Undo `fuse`."""
+    for module in model.modules():
+        if isinstance(module, _Fused):
+            module.__class__ = type(module).__bases__[1]  # see `_fused`
+
+
+@contextmanager
+def in_float32(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model compute in float32 with the weights that it has, one module's widened at a time."""
+    kept: dict[nn.Module, list[tuple[nn.Parameter, Tensor]]] = {}
+
+    def widen(module: nn.Module, given: object) -> None:
+        kept[module] = [(weight, weight.data) for weight in module._parameters.values() if weight is not None]
+        for weight, data in kept[module]:
+            weight.data = data.float()
+
+    def narrow(module: nn.Module, *given: object) -> None:
+        for weight, data in kept.pop(module):
+            weight.data = data
+
+    hooks = []
+    for module in model.modules():
+        if any(weight is not None for weight in module._parameters.values()):
+            hooks += [module.register_forward_pre_hook(widen), module.register_forward_hook(narrow, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 _TOKENS = 5  # of the comparison
