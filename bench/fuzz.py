@@ -21,9 +21,8 @@ import atheris
 with atheris.instrument_imports(include=["strop"]):
     from strop_verify.code.runners import difference
     from strop_verify.extract import extract_answer
-    from strop_verify.math.bounds import Bounds
     from strop_verify.math.compare import Rules, compare_readings
-    from strop_verify.math.expressions import TooMuch
+    from strop_verify.math.expressions import Bounds, TooMuch
     from strop_verify.math.grammar import Reading
     from strop_verify.math.prose import Finder
     from strop_verify.sandbox.guest.wire import CodecError, FrameError, FrameReader, decode, encode

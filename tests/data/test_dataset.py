@@ -64,14 +64,14 @@ def test_chat_template_asks_for_the_answer() -> None:
 
 
 def test_chat_template_refusals() -> None:
-    with pytest.raises(InputError, match="has a system message, and the template has one"):
+    with pytest.raises(InputError, match="'a'"):
         ChatTemplate(system="S")(CHAT, CHATTING)
     tokenizer = byte_tokenizer(chat=True)
     tokenizer.chat_template = "{{ raise_exception('no system role') }}"
-    with pytest.raises(InputError, match="refuses problem 'a': no system role"):
+    with pytest.raises(InputError, match="'a'"):
         ChatTemplate()(PROBLEM, tokenizer)
     tokenizer.chat_template = None
-    with pytest.raises(InputError, match="has no chat template"):
+    with pytest.raises(InputError, match="data.template"):
         ChatTemplate()(PROBLEM, tokenizer)
 
 
@@ -98,7 +98,7 @@ def test_the_opening_reaches_the_verifier() -> None:
 
 
 def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(InputError, match="without tokens"):
+    with pytest.raises(InputError):
         encode_prompt("", TOKENIZER, add_bos=True)
 
 
@@ -107,7 +107,7 @@ def test_prompts_over_the_budget_are_left_out_and_reported() -> None:
     dataset = build_dataset("ones", problems, Plain(), TOKENIZER, max_prompt_tokens=4)
     assert [example.problem.id for example in dataset] == ["3", "4"]
     assert (dataset.over_budget, dataset.longest_prompt) == (2, 4)
-    with pytest.raises(InputError, match="no prompt of 4 fits in data.max_prompt_tokens=2; the shortest has 3"):
+    with pytest.raises(InputError, match="data.max_prompt_tokens=2"):
         build_dataset("ones", problems, Plain(), TOKENIZER, max_prompt_tokens=2)
 
 
@@ -171,17 +171,17 @@ def test_the_split_depends_on_its_own_seed_only() -> None:
 
 def test_too_much_held_out() -> None:
     settings = DataSettings(source=ChainSum(count=5), held_out=HeldOutSettings(count=5))
-    with pytest.raises(InputError, match="data.held_out.count=5 leaves nothing to train on.* 5 different questions"):
+    with pytest.raises(InputError, match="data.held_out.count=5"):
         load_data(settings, TOKENIZER)
     same = DataSettings(source=ChainSum(count=5), held_out=HeldOutSettings(source=ChainSum(count=5)))
-    with pytest.raises(InputError, match="all 5 problems are held out"):
+    with pytest.raises(InputError):
         load_data(same, TOKENIZER)
 
 
 def test_assert_disjoint() -> None:
     twin = replace(PROBLEM, id="b", prompt=" 1+1= ")
     assert_disjoint([PROBLEM], [replace(PROBLEM, prompt="1+2=")], [])
-    with pytest.raises(InputError, match=r"such as 'a' \(the question of 'b'\)"):
+    with pytest.raises(InputError, match="'a'.*'b'"):
         assert_disjoint([PROBLEM], [], [twin])
 
 

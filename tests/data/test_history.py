@@ -43,11 +43,11 @@ def test_a_history_survives_json_and_a_file(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="jsonl"):
         read_pass_rates(tmp_path)
     file = tmp_path / "rates.jsonl"
     file.write_text('{"id": "a", "question": "b", "visits": []}\n{"id": 3}\n')
-    with pytest.raises(InputError, match=r"rates.jsonl, line 2"):
+    with pytest.raises(InputError, match=r"rates.jsonl.*2"):
         read_pass_rates(file)
 
 
@@ -72,7 +72,7 @@ def test_a_pass_rate_lies_in_a_range() -> None:
     assert [keeps([Visit(1, 0, 8, passed)], 0) for passed in (1.0, 2.0, 4.0, 5.0)] == [False, True, True, False]
     assert keeps([Visit(1, 0, 8, 0.0), Visit(2, 0, 8, 8.0)], 0)  # half of all attempts
     assert keeps([], 0) and not PassRateBetween(unseen="drop")([], 0)
-    with pytest.raises(ValueError, match="low=0.6 is above high=0.5"):
+    with pytest.raises(ValueError, match="low=0.6.*high=0.5"):
         PassRateBetween(low=0.6, high=0.5)
 
 
@@ -101,7 +101,7 @@ def test_what_was_found_of_another_question_is_not_taken_over(tmp_path: Path) ->
     """Generators number their problems alike whatever their seed: the same id may be another question."""
     place = written(tmp_path / "run", {"a": [Visit(1, 0, 4, 4.0)], "b": [Visit(1, 0, 4, 1.0)]})
     assert recalled([place], [Problem("b", "What is 7?", "7"), problem("a")]) == {1: [Visit(1, 0, 4, 4.0, "run")]}
-    with pytest.raises(InputError, match="none of its 2 problems"):
+    with pytest.raises(InputError, match="data.history="):
         recalled([place], [Problem("b", "What is 7?", "7")])
     history = History()
     history.add(0, Visit(1, 0, 4, 0.0))
@@ -252,8 +252,8 @@ def test_what_an_earlier_run_mastered_is_not_asked_again(tmp_path: Path) -> None
 
 def test_a_history_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     other = written(tmp_path / "other", {"elsewhere": [Visit(1, 0, 4, 4.0)]})
-    with pytest.raises(InputError, match=r"none of its 1 problems is among the 32 of this run"):
+    with pytest.raises(InputError, match="data.history="):
         train(small_config(f"data.history={other}"), tmp_path / "run", SilentView())
-    with pytest.raises(InputError, match=r"name the run in data.history"):
+    with pytest.raises(InputError, match="data.history"):
         small_config('data.select={piece="HardOnly"}')
     assert not (tmp_path / "run").exists()

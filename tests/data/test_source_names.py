@@ -41,12 +41,12 @@ def test_short_names(text: str, path: str | None, source: ProblemSource) -> None
 @pytest.mark.parametrize(
     ("text", "path", "complaint"),
     [
-        ("gsm8", None, "no source is called 'gsm8'; did you mean 'gsm8k'"),
-        ("data/train.txt", None, "no source is called"),
-        ("chain_sum", "a.jsonl", "ChainSum reads no file"),
-        ("a.jsonl", "b.jsonl", "'a.jsonl' is a file, and path='b.jsonl' another"),
-        ("jsonl", None, "path: Field required"),
-        ("not_allowed:Source", None, "allow it with --import not_allowed"),
+        ("gsm8", None, "gsm8k"),
+        ("data/train.txt", None, "data/train.txt"),
+        ("chain_sum", "a.jsonl", "path='a.jsonl'"),
+        ("a.jsonl", "b.jsonl", "path='b.jsonl'"),
+        ("jsonl", None, "path"),
+        ("not_allowed:Source", None, "--import not_allowed"),
     ],
 )
 def test_refusals(text: str, path: str | None, complaint: str) -> None:
@@ -61,14 +61,14 @@ def test_path_replaces_that_of_the_source() -> None:
     assert DataSettings.model_validate({"path": "a.jsonl"}).source == JsonLines(path="a.jsonl")
     written = DataSettings.model_validate({"source": Gsm8k(path="a.jsonl")}).model_dump(mode="json")
     assert DataSettings.model_validate({**written, "path": "b.jsonl"}).source == Gsm8k(path="b.jsonl")
-    with pytest.raises(ValidationError, match="ChainSum reads no file; set source too"):
+    with pytest.raises(ValidationError, match="path="):
         DataSettings.model_validate({"source": ChainSum(), "path": "b.jsonl"})
 
 
 def test_held_out_settings() -> None:
     settings = DataSettings.model_validate({"held_out": {"source": "gsm8k", "path": "test.jsonl"}})
     assert settings.held_out == HeldOutSettings(source=Gsm8k(path="test.jsonl"))
-    with pytest.raises(ValidationError, match="set held_out.count"):
+    with pytest.raises(ValidationError, match="held_out.count"):
         HeldOutSettings()
 
 

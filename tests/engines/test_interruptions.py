@@ -19,7 +19,7 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.base.types import Completion, Group, InputError, Rollout
 from strop.engines.continuation import ContinuationPlan
-from strop.engines.protocol import PHRASE, Capabilities, Interruption, KvMode, Request, Sampling
+from strop.engines.protocol import PHRASE, Interruption, KvMode, Request, Sampling
 from strop.engines.sampling import stream_key, uniforms
 from strop.training.packing import pack
 from strop.training.samples import make_candidates, make_samples
@@ -259,14 +259,6 @@ def test_what_only_the_tokenizer_can_tell_is_refused_at_submit():
         with pytest.raises(InputError, match=message):
             engine.check(asked)
     assert engine.unfinished == 0
-
-
-def test_an_engine_that_cannot_says_so():
-    assert engine_of(POLICY).capabilities.interruptions
-    unable = Capabilities(max_tokens=100)
-    unable.refuse_unable(Sampling())
-    with pytest.raises(InputError):
-        unable.refuse_unable(Sampling(answer_tokens=5))
 
 
 def test_where_a_sample_is_interrupted_says_nothing_about_its_tokens():

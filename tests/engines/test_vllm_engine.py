@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from tests.base.test_guarded_process import ends
 from tests.engines.contract import expected, model
 from tests.engines.fake_vllm import FakeVllm, fake_vllm
 from tests.engines.runs import drain, policy_logprobs, requests, run
+from tests.engines.test_guarded_process import ends
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch import Tensor
 

@@ -20,9 +20,7 @@ GO_ON = (Message(role="user", content="Go on."), Message(role="tool", content="4
 
 @pytest.mark.parametrize(("template", "end"), [(QWEN_LIKE, "<|im_end|>"), (LLAMA_LIKE, "<|eot_id|>")])
 @pytest.mark.parametrize("sampled_end", [True, False])
-def test_prompt_turn_and_observation_are_what_the_template_renders(
-    template: str, end: str, sampled_end: bool
-) -> None:
+def test_prompt_turn_and_observation_are_what_the_template_renders(template: str, end: str, sampled_end: bool) -> None:
     tokenizer = chat_tokenizer(template)
     tokens = TurnTokens(tokenizer, Auto())
     asked = [{"role": "user", "content": "1+1?"}]
@@ -123,26 +121,22 @@ def test_published_templates(template: str, role: str, restarts: list[bool]) -> 
 
 
 @pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        (None, "needs the model's chat template"),
-        ("{{ messages | length }}{% for m in messages %}<{{ m.content }}>{% endfor %}", "changes the question"),
-    ],
+    "template", [None, "{{ messages | length }}{% for m in messages %}<{{ m.content }}>{% endfor %}"]
 )
-def test_a_chat_that_cannot_be_rendered_anew_is_refused(template: str | None, reason: str) -> None:
+def test_a_chat_that_cannot_be_rendered_anew_is_refused(template: str | None) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template
-    with pytest.raises(InputError, match=reason):
+    with pytest.raises(InputError, match="environment.history=separate"):
         chat = Chat(TurnTokens(tokenizer, Auto()))
         chat.observation(replace(said([1]), prompt_ids=np.array([1], np.int32)), GO_ON)
     strange = Chat(TurnTokens(chat_tokenizer(QWEN_LIKE), Auto()))
-    with pytest.raises(InputError, match="does not end as"):
+    with pytest.raises(InputError, match="environment.history=separate"):
         strange.observation(replace(said([1]), prompt_ids=np.array([1], np.int32)), GO_ON)
 
 
 def test_a_template_of_one_turn_is_refused() -> None:
-    with pytest.raises(InputError, match="refuses a chat of user, assistant, user: one turn only"):
+    with pytest.raises(InputError, match="one turn only"):
         TurnTokens(chat_tokenizer(STRICT), Auto())
     dropped = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    with pytest.raises(InputError, match="does not show an earlier turn"):
+    with pytest.raises(InputError):
         TurnTokens(chat_tokenizer(dropped), Auto())

@@ -20,7 +20,7 @@ from tests.orchestration.simulation import Made, made
 from strop.orchestration.workers import Supervision
 
 HAPPENS = (
-    "SIGKILL) and is started again", "has not answered", "is generated again", "dropped that", "is left out",
+    "SIGKILL) and is started again", "has not answered", "is generated again", "groups that max_lag", "is left out",
 )  # fmt: skip
 # A world cannot be made much simpler: any change of it is another life.
 QUICKLY = settings(

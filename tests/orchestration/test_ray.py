@@ -125,7 +125,7 @@ def test_pipeline_rl_keeps_its_bound(launcher: RayWorkers, tmp_path: Path) -> No
 def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
     launcher = RayWorkers(RaySettings(cpus=64, placement_seconds=1.0), 1)
     begin = time.monotonic()
-    with pytest.raises(StropError, match=r"^generator-0: .* 64 CPU and 1 GPU .* 2 CPU \(2 free\) and 0 GPU \(0 free\)"):
+    with pytest.raises(StropError, match=r"^generator-0: .*orchestration\.ray\.placement_seconds"):
         launcher.launch(WorkerSpec("generator-0", ECHO, None, gpus=1))
     assert time.monotonic() - begin < 20
 

@@ -59,11 +59,23 @@ class Ended(threading.Thread):
         self.at = time.monotonic()
 
 
+class Kept(Processes):
+    """Keeps its handles."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.handles: list[ProcessHandle] = []
+
+    def launch(self, spec: WorkerSpec) -> ProcessHandle:
+        self.handles.append(super().launch(spec))
+        return self.handles[-1]
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path)
+    found = Kept(tmp_path)
     yield found
-    end(found, list(found._handles), seconds=0.5)
+    end(found, found.handles, seconds=0.5)
 
 
 @pytest.fixture
@@ -126,6 +138,11 @@ def death(handle: ProcessHandle) -> Death | None:
     return handle.death
 
 
+def over(handle: ProcessHandle) -> bool:
+    """Whether its end is known, read or not."""
+    return handle.end is not None
+
+
 class Looked(deque[Any]):
     """An inbox: while it is looked at for the first time, the last message comes in and the worker ends."""
 
@@ -153,7 +170,7 @@ def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> Non
     handle.kill("for a reason")
     handle.kill("for another one")
     deadline = time.monotonic() + 20
-    while launcher._thread is not None:  # it has buried the last worker
+    while not over(handle):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert death(handle) is None and handle.receive() == ["unread"]

@@ -119,10 +119,10 @@ def test_a_prompt_that_is_too_long_is_dropped(tmp_path: Path, model: str) -> Non
     narrow = step(model, sampling={"max_new_tokens": 462})  # of the model's 512
     outcome = run(tmp_path, [questions("sometimes 1", "sometimes " * 10 + "2")], [narrow])
     assert [count for reason, count in outcome.reasons.items() if "sampling.max_new_tokens=462" in reason] == [1]
-    with pytest.raises(InputError, match="leaves no room for a prompt"):
+    with pytest.raises(InputError, match="sampling.max_new_tokens"):
         run(tmp_path, [questions("sometimes 1")], [step(model, sampling={"max_new_tokens": 512})])
 
 
 def test_a_range_that_keeps_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="keep nothing of 4 samples"):
+    with pytest.raises(ValueError, match="min_correct"):
         Difficulty.model_validate({"model": {"path": "x"}, "samples": 4, "min_correct": 4})

@@ -30,7 +30,7 @@ def test_a_verifier_in_processes_decides_as_one_that_is_called(tmp_path: Path) -
 
 def test_a_plain_verifier_reads_less(tmp_path: Path) -> None:
     steps = [{"piece": "AnswersAgree", "verifier": {"piece": "Answer", "extract": "any"}}]
-    with pytest.raises(InputError, match=rf"answer and solution disagree: {len(ROWS)}\)"):
+    with pytest.raises(InputError, match=f": {len(ROWS)}"):
         run(tmp_path, [ROWS], steps)
     assert Answer(extract="any").isolated() is None
 

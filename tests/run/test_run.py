@@ -50,9 +50,9 @@ from strop_verify.verdict import Status
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run."""
+    """An undisturbed run with all its checkpoints. Tests that change it take a copy."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    train(small_config(), out, SilentView())
+    train(small_config("checkpoint.keep=4"), out, SilentView())
     return out
 
 
@@ -104,8 +104,7 @@ def test_a_run_from_its_config_alone_is_the_same_run(finished: Path, tmp_path: P
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Path, step: int) -> None:
-    out = tmp_path / "back"
-    train(small_config("checkpoint.keep=4"), out, SilentView())
+    out = Path(shutil.copytree(finished, tmp_path / "back"))
     left_out = [{"problem": "p", "group": 3, "step": at, "reason": "it kills"} for at in range(1, 5)]
     (out / QUARANTINE).write_text(json.dumps({"problems": left_out}))
     kept = checkpoint.load(out / "checkpoints", step).tensors["rng"]["torch"]
@@ -122,8 +121,7 @@ def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Pa
 
 
 def test_resuming_a_finished_run_changes_nothing(finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "done"
-    train(small_config(), out, SilentView())
+    out = Path(shutil.copytree(finished, tmp_path / "done"))
     view = Notes()
     resume(out, view)
     assert_same_run(finished, out)
@@ -403,8 +401,7 @@ def test_a_generator_left_behind_ends_the_run(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_refused_resume_deletes_nothing(finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "changed"
-    train(small_config("checkpoint.keep=4"), out, SilentView())
+    out = Path(shutil.copytree(finished, tmp_path / "changed"))
     config = json.loads((out / "config.json").read_text())
     config["data"]["source"]["seed"] = 99
     (out / "config.json").write_text(json.dumps(config))

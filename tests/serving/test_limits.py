@@ -127,6 +127,14 @@ def test_paths_methods_and_types(served: Running) -> None:
     refused(served.client.post("/completions", content=json.dumps(SHORT)), 415)
 
 
+def test_logprobs_that_the_engine_does_not_know_are_refused() -> None:
+    engine = tiny_engine()
+    engine._whole_logprobs = False
+    with endpoint(engine=engine) as running:
+        assert refused(running.post("/completions", **SHORT, logprobs=0, top_p=0.5), 400)["param"] == "logprobs"
+        assert running.complete(**SHORT, logprobs=0)
+
+
 def test_a_body_beyond_the_limit_is_refused(served: Running) -> None:
     declared = served.post("/completions", prompt="a" * 5000)
     refused(declared, 413)

@@ -41,7 +41,7 @@ def asked(part: str) -> list[tuple[str, dict[str, Any] | None]]:
 
 def parts() -> dict[str, str]:
     """What the page asks of which model."""
-    _, asking = PAGE.split("## Asking\n")
+    _, asking = PAGE.split("## Requests\n")
     plain, chat = asking.split("A model with a chat template")
     chat = chat.split("| path |")[0]
     assert f"`strop serve {PLAIN}`" in plain and f"`strop serve {CHAT}`" in chat

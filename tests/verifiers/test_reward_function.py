@@ -114,7 +114,6 @@ def test_rewards_of_another_scale_do_not_say_what_is_right(functions: tuple[Call
     """Neither counts: a reward of 2 for any box is no pass, and a penalty for length makes no right answer wrong."""
     found = verdict_of(*functions)
     assert (found.score, found.status, found.undecided) == (0.0, Status.WRONG, True)
-    assert "returned" in found.detail and "not in [0, 1]" in found.detail
     values = {correct: 1.0, short: -1.0, half: 0.5, trl_narrow: 2.0}
     assert found.reward == sum(values[function] for function in functions)
     assert verdict_of(right, *functions).score == 1.0 and not verdict_of(right, *functions).undecided
@@ -202,7 +201,7 @@ def test_functions_have_names_that_find_them_again() -> None:
     assert written(PROBLEM, "2").reward == 1.0 + 2.0 + 1.0
     session.forget()
     lost = written(PROBLEM, "2")
-    assert lost.status is Status.ERROR and "not in this Python session" in lost.detail
+    assert lost.status is Status.ERROR
     assert "not in this Python session" in str(written.refuses(PROBLEM))
 
 

@@ -61,7 +61,7 @@ def test_members_keep_their_own_rules() -> None:
 
 
 def test_a_weight_for_each_member() -> None:
-    with pytest.raises(ValidationError, match="2 members and 1 weights"):
+    with pytest.raises(ValidationError, match="weights"):
         WeightedSum(members=(Answer(), Answer()), weights=(1.0,))
     read = Verifier.model_validate({"piece": "WeightedSum", "members": [{"piece": "Answer"}], "weights": [2]})
     assert Verifier.model_validate(read.model_dump(mode="json")) == read

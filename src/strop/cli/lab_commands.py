@@ -1,4 +1,4 @@
-"""strop ablate: variants of a recipe with paired seeds, one table and one figure for all."""
+"""The commands ablate, fit and plan."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 XAxis = Literal["compute", "steps", "tokens"]
 
 Target = Annotated[
-    str, typer.Argument(metavar="RECIPE|FILE", help="What to vary; or `show`, with the FOLDER of an ablation.")
+    str, typer.Argument(metavar="RECIPE|FILE", help="The recipe to vary; or `show`, with the FOLDER of an ablation.")
 ]
-Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only of `show`.", show_default=False)]
+Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only with `show`.", show_default=False)]
 LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
 Baseline = Annotated[
-    str | None, typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: what each setting goes back to.")
+    str | None, typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: take settings of this, one at a time.")
 ]
 Grid = Annotated[
     list[str],
-    typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a setting; again for the product.", show_default=False),
+    typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a setting; repeat for a product.", show_default=False),
 ]
 Named = Annotated[
     list[str],
     typer.Option(
-        "--variant", metavar="NAME:KEY=VALUE,…", help="A variant of your own; may be repeated.", show_default=False
+        "--variant", metavar="NAME:KEY=VALUE,…", help="A variant; may be repeated.", show_default=False
     ),
 ]
-Seeds = Annotated[str, typer.Option(metavar="N,N,N", help="Every variant is run with each.")]
+Seeds = Annotated[str, typer.Option(metavar="N,N,N", help="Seeds; every variant is run with each of them.")]
 Steps = Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)]
 Folder = Annotated[
-    Path | None, typer.Option("--out", metavar="FOLDER", help="Where all runs go; by default runs/ablate-RECIPE.")
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Folder of all runs; by default runs/ablate-RECIPE.")
 ]
-Jobs = Annotated[int, typer.Option(help="Runs side by side; on this machine the cores are shared out.", min=1)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would run, and end.")]
-Over = Annotated[XAxis, typer.Option("--x", help="What curves and fits are over.")]
-Level = Annotated[float, typer.Option(help="Of the intervals, above 0 and below 1.")]
-Margin = Annotated[float, typer.Option(help="What a verdict must exceed, in pass rate.", min=0, max=1)]
+Jobs = Annotated[int, typer.Option(help="Parallel runs, which share the cores and GPUs of this machine.", min=1)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs without starting them.")]
+Over = Annotated[XAxis, typer.Option("--x", help="The x-axis of curves and fits.")]
+Level = Annotated[float, typer.Option(help="Level of the intervals, above 0 and below 1.")]
+Margin = Annotated[float, typer.Option(help="The difference in pass rate that a verdict must exceed.", min=0, max=1)]
 
 
 SHOW = "show"
@@ -76,10 +76,9 @@ def ablate(
 ) -> None:
     """Run variants of a recipe with paired seeds: one table and one figure for all.
 
-    Of each seed every variant starts from the same model and sees the same problems in the same order, and is compared
-    with the recipe as it is (the base) seed by seed. The same command goes on where it stopped, and takes more seeds
-    and variants; what fails is recorded, and the others go on. `show` makes table and figure from what is there, also
-    while it runs.
+    For each seed every variant starts from the same model and sees the same problems in the same order. It is compared
+    with the unchanged recipe (the base) seed by seed. The same command continues after an interruption, and accepts
+    more seeds and variants; failed runs are recorded, and the others go on. `show` writes table and figure at any time.
 
     \b
     strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
@@ -128,7 +127,7 @@ def ablate(
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
-    """List what would run."""
+    """Print the runs without starting them."""
     from strop.lab.ablation.manifest import outline
 
     value = outline(folder, manifest)
@@ -183,7 +182,7 @@ Sources = Annotated[
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FIT.json", help="Write everything as JSON.")]
 Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predict the pass rate at these computes.")]
 Before = Annotated[
-    float | None, typer.Option("--r0", help="Pass rate before training; also instead of a row at compute 0.")
+    float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")
 ]
 Axis = Annotated[str, typer.Option("--x", metavar="compute|steps|tokens", help="The x-axis.")]
 Method = Annotated[
@@ -191,19 +190,19 @@ Method = Annotated[
     typer.Option("--method", metavar="refined|paper", help="Weighted least squares, or the grid of ScaleRL A.5."),
 ]
 Until = Annotated[
-    float | None, typer.Option("--fit-until", metavar="C", help="Hold later points back; say how they were met.")
+    float | None, typer.Option("--fit-until", metavar="C", help="Hold later points back and print the errors on them.")
 ]
 Skip = Annotated[
     float, typer.Option("--skip-until", metavar="C", help="Leave out earlier points (ScaleRL: 1500 GPU-hours).")
 ]
 Windows = Annotated[
-    str, typer.Option("--windows", metavar="LOW:HIGH,...|auto", help="Fit over windows too, to see what stays.")
+    str, typer.Option("--windows", metavar="LOW:HIGH,...|auto", help="Also fit over windows of compute.")
 ]
-Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Samples behind the intervals.")]
+Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Bootstrap samples of the intervals.")]
 FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
-Seed = Annotated[int, typer.Option("--seed", help="Of the bootstrap.", min=0)]
-FitMargin = Annotated[float, typer.Option("--margin", help="By how much A must differ to count.", min=0.0)]
-Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a run: the evaluation metric to fit.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.", min=0)]
+FitMargin = Annotated[float, typer.Option("--margin", help="The least difference of A that counts.", min=0.0)]
+Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="The evaluation metric of a run to fit.")]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="PATH.png", help="Draw the curves; PNG and SVG are both written.")
 ]
@@ -227,7 +226,7 @@ def fit(
     plot: Picture = None,
     as_json: Json = False,
 ) -> None:
-    """Fit compute-performance curves, predict from them, and say which recipe is better.
+    """Fit compute-performance curves, predict from them, and compare recipes.
 
     A curve is the held-out pass rate of a run, or a CSV with columns compute and pass_rate (stderr, steps and tokens if
     known). The row at compute 0 is R_0, unless --r0 gives it. What is fitted is ScaleRL's Eq. 1:
@@ -236,8 +235,8 @@ def fit(
     R_C = R_0 + (A - R_0) / (1 + (C_mid / C)^B)
 
     A is the pass rate that more compute approaches, C_mid the compute of half the gain, B the steepness. Points that do
-    not support a fit (flat, falling, no curvature yet, too few) are refused, and the reason is said; the exit code is 1
-    where every curve is.
+    not support a fit (flat, falling, no curvature yet, too few) are refused with a reason. If every curve is refused,
+    the exit code is 1.
 
     \b
     strop fit runs/scalerl
@@ -296,7 +295,7 @@ def _print(found: Study, written: list[Path]) -> None:
 
 
 def plan(
-    target: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="What would be trained.")],
+    target: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="The run to simulate.")],
     sets: Sets = [],  # noqa: B006  (typer copies it)
     compare: Annotated[
         str | None, typer.Option(metavar="0,1,4,8", help="Compare these lags, with PPO-off-policy-k too.")

@@ -161,9 +161,9 @@ class BaseEngine(ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The limits of the engine; it knows every feature, except perhaps log-probs under top-k and top-p."""
+        """The limits of the engine."""
         most = self._limits.max_tokens
-        return Capabilities(most, self._at_once, interruptions=True, whole_logprobs=self._whole_logprobs)
+        return Capabilities(most, self._at_once, self._whole_logprobs)
 
     @property
     def weight_version(self) -> int:

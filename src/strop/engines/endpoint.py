@@ -346,7 +346,9 @@ class EndpointEngine:
         Raises:
             InputError: it asks for what an endpoint cannot do.
         """
-        self.capabilities.refuse_unable(request.sampling)
+        if request.sampling.watches_thinking:
+            keys = "sampling.thinking_tokens, answer_tokens and interruption"
+            raise InputError(f"{keys}: an endpoint's thinking cannot be followed; unset them")
         if request.sampling.stop_token_ids:
             raise InputError("sampling.stop_token_ids: an endpoint's tokens are not known; use sampling.stop")
         text = bytes(request.prompt_ids.astype(np.uint8)).decode()

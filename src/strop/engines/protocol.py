@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias,
 from pydantic import Field, model_validator
 
 from strop.base.pieces import OneOrMore, Settings
-from strop.base.types import Completion, FloatArray, InputError, IntArray, StropError
+from strop.base.types import Completion, FloatArray, IntArray, StropError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,31 +157,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The limits and the optional features of an engine.
+    """The limits of an engine.
 
     Attributes:
         max_tokens: the longest prompt + completion.
         slots: sequences that run at once.
-        interruptions: whether it knows interruptions and the budgets of thinking and answer.
         whole_logprobs: whether log-probs under top-k or top-p are of the whole vocabulary; else they are NaN.
     """
 
     max_tokens: int
     slots: int | None = None
-    interruptions: bool = False
     whole_logprobs: bool = True
-
-    def refuse_unable(self, sampling: Sampling) -> None:
-        """Refuse sampling options that the engine lacks.
-
-        Raises:
-            InputError: naming the option.
-        """
-        if sampling.watches_thinking and not self.interruptions:
-            raise InputError(
-                "sampling.thinking_tokens, answer_tokens and interruption: this engine cannot follow a completion's "
-                "thinking; unset them, or use the embedded engine"
-            )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Benchmarks by name: where their problems are, how a row becomes a problem, and who judges the answers.
+"""Benchmarks by name: their files, the conversion of rows to problems, and their verifiers.
 
 load_problems(benchmark("aime24"), folder)                     # aime24.parquet, aime2024.json … of a folder
 load_problems(benchmark("livecodebench:2024-08-01..2025-02-01"))      # from the hub
@@ -130,7 +130,7 @@ def choice_question(row: Cells, seed_of: str) -> tuple[str, str]:
 def human_eval_problem(row: Cells) -> tuple[str, dict[str, Any]]:
     """The function to complete, and `{"asserts": [program]}`, as the code verifier takes tests.
 
-    The program is the test as published; what the prompt defines beside the function to write (imports, helpers) goes
+    The program is the test as published; other definitions of the prompt (imports, helpers) go
     in front of it, since the test may use it.
 
     Raises:
@@ -250,7 +250,7 @@ def parse_window(text: str) -> ReleaseWindow:
 
 
 def question(row: Mapping[str, Any]) -> str:
-    """The task with its starter code, and in which form the program is expected.
+    """The task with its starter code and the expected form of the program.
 
     Raises:
         ValueError: a column is absent.

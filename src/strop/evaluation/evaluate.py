@@ -85,7 +85,7 @@ class ProblemSet:
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What a pass rate on this set depends on, JSON-able; pass rates with equal terms are comparable.
+        """The conditions of a pass rate on this set, JSON-able; pass rates under equal conditions are comparable.
 
         The number of samples is left out: more samples make the rate more exact but measure the same.
         """
@@ -281,7 +281,7 @@ def _collect(
 
 
 def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
-    """Cancel our requests, so that the engine's next user does not receive our completions."""
+    """Cancel the evaluation's requests, so that the next user of the engine does not receive their completions."""
     if not engine.health().ok:
         return
     for request_id, samples in outstanding.items():
@@ -291,7 +291,7 @@ def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
 
 
 class _Tally:
-    """The verdicts so far, each in its place."""
+    """Collects the verdicts of an evaluation, by problem and sample."""
 
     def __init__(self, asked: ProblemSet, judge: Responder) -> None:
         self._dataset, self._sampling, self._verifier = asked.dataset, asked.sampling, asked.verifier
@@ -328,7 +328,7 @@ class _Tally:
             self._begun += 1
 
     def take(self, completion: Completion) -> None:
-        """Have a completion, or the next turn of one, judged."""
+        """Submit a completion, or the next turn of one, to the judge."""
         key, observation = self._turns.pop(completion.request_id, ((completion.request_id, completion.index), None))
         if key[0] not in self._index_of:
             raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
@@ -383,7 +383,7 @@ class _Tally:
         self._sampled[place] = drawn.sum()
 
     def result(self, version: int, seconds: float) -> EvaluationResult:
-        """Everything recorded."""
+        """The result, once every sample is judged."""
         # Samples of a truncated distribution do not estimate the entropy of the whole one.
         whole = not self._sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)

@@ -56,7 +56,7 @@ class Grid:
         return tuple(c.name for c in self.columns if all((model, c.name) in self.results for model in models))
 
     def sampled(self) -> list[str]:
-        """How the samples were drawn, a line each way, with the benchmarks (and models, where they differ) it is of."""
+        """The samplings used, a line for each, with its benchmarks (and models, where they differ)."""
         found: dict[str, list[str]] = {}
         for column in self.columns:
             said: dict[str, list[str]] = {}
@@ -96,10 +96,7 @@ class Grid:
         for (model, name), count in self.trained_on.items():
             if count:
                 asked_in_all = len(self.results[model, name].problem_ids)
-                lines.append(
-                    f"{name}: {model} had {count} of the {asked_in_all} problems among its training problems; there "
-                    "it is no measure"
-                )
+                lines.append(f"{name}: {model} was trained on {count} of the {asked_in_all} problems")
         return lines
 
 

@@ -1,8 +1,8 @@
-"""How each paper measures: sampling, samples a problem and benchmarks, as frozen settings.
+"""The evaluation protocols of the papers: sampling, samples a problem and benchmarks, as frozen settings.
 
     protocol("archer").samples_of(benchmark("aime24"))     # 64
 
-What a paper leaves open is filled in here and named in `unstated`.
+Values that a paper does not state are filled in here and listed in `unstated`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Protocol(Settings):
     Fields:
         name: of `--protocol`.
         paper: what it follows, and where there.
-        benchmarks: measured where none are named.
-        temperature, top_p: of the sampling.
+        benchmarks: the default benchmarks.
+        temperature, top_p: of sampling.
         budget: completion tokens.
         samples: N of each benchmark, by name or family.
         other_samples: N of every other benchmark.
         metrics: columns of the table: `avg` (avg@N), `pass` (pass@N), `maj`, `pass@8` …
         template: the prompt template; None takes the run's, else the chat template where the tokenizer has one.
-        instruct: whether the template is made to ask for the form of the answer.
-        extract: where the answer stands.
-        verifier: judges mathematics; None takes each benchmark's verifier, reading answers where `extract` says.
+        instruct: whether the prompt asks for the form of the answer.
+        extract: where the verifier looks for the answer.
+        verifier: judges mathematics; None uses each benchmark's default verifier with `extract`.
         stop: strings that end a completion.
-        unstated: what the paper does not say and this protocol fills in.
+        unstated: values that the paper does not state.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Protocol(Settings):
         return Sampling(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.budget, stop=self.stop)
 
     def verifier_of(self, benchmark: Benchmark) -> Verifier:
-        """Who judges a benchmark's answers under this protocol."""
+        """The verifier of a benchmark under this protocol."""
         if self.verifier is not None and benchmark.kind == "math":
             return self.verifier
         return default_verifier(benchmark.kind, self.extract)
@@ -153,7 +153,7 @@ PROTOCOLS = {found.name: found for found in (SKYWORK, ARCHER, OPEFO, ORZ, SCALER
 
 PLAIN = Protocol(
     name="strop",
-    paper="none: what `strop eval --benchmark` does by itself",
+    paper="none: the defaults of `strop eval --benchmark`",
     benchmarks=(),
     temperature=1.0,
     top_p=1.0,

@@ -35,13 +35,13 @@ class EvaluationResult:
         unparsed: bool [P, N], the verifier found no answer in the completion.
         truncated: bool [P, N], the budget ended the completion.
         lengths: int32 [P, N], completion tokens.
-        answers: [P][N], what the verifier says is the answer, for majority votes; None where there is none.
+        answers: [P][N], the answer that the verifier extracts, for majority votes; None if there is none.
         version: the engine's weight version.
         seconds: wall time.
         surprise: float64 [P, N], Σ −log π over the sampled tokens of a completion, nats, at the sampling temperature;
             None where the tokens were not drawn from that distribution (greedy, top-p, top-k), or it was not kept.
-        sampled: int32 [P, N], how many tokens that is (injected ones are no samples); None with `surprise`.
-        first_failure: what the verifier, or the environment, said of the first sample that was not usable, where known.
+        sampled: int32 [P, N], the number of sampled tokens, without injected ones; None with `surprise`.
+        first_failure: the error of the verifier or the environment on the first sample that was not usable, if known.
     """
 
     dataset: str
@@ -93,7 +93,7 @@ class EvaluationResult:
 
     @property
     def mean_score(self) -> float:
-        """The mean over problems of the mean score of their usable samples: `pass_rate` with partial credit."""
+        """The mean over problems of the mean score of their usable samples, with partial credit."""
         self._judged_rates()
         usable = self.usable[self.judged]
         return float((np.where(usable, self.scores[self.judged], 0.0).sum(axis=1) / usable.sum(axis=1)).mean())
@@ -183,7 +183,7 @@ class EvaluationResult:
     def majority_values(self, k: int | None = None) -> Array:
         """maj@k of each problem with at least k usable samples; by default of all usable samples of each.
 
-        Empty where there were right answers, but the verifier told none of them (programs, functions of the user's).
+        Empty if samples are correct but the verifier returns no answers (programs, user functions).
 
         Raises:
             InputError: no problem has that many.
@@ -205,7 +205,7 @@ class EvaluationResult:
     def majority_rate(self, k: int | None = None) -> float | None:
         """maj@k: the share of problems whose most frequent answer of k is correct; ties count by their share.
 
-        By default k is the number of usable samples. None where the verifier tells no answers (`majority_values`).
+        By default k is the number of usable samples. None if the verifier returns no answers (`majority_values`).
         """
         values = self.majority_values(k)
         return float(values.mean()) if len(values) else None
@@ -263,10 +263,10 @@ class PairedTest(NamedTuple):
     """A difference of pass rates on the same problems (fractions).
 
     Attributes:
-        gain: by how much the pass rate grew.
+        gain: pass rate after minus pass rate before.
         interval: its bootstrap interval over problems.
         p_value: of the hypothesis that neither side is better, by sign flips.
-        problems: how many both sides judged.
+        problems: how many were judged in both.
     """
 
     gain: float
@@ -291,7 +291,7 @@ def on_common_problems(before: EvaluationResult, after: EvaluationResult) -> tup
 
 
 def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0, level: float = 0.95) -> PairedTest:
-    """By how much the pass rate grew on the same problems, with its interval and p-value (see `sign_flip_p`).
+    """The gain in pass rate on the same problems, with its interval and p-value (see `sign_flip_p`).
 
     Pairing takes out how hard the problems are: only the difference on each problem varies.
 

@@ -1,9 +1,9 @@
-"""Workers as spawned processes: one socket each, watched by a thread that learns of a death at once.
+"""Workers as spawned processes: one socket and one watching thread each.
 
-A worker is another interpreter, never a fork of this one, which has threads. The watching thread reads what comes in
-and waits on the kernel's handle of every process (pidfd): a death is known within milliseconds, also while the trainer
-computes, and no worker ever waits for a controller that is busy. Each worker has a separate connection: one that is
-killed while it sends cuts short its own message, and no other worker's.
+A worker is another interpreter, never a fork of this one, which has threads. Its thread reads what the worker sends and
+waits on the kernel's handle of the process (pidfd): a death is known within milliseconds, also while the trainer
+computes, and no worker ever waits for a controller that is busy. A worker that is killed while it sends cuts short only
+its own message.
 
 The second half is the program that a worker runs (`main`). It dies with its controller, however that one ends, and
 ignores Ctrl-C. SIGUSR1 makes it write the stacks of its threads into `stacks/ROLE.txt` of the run's folder.
@@ -59,8 +59,9 @@ class ProcessHandle(WorkerHandle):
         self.process = process
         self.worker = RegisteredWorker.of(role, process.pid)
         self.channel = Channel(end)
-        self.pidfd = process.pidfd
         self.hears = True  # its end of the socket is open
+        self.wake, self.woken = socket.socketpair()  # a byte wakes the thread, which then sends what is queued
+        self.wake.setblocking(False)
 
     @property
     def pid(self) -> int:
@@ -93,9 +94,6 @@ class Processes(WorkerLauncher):
     def __init__(self, folder: Path | None = None, registry: ProcessRegistry | None = None) -> None:
         super().__init__(registry)
         self._registry.folder = folder
-        self._handles: list[ProcessHandle] = []
-        self._thread: threading.Thread | None = None
-        self._wake: socket.socket | None = None
 
     def launch(self, spec: WorkerSpec) -> ProcessHandle:
         """Start a worker.
@@ -110,25 +108,23 @@ class Processes(WorkerLauncher):
         except OSError as error:
             raise StropError(f"{spec.role}: no process can be started: {error.strerror or error}") from error
         handle = ProcessHandle(self, spec.role, process, end)
-        with self._changed:
-            self._handles.append(handle)
-            self._queue(handle, setup)
-            self._registry.add(handle.worker)
-            if self._thread is None:
-                self._wake, woken = socket.socketpair()
-                self._wake.setblocking(False)
-                self._thread = threading.Thread(target=self._watch, args=(woken,), daemon=True, name="workers")
-                self._thread.start()
-        self._nudge()
+        self._registry.add(handle.worker)
+        self.send(handle, setup)
+        threading.Thread(target=self._watch, args=(handle,), daemon=True, name=f"handle to {spec.role}").start()
         return handle
 
     def send(self, handle: ProcessHandle, content: bytes) -> None:
         """Queue a frame for a worker."""
         with self._changed:
-            self._queue(handle, content)
-            unsent = handle.hears and handle.channel.unsent
-        if unsent:
-            self._nudge()
+            if not handle.hears or handle.end is not None:
+                return
+            try:
+                handle.channel.send(content)
+            except OSError:
+                handle.hears = False  # the watch will say why
+            if handle.channel.unsent:
+                with contextlib.suppress(BlockingIOError):  # then it has been woken often enough
+                    handle.wake.send(b"x")
 
     def dismiss(self, handle: ProcessHandle) -> None:
         """Close our side of a worker's line; what it still sends is received."""
@@ -137,67 +133,33 @@ class Processes(WorkerLauncher):
                 with contextlib.suppress(OSError):  # then it has closed its side, and ends by itself
                     handle.channel.socket.shutdown(socket.SHUT_WR)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ the thread of a worker
 
-    def _queue(self, handle: ProcessHandle, content: bytes) -> None:
-        if not handle.hears or handle.end is not None:
-            return
-        try:
-            handle.channel.send(content)
-        except OSError:
-            handle.hears = False  # the watch will say why
-
-    def _nudge(self) -> None:
-        """Wake the watching thread, so that it sends what is queued."""
-        with self._changed, contextlib.suppress(BlockingIOError):  # then it has been nudged often enough
-            if self._wake is not None:
-                self._wake.send(b"x")
-
-    def _watch(self, woken: socket.socket) -> None:
-        """The thread: until the last worker is gone."""
-        with selectors.DefaultSelector() as selector, woken:
-            selector.register(woken, selectors.EVENT_READ)
-            known: set[ProcessHandle] = set()
-            while True:
-                with self._changed:
-                    if not self._handles:
-                        assert self._wake is not None
-                        self._wake.close()
-                        self._thread = self._wake = None
-                        return
-                    self._register(selector, known)
+    def _watch(self, handle: ProcessHandle) -> None:
+        """Send and receive until the worker is gone."""
+        line, process = handle.channel.socket, handle.process.pidfd
+        is_open, gone = True, False
+        with selectors.DefaultSelector() as selector:
+            selector.register(handle.woken, selectors.EVENT_READ)
+            selector.register(line, selectors.EVENT_READ)
+            if process is not None:
+                selector.register(process, selectors.EVENT_READ)
+            while not gone:
+                if is_open:
+                    with self._changed:
+                        selector.modify(line, handle.channel.interest)
                 # If this process was stopped, the first look may come back empty although there is much to read.
-                for key, events in selector.select(_LOOK_SECONDS) or selector.select(0):
-                    if key.fileobj is woken:
-                        woken.recv(1 << 12)
-                        continue
-                    handle, what = key.data
-                    if what == "process":
-                        selector.unregister(key.fileobj)
-                        self._reap(handle, selector, known)
-                    elif handle in known:
-                        self._serve(handle, events, selector, known)
-                for handle in known:
-                    handle.looked = time.monotonic()
-
-    def _register(self, selector: selectors.BaseSelector, known: set[ProcessHandle]) -> None:
-        for handle in self._handles:
-            if handle not in known:
-                known.add(handle)
-                selector.register(handle.channel.socket, handle.channel.interest, (handle, "socket"))
-                if handle.pidfd is not None:
-                    selector.register(handle.pidfd, selectors.EVENT_READ, (handle, "process"))
-            elif handle.channel.socket in selector.get_map():
-                selector.modify(handle.channel.socket, handle.channel.interest, (handle, "socket"))
-
-    def _serve(
-        self, handle: ProcessHandle, events: int, selector: selectors.BaseSelector, known: set[ProcessHandle]
-    ) -> None:
-        """Send and receive what can be."""
-        if not self._exchange(handle, bool(events & selectors.EVENT_READ)):
-            selector.unregister(handle.channel.socket)
-            if handle.pidfd is None:  # without the kernel's handle only a closed socket shows a death
-                self._reap(handle, selector, known)
+                ready = {key.fileobj: events for key, events in selector.select(_LOOK_SECONDS) or selector.select(0)}
+                if handle.woken in ready:
+                    handle.woken.recv(1 << 12)
+                gone = process in ready
+                if line in ready and not gone:
+                    is_open = self._exchange(handle, bool(ready[line] & selectors.EVENT_READ))
+                    if not is_open:
+                        selector.unregister(line)
+                        gone = process is None  # without the kernel's handle only a closed socket shows a death
+                handle.looked = time.monotonic()
+        self._reap(handle, is_open)
 
     def _exchange(self, handle: ProcessHandle, readable: bool) -> bool:
         """Whether there may be more of the worker."""
@@ -224,22 +186,19 @@ class Processes(WorkerLauncher):
                 self._changed.notify_all()
         return is_open
 
-    def _reap(self, handle: ProcessHandle, selector: selectors.BaseSelector, known: set[ProcessHandle]) -> None:
-        """Take what an ended worker had sent, its exit status, and let go of its files."""
-        if handle.channel.socket in selector.get_map():
-            while self._exchange(handle, True) and handle.channel.wait(0.0):
-                pass
-            selector.unregister(handle.channel.socket)
-        if handle.pidfd is None:
+    def _reap(self, handle: ProcessHandle, is_open: bool) -> None:
+        """Take what an ended worker had sent and its exit status, and close its files."""
+        while is_open:
+            is_open = self._exchange(handle, True) and handle.channel.wait(0.0)
+        if handle.process.pidfd is None:
             handle.process.kill()
         reason = handle.process.exit_reason()
-        known.discard(handle)
+        self._registry.remove(handle.worker)
         with self._changed:
-            handle.channel.close()
+            for end in (handle.channel, handle.wake, handle.woken):
+                end.close()
             handle.finish(f"it {reason}")
             handle.process.close()
-            self._handles.remove(handle)
-            self._registry.remove(handle.worker)
             self._changed.notify_all()
 
     def _log(self, role: str) -> IO[bytes]:

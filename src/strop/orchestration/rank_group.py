@@ -78,7 +78,8 @@ class RankGroup:
     """
 
     def __init__(self, launcher: WorkerLauncher, specs: Sequence[WorkerSpec], silence: float, stall: float) -> None:
-        self._team = Team(launcher, specs, Supervision(silence, stall))
+        self._supervision = Supervision(silence, stall)
+        self._team = Team(launcher, specs, self._supervision)
         self._calls = 0
         self._open = True
         self._team.start()
@@ -138,7 +139,7 @@ class RankGroup:
                     if isinstance(message, RankAnswer | RankRefusal) and message.number == number:
                         found[place] = message
             missing = [place for place in range(len(self.handles)) if place not in found]
-            if any([self._team.check(place, busy=True) is not None for place in missing]):
+            if any([self._gone(place) for place in missing]):  # each one is checked
                 raise self._lost()
             if any(isinstance(reply, RankRefusal) for reply in found.values()):
                 deadline = deadline or time.monotonic() + _AGREE_SECONDS
@@ -146,6 +147,11 @@ class RankGroup:
                     self._end()
                     break
         return [found[place] for place in sorted(found)]
+
+    def _gone(self, place: int) -> bool:
+        """Whether a member is dead, or was killed just now because it hangs: then its death is not waited for."""
+        dead = self._team.check(place, busy=True) is not None
+        return dead or self._supervision.overdue(self.handles[place]) is not None
 
     def _lost(self) -> StropError:
         self._team.await_deaths(_LAST_WORDS_SECONDS)

@@ -369,16 +369,14 @@ class RayWorkers(WorkerLauncher):
         group = util.placement_group([wanted], strategy="PACK", bundle_label_selector=selector)
         if not group.wait(timeout_seconds=self.settings.placement_seconds):
             util.remove_placement_group(group)
-            nodes = [node for node in self._ray.nodes() if node["Alive"]]
             total, free = self._ray.cluster_resources(), self._ray.available_resources()
             has = " and ".join(f"{total.get(kind, 0):g} {kind} ({free.get(kind, 0):g} free)" for kind in ("CPU", "GPU"))
             asked = " and ".join(f"{count:g} {kind}" for kind, count in wanted.items())
-            where = "the driver's" if spec.beside_controller else "one"
+            where = " on the driver's node" if spec.beside_controller else ""
             raise StropError(
-                f"{spec.role}: no place in the Ray cluster within {self.settings.placement_seconds:g} s: it asks for "
-                f"{asked} on {where} node, and the cluster has {has} on {len(nodes)} nodes; lower "
-                "orchestration.generators or orchestration.ray.cpus, add nodes, or raise "
-                "orchestration.ray.placement_seconds"
+                f"{spec.role}: no place in the Ray cluster within {self.settings.placement_seconds:g} s: it needs "
+                f"{asked}{where}, and the cluster has {has}; lower orchestration.generators or orchestration.ray.cpus, "
+                "add nodes, or raise orchestration.ray.placement_seconds"
             )
         return group
 
@@ -567,14 +565,11 @@ def _knock(address: str) -> None:
 
 
 def _unreached(address: str | None, error: Exception) -> str:
-    said = str(error).strip().splitlines()
-    first = said[0] if said else type(error).__name__
+    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
     if address is None:
         return f"Ray cannot be started on this machine: {first}; see its logs under /tmp/ray/session_latest/logs"
-    return (
-        f"no Ray cluster is reached at {address}: {first}; start one with `ray start --head`, or unset RAY_ADDRESS and "
-        "orchestration.ray.address for one of this machine only"
-    )
+    way_out = "start one with `ray start --head`, or unset RAY_ADDRESS and orchestration.ray.address"
+    return f"no Ray cluster is reached at {address}: {first}; {way_out}"
 
 
 def _reason(error: Exception) -> str:

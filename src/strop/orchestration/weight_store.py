@@ -17,15 +17,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import mmap
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TextIO, TypeAlias
+from typing import Self, TextIO, TypeAlias
 
 from torch import Tensor
 
@@ -68,12 +67,12 @@ class WeightStore:
         partial = path.with_name(f".{path.name}{TEMPORARY}")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with partial.open("w+b", buffering=0) as file:
+            with partial.open("w+b", buffering=0) as file, _Digest(file.fileno()) as digest:
                 for part in tensor_file.parts(dict(weights)):
                     _write_all(file.fileno(), part)
+                    digest.grown(file.tell())
                 os.fsync(file.fileno())
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                    stored = StoredWeights(version, str(path), _digest_of(content), len(content))
+                stored = StoredWeights(version, str(path), digest.hexdigest(file.tell()), file.tell())
             os.rename(partial, path)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -104,24 +103,43 @@ def read(stored: StoredWeights) -> dict[str, Tensor]:
         StropError: the file is missing, or its content is not what was written.
     """
     try:
-        with open(stored.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            whole = len(content) == stored.bytes and _digest_of(content) == stored.digest
+        with open(stored.path, "rb") as file, _Digest(file.fileno()) as digest:
+            size = os.fstat(file.fileno()).st_size
+            whole = size == stored.bytes and digest.hexdigest(size) == stored.digest
         if whole:
             return tensor_file.read([Path(stored.path)])
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+    except OSError as error:
         raise StropError(f"weights of version {stored.version}: cannot read {stored.path}: {error}") from error
     raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")
 
 
-def _digest_of(content: mmap.mmap) -> str:
-    """SHA-256 of the SHA-256 of every 8 MiB."""
-    with memoryview(content) as view, ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
+class _Digest:
+    """SHA-256 of the SHA-256 of every 8 MiB of an open file, hashed in other threads while the file grows."""
 
-        def piece(start: int) -> bytes:
-            with view[start : start + _PIECE] as part:
-                return hashlib.sha256(part).digest()  # hashing lets other threads run
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pool = ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0))))  # hashing lets other threads run
+        self._pieces: list[Future[bytes]] = []
 
-        return hashlib.sha256(b"".join(pool.map(piece, range(0, len(view), _PIECE)))).hexdigest()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def grown(self, size: int) -> None:
+        """The file has `size` bytes by now: its whole pieces are hashed."""
+        while (start := len(self._pieces) * _PIECE) + _PIECE <= size:
+            self._pieces.append(self._pool.submit(self._piece, start))
+
+    def hexdigest(self, size: int) -> str:
+        """The digest of the file, which has `size` bytes."""
+        self.grown(size)
+        last = self._piece(len(self._pieces) * _PIECE)
+        return hashlib.sha256(b"".join([*(piece.result() for piece in self._pieces), last])).hexdigest()
+
+    def _piece(self, start: int) -> bytes:
+        return hashlib.sha256(os.pread(self._descriptor, _PIECE, start)).digest()
 
 
 def _write_all(descriptor: int, part: bytes | memoryview) -> None:

@@ -1,6 +1,6 @@
-"""Problems given as Python objects: rows, tables and `Problem`s become a source that a configuration can name.
+"""Turns problems given as Python objects (rows, tables, `Problem`s) into a source that a configuration can name.
 
-They are written to the cache as one Parquet file under a hash of what they are, so that a resumed run, an evaluation
+They are written to the cache as one Parquet file under a hash of their content, so that a resumed run, an evaluation
 and workers in other processes read the same problems.
 """
 
@@ -22,7 +22,7 @@ from strop.data.problem_table import ProblemWriter, to_columns
 from strop.data.rows import ParquetFile, RowSource
 from strop.data.source import ProblemSource, check_problem, parse_source
 
-WHOLE = ("prompt", "messages")  # what TRL and others call the whole of what is asked, whatever stands beside it
+WHOLE = ("prompt", "messages")  # names of a complete prompt in TRL and others, whatever other columns there are
 ROW_NUMBER = "__index_level_"  # what Arrow calls the index of a pandas table
 
 

@@ -1,4 +1,4 @@
-"""A run as Python sees it: its curves and rollouts as Arrow tables, its model to be asked and measured.
+"""A run in Python: its metrics and rollouts as Arrow tables, its model for samples and evaluations.
 
     run = strop.load("runs/grpo")
     run.metrics.to_pylist(), run.rollouts(40, columns=["problem_id", "completion", "reward"])
@@ -29,7 +29,7 @@ SAMPLES = 4
 
 
 def load(run: str | Path) -> Run:
-    """Load a run from its folder, finished or under way.
+    """Load a run from its folder, finished or in progress.
 
     Raises:
         InputError: there is no such folder, it is not a run, or a later strop wrote it.
@@ -52,7 +52,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. Everything is read on access, so that a run under way can be looked at.
+    """A run folder. Files are read on access, so that a run in progress can be inspected.
 
     Attributes:
         path: the folder.
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """How the run ended; empty while it goes on."""
+        """The summary of the finished run; empty while it goes on."""
         return self.folder.read_summary()
 
     # ------------------------------------------------------------------ curves and rollouts
@@ -144,7 +144,7 @@ class Run:
         self, prompt: str | Sequence[str], n: int = 1, *, temperature: float | None = None,
         max_new_tokens: int | None = None, seed: int = 0,
     ) -> list[str]:  # fmt: skip
-        """What the trained model, or the newest checkpoint, answers: `n` texts for each prompt, in order.
+        """Sample answers of the trained model, or of the newest checkpoint: `n` texts for each prompt, in order.
 
         Args:
             temperature: 0 is greedy; None: the run's own.

@@ -3,7 +3,7 @@
     run = strop.train("Qwen/Qwen3-0.6B", problems, reward=lambda problem, text: float("42" in text), steps=100)
     run.pass_rates, run.plot(), run.sample("What is 6 × 7?"), run.evaluate("math500")
 
-It is the same run as `strop train` makes, in the same kind of folder.
+The run is the same as that of `strop train`, in the same kind of folder.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def environment_of(reward: Reward) -> Environment | None:
 def verifier_of(reward: Reward) -> Verifier:
     """The verifier that gives this reward.
 
-    Only functions make a `RewardFunction`, whose weighted sum is the reward. With verifiers among them
-    it is a `WeightedSum`, and every score lies in [0, 1].
+    Functions give a `RewardFunction`, whose weighted sum is the reward. If there are verifiers among them, the result
+    is a `WeightedSum`, and every score lies in [0, 1].
 
     Raises:
         InputError: it is nothing of the kind, or a function cannot be called as a reward.

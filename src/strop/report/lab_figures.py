@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 # They distinguish curves that are printed in grey.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-FEW = 6  # curves beyond which asymptotes are not written next to their lines
 BAND_CURVES = 12
 
 
@@ -71,7 +70,6 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
                 _draw_predictions(axes, found, place, predict)
         _compute_axis(axes, low, high, fits[0].curve.unit)
         _rate_axis(axes, fits)
-        _label_asymptotes(axes, fits, low)
         add_legend(axes)
 
     return _write(draw, target, (7.2, 4.6))
@@ -208,20 +206,6 @@ def _draw_predictions(axes: Axes, found: Fit, place: int, predict: Sequence[floa
         low, high = each.interval
         axes.plot([each.compute] * 2, [low, high], color=color, linewidth=1.2)
         axes.plot(each.compute, each.pass_rate, "x", color=color, markersize=6, markeredgewidth=1.6)
-
-
-def _label_asymptotes(axes: Axes, fits: Sequence[Fit], low: float) -> None:
-    """`A = 0.610` on the asymptotes, at the left, where the curves are still far below them."""
-    accepted = sorted((found.sigmoid.A, place) for place, found in enumerate(fits) if found.sigmoid is not None)
-    values = [value for value, _ in accepted]
-    bottom, top = axes.get_ylim()
-    if any(b - a < 0.035 * (top - bottom) for a, b in zip(values, values[1:], strict=False)):
-        return  # they would cover one another; the legend has them all
-    for value, place in accepted if len(values) <= FEW else ():
-        axes.annotate(
-            f"A = {value:.3f}", (low, value), xytext=(4, 1.5), textcoords="offset points", ha="left", va="bottom",
-            fontsize=7.5, color=_style(place)[0],
-        )  # fmt: skip
 
 
 def _rate_axis(axes: Axes, fits: Sequence[Fit]) -> None:

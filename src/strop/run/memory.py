@@ -290,22 +290,20 @@ class NotKnownBeforehand(StropError):
     """The memory of a model is known only after loading it."""
 
 
-def need_of(
-    config: RunConfig, device: Device, room: int, tokenizer: PreTrainedTokenizerBase | None = None
-) -> dict[str, int]:
+def need_of(config: RunConfig, device: Device, room: int, policy: Policy | None = None) -> dict[str, int]:
     """Bytes on the training device by purpose; on a CPU, those of all processes of the run.
 
     Args:
         config: the configuration of the run.
         device: the kind of device.
         room: its bytes of memory; a vLLM server on the same device takes a share of them.
-        tokenizer: a fresh model takes its vocabulary from it.
+        policy: its `outline`, which is used up; None makes one.
 
     Raises:
         NotKnownBeforehand: the model's code cannot be gone through without its weights.
     """
     with _without_data():
-        return _need_of(config, device, room, tokenizer)
+        return _need_of(config, device, room, outline(config.model) if policy is None else policy)
 
 
 def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
@@ -339,10 +337,7 @@ def _raised_here(error: Exception) -> bool:
     return Path(last.filename).is_relative_to(_STROP)
 
 
-def _need_of(
-    config: RunConfig, device: Device, room: int, tokenizer: PreTrainedTokenizerBase | None
-) -> dict[str, int]:
-    policy = outline(config.model, tokenizer)
+def _need_of(config: RunConfig, device: Device, room: int, policy: Policy) -> dict[str, int]:
     ranks = config.orchestration.trainers
     shared = config.orchestration.sequence_parallel
     update = update_need(policy, [-(-length // shared) for length in _lengths(config, policy)], device, ranks)
@@ -367,8 +362,10 @@ def _need_of(
     return found | ({"engines": engines * cache + copies * own} if engines else {})
 
 
-def of_memory(config: RunConfig, tokenizer: PreTrainedTokenizerBase | None = None, trains: bool = True) -> Finding:
+def of_memory(config: RunConfig, policy: Policy | None = None, trains: bool = True) -> Finding:
     """Whether this machine has the memory that a run needs; of a model that is only measured, that of its weights.
+
+    `policy` is its `outline`, which is used up; None makes one.
 
     Raises:
         InputError: no such model, or one that cannot be trained so on any device.
@@ -377,8 +374,9 @@ def of_memory(config: RunConfig, tokenizer: PreTrainedTokenizerBase | None = Non
     room = room_of(device)
     try:
         if trains:
-            return fitting(need_of(config, device, room, tokenizer), room, WAYS_OUT)
-        weights = sum(parameter.nbytes for parameter in outline(config.model, tokenizer).model.parameters())
+            return fitting(need_of(config, device, room, policy), room, WAYS_OUT)
+        model = (outline(config.model) if policy is None else policy).model
+        weights = sum(parameter.nbytes for parameter in model.parameters())
         return fitting({"weights": weights}, room, "take a smaller model")
     except NotKnownBeforehand as error:
         return Finding("memory-unknown", "note", "memory", str(error))

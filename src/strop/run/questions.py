@@ -72,11 +72,11 @@ def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
     """
     tokenizer, room = tokenizer_of(config.model), known_room(config)
     try:
-        parameters = outline(config.model, tokenizer).parameter_count
-    except NotKnownBeforehand:
-        parameters = None
-    in_cluster = config.orchestration.executor == "ray"
-    return ModelFacts(tokenizer, parameters, room, None if in_cluster else of_memory(config, tokenizer, trains))
+        policy = outline(config.model, tokenizer)
+    except NotKnownBeforehand as error:
+        return ModelFacts(tokenizer, None, room, Finding("memory-unknown", "note", "memory", str(error)))
+    parameters, in_cluster = policy.parameter_count, config.orchestration.executor == "ray"
+    return ModelFacts(tokenizer, parameters, room, None if in_cluster else of_memory(config, policy, trains))
 
 
 def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Data:

@@ -56,7 +56,7 @@ def refused(request: Request, error: Exception) -> Response:
 
 
 def misrouted(request: Request, error: Exception) -> Response:
-    """Starlette's handler of its own errors: an unknown path, or a method that the path does not take."""
+    """Starlette's handler of HTTP errors: an unknown path, or a method that the path does not take."""
     assert isinstance(error, HTTPException)
     return Refusal(error.status_code, error.detail, headers=dict(error.headers or {})).response()
 

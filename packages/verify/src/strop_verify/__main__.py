@@ -121,7 +121,7 @@ def read_row(options: argparse.Namespace, line: str, where: str) -> Row:
     """The row of a line.
 
     Raises:
-        VerifyError: it is none; names the line.
+        VerifyError: it is not a row; the message names the line.
     """
     try:
         row = json.loads(line)

@@ -141,7 +141,7 @@ class ChildProcess:
 def start_module(
     module: str, environment: Mapping[str, str], output: IO[bytes] | None = None
 ) -> tuple[ChildProcess, socket.socket]:
-    """Start `python -m module` with this process's environment, `environment` besides, and its import path.
+    """Start `python -m module` with this process's environment, the variables in `environment` and this import path.
 
     The program calls `connect_to_parent` first of all. Returns the child, and our end of the socket that joins us.
 
@@ -201,7 +201,7 @@ def signal_name(number: int) -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a live process of this machine began, in clock ticks since boot; None where there is none, or a zombie.
+    """When a live process of this machine began, in clock ticks since boot; None if it is dead or a zombie.
 
     A process that is given the same id later has begun at another time.
     """

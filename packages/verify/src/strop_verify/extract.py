@@ -1,4 +1,4 @@
-"""Finding the answer in a response. Every function is linear in its length, whatever the policy writes."""
+"""Finding the answer in a response. Every function takes time linear in the length of the text."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def normalise(text: str) -> str:
 
 
 def as_number(text: str) -> Decimal | None:
-    """The number that a normalised answer is, or None: `+1,250.50` is 1250.5, `1,25` and `1e3` are none."""
+    """A normalised answer as a number, or None: `+1,250.50` is 1250.5; `1,25` and `1e3` give None."""
     return Decimal(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
 def measured_number(text: str | None) -> Decimal | None:
-    r"""The number that an answer is: written plainly, as `1.5e3` or as `1.5 \times 10^{3}`; None where it is none."""
+    r"""An answer as a number, written plainly, as `1.5e3` or as `1.5 \times 10^{3}`; None if it is not a number."""
     if text is None or len(text) > _LONGEST:
         return None
     plain = _POWER_OF_TEN.sub(r"e\1", normalise(text))
@@ -126,7 +126,7 @@ _LAST_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}", re.ASCII)
 
 
 def extract_answer(text: str, where: Where, box_required: bool = False) -> str | None:
-    """The answer of a response; None where there is none, or where what holds it is empty.
+    """The answer of a response; None if there is no answer, or if its box or tag is empty.
 
     Args:
         text: the whole response; a think block that it leaves open hides every answer.

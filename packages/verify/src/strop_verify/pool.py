@@ -200,7 +200,7 @@ class Pool:
         return number
 
     def receive(self, seconds: float | None = 0.0) -> list[tuple[int, JobReply]]:
-        """The replies that are in; waits up to `seconds` (None: as long as it takes) where there are none.
+        """The replies that are in; waits up to `seconds` (None: as long as it takes) if there are none yet.
 
         Raises:
             WorkersLost: the supervisor cannot be kept alive.

@@ -1,4 +1,4 @@
-"""The results of an ablation's runs, read from their folders, while they run and afterwards."""
+"""Collects the results of an ablation from its run folders, during the runs and after them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def mean(values: Sequence[float]) -> SeedMean | None:
 def paired(differences: Sequence[float], level: float) -> Paired | None:
     """Mean ± t_{n−1} · s/√n of differences seed by seed; None without one.
 
-    With few seeds a bootstrap of the seeds is far too narrow (three of them have ten distinct samples); the t interval
-    is honest about that, at the price of being wide.
+    With few seeds a bootstrap of the seeds is far too narrow (three seeds have ten distinct samples); the t interval is
+    wide enough.
     """
     found = mean(differences)
     if found is None:
@@ -65,10 +65,10 @@ def paired(differences: Sequence[float], level: float) -> Paired | None:
 
 
 def verdict(difference: Paired | None, margin: float = MARGIN) -> Verdict:
-    """Whether a difference of pass rates lies beyond the margin, in the base's disfavour or favour.
+    """The verdict on a difference of pass rates: better or worse than the base by more than the margin, or the same.
 
-    Beyond means that the mean is, and that the interval leaves 0 out. The same means that the whole interval lies
-    within the margin, of three seeds at least: two may well agree by accident.
+    Better or worse: the mean lies beyond the margin and the interval excludes 0. The same: the whole interval lies
+    within the margin, with at least three seeds. Otherwise undecided.
     """
     if difference is None or difference.interval is None:
         return "undecided"
@@ -91,11 +91,11 @@ BOOTSTRAP = 200
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """One run. Pass rates are fractions on the held-out problems; what was not measured is None.
+    """The result of one run. Pass rates are fractions on the held-out problems; values that were not measured are None.
 
     Attributes:
         step: the last step of metrics.jsonl, of `steps`.
-        final: of the last step; None before the run is finished. `best` is the highest after step 0, `latest` the last.
+        final: pass rate of the last step; None before the run is finished.
         truncation: the largest share of truncated completions of a step. `mismatch` likewise, in nats.
         entropy: mean over the last tenth of the steps, in nats a token.
         grad_spikes: steps whose gradient norm exceeds 3 times the median of the run's.
@@ -108,8 +108,6 @@ class RunResult:
     step: int
     steps: int
     final: float | None
-    best: float | None
-    latest: float | None
     truncation: float | None
     entropy: float | None
     mismatch: float | None
@@ -126,7 +124,7 @@ class RunResult:
 
 @dataclass(frozen=True, eq=False)
 class VariantResult:
-    """A variant over its seeds. Means and differences are over finished runs.
+    """The results of a variant over its seeds. Means and differences are over finished runs.
 
     Attributes:
         pairs: final pass rate, variant minus base, of each seed of which both are finished; empty for the base.
@@ -155,7 +153,7 @@ class VariantResult:
 
     @property
     def fits(self) -> tuple[Fit, ...]:
-        """Those that the points support."""
+        """The accepted fits."""
         return tuple(run.fit for run in self.runs if run.fit is not None and run.fit.sigmoid is not None)
 
     @property
@@ -165,12 +163,12 @@ class VariantResult:
         return tuple(dict.fromkeys(reason for reason in reasons if reason is not None))
 
     def mean(self, of: Callable[[RunResult], float | None]) -> SeedMean | None:
-        """Over the seeds whose run is finished and has the value."""
+        """The mean over the seeds whose run is finished and has the value."""
         values = [of(run) for run in self.finished]
         return mean([value for value in values if value is not None])
 
     def largest(self, of: Callable[[RunResult], float | None]) -> float | None:
-        """Over all seeds, the unfinished too: a run that failed is the less stable for it."""
+        """The largest value over all seeds, unfinished and failed runs included."""
         return max((value for value in map(of, self.runs) if value is not None), default=None)
 
     @property
@@ -179,7 +177,7 @@ class VariantResult:
         if self.is_base:
             return None
         if self.comparison is None or self.comparison.verdict == "undecided":
-            # Fits that leave A open may still go with pass rates that leave nothing open, at this length of run.
+            # If the fits do not decide, the final pass rates may.
             return verdict(self.difference, self.margin)
         if self.comparison.better is None:
             return "same"
@@ -197,7 +195,7 @@ class VariantResult:
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """All of it; the base is the first variant."""
+    """The results of an ablation; the base is the first variant."""
 
     folder: Path
     manifest: Manifest
@@ -297,8 +295,6 @@ def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, setti
         step=max((int(row["step"] or 0) for row in rows), default=0),
         steps=int(manifest.variant(run.variant).config["steps"]),
         final=latest if run.state == "finished" and trained else None,
-        best=max(trained, default=None),
-        latest=latest,
         truncation=max(_values(rows, "truncation_rate"), default=None),
         entropy=sum(tail) / len(tail) if tail else None,
         mismatch=max(_values(rows, "mismatch/max"), default=None),

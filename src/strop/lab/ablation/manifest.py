@@ -1,8 +1,8 @@
-"""ablation.json: what an ablation compares and how far it is. One process writes it, any number read it.
+"""ablation.json: the variants of an ablation and the states of its runs. One process writes it, any number read it.
 
 FOLDER/ablation.json            the variants with their configurations, the seeds, and the state of every run
 FOLDER/runs/VARIANT/seed0       a run folder; finished once it has a summary.json
-FOLDER/logs/VARIANT-seed0.log   what that run said
+FOLDER/logs/VARIANT-seed0.log   the output of that run
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ State = Literal["waiting", "running", "stopped", "failed", "finished"]
 
 
 class VariantEntry(Settings):
-    """A variant as it is kept; its configuration has the seed of the recipe, each run one of `seeds`."""
+    """A variant in the manifest; its configuration has the recipe's seed, which each run replaces by its own."""
 
     name: str
     folder: str

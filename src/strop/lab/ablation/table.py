@@ -11,7 +11,7 @@ from strop.lab.scaling.fitting import Fit, Parameter
 from strop.lab.scaling.study import slope, slope_mean
 
 COLUMNS = (
-    "variant", "runs", "A", "B", "C_mid", "B, A fixed", "final", "best", "against base", "verdict", "trunc. max",
+    "variant", "runs", "A", "B", "C_mid", "B, A fixed", "final", "against base", "verdict", "trunc. max",
     "entropy", "mism. max", "spikes", "device-s", "wall s",
 )  # fmt: skip
 
@@ -28,7 +28,6 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
         *_fit_cells(variant),
         slope(variant.refits),
         rate(variant.mean(lambda run: run.final)),
-        rate(variant.mean(lambda run: run.best)),
         "" if variant.is_base else difference(variant.difference),
         said(variant),
         _plain(variant.largest(lambda run: run.truncation), ".1%"),
@@ -216,7 +215,6 @@ def _variant_json(variant: VariantResult) -> dict[str, Any]:
         "C_mid": parts(parameter_mean(variant.fits, "C_mid")),
         "B_at_common_A": parts(slope_mean(variant.refits)),
         "final": parts(variant.mean(lambda run: run.final)),
-        "best": parts(variant.mean(lambda run: run.best)),
         "difference": {"mean": None if paired is None else paired.value, "low": low, "high": high,
                        "pairs": 0 if paired is None else paired.n},
         "verdict": variant.verdict,
@@ -240,8 +238,6 @@ def _run_json(found: Ablation, run: RunResult) -> dict[str, Any]:
         "step": run.step,
         "steps": run.steps,
         "final": run.final,
-        "best": run.best,
-        "latest": run.latest,
         "A": None if sigmoid is None else sigmoid.A,
         "B": None if sigmoid is None else sigmoid.B,
         "C_mid": None if sigmoid is None else sigmoid.C_mid,

@@ -28,7 +28,7 @@ Changes = dict[str, tuple[str, str]]
 
 
 def differences(base: RunConfig, other: RunConfig, but: Sequence[str] = ("recipe", "seed")) -> Changes:
-    """Dotted key → (the base's value, the other's), readable, of all settings `but` these.
+    """The settings that differ, as dotted key → (base value, other value), except those in `but`.
 
     A piece of another kind is one difference, written with its settings; of the same kind each setting is one.
     """
@@ -75,7 +75,7 @@ SINGLE = (
 
 @dataclass(frozen=True)
 class VariantRequest:
-    """Which variants to make: `grid` and `named` as on the command line, and leaving one out."""
+    """The requested variants: `grid` and `named` as on the command line, and leave-one-out."""
 
     grid: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class VariantRequest:
 
 @dataclass(frozen=True)
 class Variant:
-    """A configuration with a name, and in what it differs from the base; `folder` is its name in the file system."""
+    """A named configuration with its differences from the base; `folder` is its name in the file system."""
 
     name: str
     config: RunConfig
@@ -98,7 +98,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Variants:
-    """The base first, then its variants; `notes` say what was left out and why."""
+    """The base and then its variants; `notes` list the variants that were left out, with reasons."""
 
     all: tuple[Variant, ...]
     notes: tuple[str, ...]

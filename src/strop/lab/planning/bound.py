@@ -1,4 +1,4 @@
-"""The best step time that any run of given costs and lag can have, expected or of the completions of a simulation."""
+"""Lower bounds of the step time for given costs and lag: expected, or for the completions of a simulation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DRAWS = 2000
 
 @dataclass(frozen=True)
 class Bound:
-    """The least mean step time, and what sets it.
+    """A lower bound of the mean step time, with its parts.
 
     Attributes:
         seconds: the bound.
         trainer: seconds of update, publication and recording, one after the other.
         generation: seconds that the generators need for a step's tokens with as many sequences at once as there can be.
         longest: mean seconds of the longest completion of a step, with nothing else in its generator.
-        limit: which of them it is; `longest` with more than one version counts 1 / (k + 1) of it.
+        limit: the part that sets the bound; `longest` with more than one version counts 1 / (k + 1) of it.
     """
 
     seconds: float
@@ -34,7 +34,7 @@ class Bound:
 
 
 def pipeline_bound(setup: Setup, costs: Costs, lengths: Lengths, draws: int = DRAWS, seed: int = 0) -> Bound:
-    """The best possible mean seconds of a training step for given costs and lag k = `setup.max_lag`.
+    """A lower bound of the mean seconds of a training step, for given costs and lag k = `setup.max_lag`.
 
     With P prompts a step, G samples a prompt, N generators, decode costs a, b, c, and means over groups that are kept:
 
@@ -68,9 +68,9 @@ def pipeline_bound(setup: Setup, costs: Costs, lengths: Lengths, draws: int = DR
 
 
 def settled_bound(plan: Simulation, costs: Costs) -> Bound:
-    """The bound of the very completions of a simulation, over its settled steps: their mean is never below it.
+    """The lower bound for the completions of a simulation, over its settled steps; their mean is never below it.
 
-    Completions drawn anew have another mean, which may be above what the simulated ones could need. U, C and D are
+    Other drawn completions would have another mean, which may lie above the simulated time. U, C and D are
     those of the settled steps, and the last term is Σ (D + U) over the steps at least k + 1 apart that have the most.
     """
     settled = plan.settled_steps

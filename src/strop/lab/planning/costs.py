@@ -116,25 +116,25 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Costs(Settings):
-    """Seconds, all of them; what is left at 0 costs nothing.
+    """Costs in seconds; by default each is 0.
 
     A decode step of a generator with n running sequences, whose prompts and completions so far have X tokens together,
-    takes `decode_step + decode_sequence·n + decode_context·X`; each of them is a token further then. An update of R
+    takes `decode_step + decode_sequence·n + decode_context·X`; each sequence gains a token. An update of R
     trainer ranks on T tokens takes `train_update + train_token·T / R`.
 
     Attributes:
-        decode_step: a decode step whatever runs in it: weights read, kernels launched.
-        decode_sequence: more for each running sequence.
-        decode_context: more for each token of their contexts (attention over the KV cache).
+        decode_step: fixed cost of a decode step: reading weights, launching kernels.
+        decode_sequence: added for each running sequence.
+        decode_context: added for each token of their contexts (attention over the KV cache).
         start_sequence: to start a sequence; its share of the prompt's prefill.
         verdict: from a completion's last token to its verdict, while generation goes on.
-        train_step: an update phase whatever it holds (old and reference scores, offloading).
+        train_step: fixed cost of an update phase (old and reference scores, offloading).
         train_update: each optimizer update.
         train_token: each token, prompts included, on one rank.
         publish: a publication of weights, as the controller waits for it.
-        swap: how long each generator stands still to take new weights.
+        swap: pause of each generator while it loads new weights.
         record_step: what the controller does between two steps: metrics, rollouts, checkpoints.
-        record_token: more for each generated token.
+        record_token: added for each generated token.
     """
 
     decode_step: Seconds = 0.0
@@ -314,7 +314,7 @@ SCALERL_LENGTHS = replace(SKYWORK_LENGTHS, limit=14_336)
 SCALERL = Setup(prompts_per_step=48, samples_per_prompt=16, generators=64, trainers=16)
 
 
-# What is planned with where nothing was measured or given: of a 7B model, an H800 an engine.
+# The defaults of `strop plan`, for a 7B model with one H800 an engine.
 DEFAULTS_ARE = "calibrated on what Skywork-OR1 publishes of a 7B model on H800s (docs/plan.md)"
 
 

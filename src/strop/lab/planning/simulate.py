@@ -1,8 +1,8 @@
 """A run by discrete events: the loop's own lag gate, generators that decode, a trainer that updates.
 
-The controller does what `loop.py` does, in its order: admit what the gate admits, take in what is resolved, train the
-batch that the gate names, publish, write down. While it trains it hears nothing; generators go on, unless they share
-the trainer's devices.
+The controller follows `loop.py` step by step: it admits the groups that the gate allows, takes in resolved groups,
+trains the batch that the gate names, publishes the weights and writes the metrics. While it trains it receives nothing.
+Generators go on, unless they share the trainer's devices.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FinishedSequence:
 
 
 class Generator:
-    """Runs sequences. `time` is always the end of a decode step, at which sequences start and weights are swapped."""
+    """A simulated generator. `time` is the end of a decode step, when sequences start and weights are swapped."""
 
     def __init__(self, costs: Costs, slots: int, prompt_tokens: float) -> None:
         self.time = 0.0
@@ -66,10 +66,10 @@ class Generator:
         return self.time + self._costs.decoding(self._running[0][0] - self._steps, len(self._running), self._context)
 
     def least_seconds(self, now: float, at_once: int, whole: bool) -> float:
-        """What all that was decoded by `now` takes where `at_once` sequences share every decode step.
+        """The least seconds for everything decoded by `now`, if `at_once` sequences shared every decode step.
 
-        What is under way at `now`, a decode step or the start of sequences, counts if `whole`; else the seconds that it
-        still takes are left out, which are no fewer than what it would take so.
+        The decode step or the starts in progress at `now` count whole if `whole`; otherwise the seconds that they still
+        take are subtracted.
         """
         self._advance(now)
         costs = self._costs
@@ -78,7 +78,7 @@ class Generator:
         return whatever if whole else whatever - max(self.time - now, 0.0)
 
     def submit(self, now: float, ticket: int, lengths: list[int]) -> None:
-        """Queue sequences; those for which there is a slot start at the first boundary of steps that is not past."""
+        """Queue sequences; those with a free slot start at the next end of a decode step."""
         self._advance(now)
         self._waiting.extend((ticket, tokens) for tokens in lengths)
         self._start()
@@ -95,13 +95,13 @@ class Generator:
         return found
 
     def swap(self, now: float, version: int) -> None:
-        """Take new weights between two decode steps."""
+        """Load new weights between two decode steps."""
         self._advance(now)
         self.time += self._costs.swap
         self.version = version
 
     def stand_still(self, begin: float, end: float) -> None:
-        """Something else has the device from `begin` to `end`: a decode step under way ends so much later."""
+        """Pause from `begin` to `end`, while the trainer uses the device; a running decode step ends so much later."""
         self._advance(begin)
         self.time += end - begin
 
@@ -115,7 +115,7 @@ class Generator:
             self.busy += self._costs.start_sequence
 
     def _advance(self, now: float) -> None:
-        """Run on to the first boundary of decode steps at or after `now`; no sequence ends before it."""
+        """Decode up to the first end of a step at or after `now`; no sequence ends before it."""
         if now <= self.time:
             return
         if not self._running:
@@ -263,7 +263,7 @@ class Simulation:
 
 @dataclass
 class _Group:
-    """A group under way: sequences missing, tokens of the longest, tokens so far, those to train on, their versions."""
+    """An open group: sequences missing, tokens of the longest, tokens so far, tokens to train on, sum of versions."""
 
     missing: int
     longest: int
@@ -375,7 +375,7 @@ class _Run:
         self._changed(number)
 
     def _changed(self, number: int) -> None:
-        """A generator's next end is another one now."""
+        """Record that the next end of a generator has changed."""
         self.stamps[number] += 1
         end = self.generators[number].next_end
         if math.isfinite(end):
@@ -390,7 +390,7 @@ class _Run:
         return max(min(generated, judged), self.now)
 
     def _hear(self, until: float) -> None:
-        """Let time pass to `until`, and take in every verdict there is by then."""
+        """Advance the time to `until` and take in every verdict up to then."""
         while self.ends and self.ends[0][0] <= until:
             end, number, stamp = heapq.heappop(self.ends)
             if stamp == self.stamps[number]:
@@ -458,7 +458,7 @@ class _Run:
         return self.costs.updating(tokens * setup.passes_per_batch, updates, setup.trainers)
 
     def _spend(self, what: str, seconds: float) -> None:
-        """The controller is busy; generators go on, or wait where they share its devices."""
+        """Keep the controller busy for `seconds`; generators on shared devices wait."""
         end = self.now + seconds
         if self.setup.colocated:
             for number, generator in enumerate(self.generators):

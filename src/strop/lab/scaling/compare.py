@@ -1,8 +1,8 @@
-"""Recipes held against each other by their curves (ScaleRL A.5, Figure 5), seeds of a recipe, and windows (A.7).
+"""Comparison of recipes by their fitted curves (ScaleRL A.5, Figure 5), of seeds, and of windows (A.7).
 
 Two recipes differ in A when their asymptotes lie more than the margin apart (0.02 in the paper, from three seeds) and
-the interval of the difference leaves 0 out. Where A is within the margin, both are fitted again with A fixed to the
-average, and B decides, then C_mid. What the intervals leave open is called undecided.
+the interval of the difference excludes 0. If A is within the margin, both are fitted again with A fixed to the
+average, and B decides, then C_mid. If the intervals are too wide to tell, the comparison is undecided.
 
 Shapes: S bootstrap samples.
 """
@@ -46,7 +46,7 @@ class Refit:
 
 @dataclass(frozen=True)
 class Seeds:
-    """How the asymptotes of one recipe's seeds scatter: their mean and the largest deviation from it (A.5)."""
+    """The asymptotes of one recipe's seeds, with their mean and the largest deviation from it (A.5)."""
 
     recipe: str
     asymptotes: tuple[float, ...]
@@ -61,13 +61,13 @@ class Seeds:
 
     @property
     def enough(self) -> bool:
-        """Whether there are three seeds, below which a margin says little."""
+        """Whether there are at least three seeds; fewer give no useful margin."""
         return len(self.asymptotes) >= ENOUGH_SEEDS
 
 
 @dataclass(frozen=True)
 class CurveComparison:
-    """Two recipes. `by` is what decides between them; None where nothing does. `better` is the name of one, or None.
+    """The comparison of two recipes. `by` is the parameter that decides, `better` the better recipe; both may be None.
 
     `difference` is first minus second, of A where A decides or is undecided, of B or log C_mid at the common
     `asymptote` otherwise; `interval` is its bootstrap interval.
@@ -137,7 +137,7 @@ def compare(
 ) -> CurveComparison | None:
     """Whether two recipes differ, each given by the fits of its seeds; None where one has no accepted fit.
 
-    Where a recipe has three seeds that scatter by more than `margin`, theirs is used instead.
+    If a recipe has three seeds that deviate by more than `margin`, their deviation is used instead.
     """
     ours = [found for found in first_fits if found.sigmoid is not None]
     theirs = [found for found in second_fits if found.sigmoid is not None]

@@ -1,7 +1,7 @@
 """Compute-performance curves, read from run folders and CSV files.
 
-A curve is the pass rate on held-out problems against what was spent, with the pass rate before training, R_0, set
-apart from its points. Shapes: n points.
+A curve is the pass rate on held-out problems against the compute spent. The pass rate before training, R_0, is kept
+separate from its points. Shapes: n points.
 
 A CSV has a header with `compute` and `pass_rate`, optionally `stderr`, `steps` and `tokens`; columns of other names are
 ignored. A row at compute 0 is R_0. Of a run folder the rows of metrics.jsonl with an evaluation are read; step 0 is
@@ -45,15 +45,15 @@ class Curve:
     """Points of a compute-performance curve, sorted by compute, all of compute above 0.
 
     Attributes:
-        name: what tables and pictures call it.
-        compute: float64 [n], what was spent so far, in `unit`.
+        name: its name in tables and figures.
+        compute: float64 [n], the compute spent so far, in `unit`.
         pass_rate: float64 [n], fractions in [0, 1].
         r0: the pass rate before training, R_0.
         stderr: float64 [n], standard errors of `pass_rate`, all positive; None where unknown.
         r0_stderr: standard error of `r0`; 0 where it is given as exact, None where it was measured as the points were.
-        unit: what the x-axis counts.
+        unit: the unit of the x-axis.
         same_problems: whether every point measures the same problems, while `stderr` is that of problems drawn anew.
-        notes: what a reader of a figure should know about where the points come from.
+        notes: warnings about where the points come from.
     """
 
     name: str
@@ -115,7 +115,7 @@ def read_curve(
     Args:
         path: a run folder of strop, or a .csv file.
         x: the x-axis.
-        r0: R_0, exact. It takes the place of what rows at compute 0 say, as a note then says; None takes those.
+        r0: R_0, exact. It replaces the rows at compute 0, and a note says so; None uses those rows.
         name: by default the name of the folder, or of the file without its ending.
         metric: of a run, the evaluation metric; its standard error has the same name with `stderr`.
 
@@ -154,10 +154,10 @@ def _curve(rows: Sequence[_Row], path: Path, name: str, unit: str, given: float 
 
 
 def _errors(points: Sequence[_Row]) -> tuple[Array | None, tuple[str, ...]]:
-    """Standard errors of the points, where they are of use.
+    """Standard errors of the points, if all of them have one, with notes.
 
-    A standard error of 0 is that of a pass rate of exactly 0 or 1: it says that the sample was too small to see the
-    noise, not that there is none, and would take all the weight. The smallest positive one stands in for it.
+    A pass rate of exactly 0 or 1 has a standard error of 0, because the sample was too small to show the noise. Such a
+    point would get all the weight, so the smallest positive standard error is used for it.
     """
     values = [row.stderr for row in points]
     positive = [value for value in values if value]

@@ -1,4 +1,4 @@
-"""Fit the sigmoid to a curve, with intervals, or say why the points do not support it.
+"""Fit the sigmoid to a curve, with intervals, or refuse with a reason if the points do not support it.
 
 found = fit(read_curve("scalerl.csv"), FitSettings(fit_until=8000))
 if found.refused is None:
@@ -70,7 +70,7 @@ class Prediction(NamedTuple):
 
 
 class HeldBack(NamedTuple):
-    """How a fit did on the points it was not shown; errors are predicted minus measured.
+    """The error of a fit on the points that were held back; errors are predicted minus measured.
 
     `covered` is the share of points inside the interval of a measurement; `power_law` the mean absolute error of the
     power law that was fitted to the same points.
@@ -86,16 +86,16 @@ class HeldBack(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The result of fitting a curve; `refused` says in one line why there is nothing, else None.
+    """The result of fitting a curve; `refused` is the reason in one line if there is no fit, else None.
 
     Attributes:
-        curve: what was given. `used` and `held_back` are its points before and after the cut-offs.
+        curve: the given curve. `used` and `held_back` are its points before and after the cut-offs.
         sigmoid: the fitted curve; None when refused.
         sse: squared error over the used points, unweighted; None when refused.
         samples: bootstrap samples of (A, B, C_mid, R_0), float64 [S, 4].
         noise: the standard deviation of one measurement, typical of the used points.
         noise_factor: by how much the points scatter more than their standard errors allow, at least 1.
-        notes: what a reader of the figures should know.
+        notes: warnings for readers of the figures.
     """
 
     curve: Curve
@@ -223,7 +223,7 @@ def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
     redrawn with its own standard error. Of points that all measure the same problems, and lie closer to the curve than
     their standard errors say, the errors are scaled down to the scatter.
 
-    `refused` of the result says when the points do not support a fit (see `support.py`); then there are no numbers.
+    If the points do not support a fit, `refused` of the result is the reason (see `support.py`), and numbers are None.
     """
     chosen = settings or FitSettings()
     end = np.inf if chosen.fit_until is None else chosen.fit_until
@@ -277,7 +277,7 @@ def _solve(used: Curve, weight: Array, settings: FitSettings) -> Solution:
 
 
 def r0_weight(used: Curve, weight: Array, settings: FitSettings) -> float | None:
-    """The price of a shift of R_0, in the unit of `weight`; None where R_0 does not move."""
+    """The weight of the squared shift of R_0, in the unit of `weight`; None if R_0 is fixed."""
     if settings.method == "paper" or used.r0_stderr == 0.0:
         return None
     if used.r0_stderr is None or used.stderr is None:
@@ -334,7 +334,7 @@ def _bootstrap(
 
 
 def _scatter_over_stderr(used: Curve, sigmoid: Sigmoid) -> float:
-    """By what factor the points scatter otherwise than their standard errors say; 1 where they do not, or are unknown.
+    """The scatter of the points over their standard errors; 1 if they agree, or if the errors are unknown.
 
     Below 1 only where all points are of the same problems.
     """
@@ -346,7 +346,7 @@ def _scatter_over_stderr(used: Curve, sigmoid: Sigmoid) -> float:
 
 
 def _leverage(used: Curve, sigmoid: Sigmoid) -> Array:
-    """How much each point draws the fitted curve to itself, [n], below 1: diagonal of J (JᵀJ)⁻¹ Jᵀ."""
+    """The leverage of each point, [n], below 1: the diagonal of J (JᵀJ)⁻¹ Jᵀ."""
     distance = np.log(used.compute / sigmoid.C_mid)
     reached = share(distance, sigmoid.B, 0.0)
     slope = reached * (1.0 - reached)

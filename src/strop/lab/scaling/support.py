@@ -1,4 +1,4 @@
-"""Whether the points support a sigmoid at all; a reason in one line where they do not.
+"""Checks whether the points support a sigmoid; each returns a reason in one line, or None.
 
 Four refusals. *Too few points*: three parameters need more than three. *Flat*: the sigmoid explains no more than a
 constant does, so there is no rise to fit. *Non-monotone*: the pass rate falls again by more than its noise, which no
@@ -121,7 +121,7 @@ EXACT = 1e-7  # pass rates closer than this are equal: rounding of a file, not n
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise left by a fit: variance of one unit of weight, its degrees of freedom, whether stderrs were known."""
+    """The residual noise of a fit: variance of a unit of weight, degrees of freedom, whether stderrs were known."""
 
     variance: float
     freedom: int
@@ -155,7 +155,7 @@ def noise_of(error: float, weight: Array, known: bool, parameters: int = 3, shar
 
 
 def too_few(curve: Curve, left_out: int) -> str | None:
-    """Too few points, counted at different compute; `left_out` lie before or beyond those that are fitted."""
+    """Refuses too few points at different compute; `left_out` points lie before or beyond the fitted ones."""
     different = len(np.unique(curve.compute))
     if different >= FEWEST_POINTS:
         return None
@@ -194,7 +194,7 @@ def largest_fall(curve: Curve, width: int) -> Fall | None:
 
 
 def non_monotone(curve: Curve) -> str | None:
-    """A fall that is no noise, in the light of the standard errors or of the scatter of neighbours.
+    """Refuses a fall larger than the noise, which is known from standard errors or from the scatter of neighbours.
 
     Where standard errors are known, a single point may show it; else neighbours are averaged.
     """
@@ -213,7 +213,7 @@ def non_monotone(curve: Curve) -> str | None:
 
 
 def falls_back(curve: Curve) -> str | None:
-    """A fall of a large part of the rise, which matters even where few points leave the noise unknown."""
+    """Refuses a fall of a large part of the rise, even if few points leave the noise unknown."""
     fall = largest_fall(curve, _width(curve))
     return str(fall) if fall is not None and fall.size > LARGE_FALL * fall.rise else None
 
@@ -230,7 +230,7 @@ def _local_noise(rate: Array) -> float:
 
 
 def flat(curve: Curve, weight: Array, error: float, noise: Noise) -> str | None:
-    """No rise over the fitted points that the noise does not explain; `error` is the sigmoid's."""
+    """Refuses points whose rise may be noise; `error` is the weighted squared error of the sigmoid."""
     mean = float((weight * curve.pass_rate).sum() / weight.sum())
     constant = float((weight * (curve.pass_rate - mean) ** 2).sum())
     third = max(1, len(curve) // 3)
@@ -256,7 +256,7 @@ def flat(curve: Curve, weight: Array, error: float, noise: Noise) -> str | None:
 def no_curvature(
     curve: Curve, weight: Array, r0_weight: float | None, fitted: Sigmoid, error: float, noise: Noise
 ) -> str | None:
-    """No sign that the rise will end."""
+    """Refuses points that a curve without an end explains as well."""
     endless = (
         ("R_0 + k C^B", growth_error(curve, weight, r0_weight)),
         ("a line in log C", line_error(curve, weight)),
@@ -272,7 +272,7 @@ def no_curvature(
 
 
 def undetermined(a: tuple[float, float], c_mid: tuple[float, float], ceiling: float, last: float) -> str | None:
-    """The intervals of A and C_mid leave open where the rise will end."""
+    """Refuses fits whose intervals of A and C_mid are too wide."""
     low, high = a
     if high > ceiling - 1e-6 and high - low > WIDEST_AT_BOUND:
         return f"no curvature yet: A may be anything from {low:.3f} to its bound {ceiling:g}; more compute is needed"

@@ -90,7 +90,7 @@ class Tally:
 
     @property
     def seconds(self) -> float:
-        """Wall clock that the next test may take; 0 or less where none is left."""
+        """Wall clock that the next test may take; 0 or less if no time is left."""
         return min(self._settings.test_seconds, self._limit - (time.monotonic() - self._began))
 
     @property
@@ -105,7 +105,7 @@ class Tally:
         self._passed += 1
 
     def failed(self, place: int, outcome: Outcome, detail: str) -> None:
-        """Test `place` (from 0) was not; a failure of ours outweighs whatever came before."""
+        """Test `place` (from 0) was not passed. A failure of the sandbox replaces an earlier failure."""
         if self._first is None or outcome is Outcome.SANDBOX_ERROR:
             which = f"test {place + 1} of {self._total}" if self._total > 1 else ""
             self._first = (outcome, ": ".join(part for part in (which, detail) if part))
@@ -189,7 +189,7 @@ def _short(text: str) -> str:
 
 
 def run_stdio(slot: Slot, program: str, tests: Tests, settings: ProgramSettings, tally: Tally) -> None:
-    """Run every test; the output is compared here, and the program must end well besides."""
+    """Run every test; the output is compared here, and the program must also end with status 0."""
     for place, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
         seconds = tally.seconds
         if seconds <= 0:

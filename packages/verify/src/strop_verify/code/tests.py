@@ -24,7 +24,7 @@ def standard_tests(value: Any, function: str | None = None) -> StandardTests:
         function: the function's name where the set keeps it next to the tests.
 
     Raises:
-        ValueError: it is none of these, or inputs and outputs are of different number.
+        ValueError: it has another form, or the numbers of inputs and outputs differ.
     """
     if isinstance(value, str):
         try:
@@ -180,7 +180,7 @@ def read_tests(given: Any) -> Tests:
     may be a list of texts; arguments may be a text with one JSON value a line.
 
     Raises:
-        ValueError: they are none of these; says what is wrong.
+        ValueError: they have another form; the message says what is wrong.
     """
     if isinstance(given, str):
         try:

@@ -101,7 +101,7 @@ def sign(given: Value) -> int:
 
 
 def rational(node: Node, precision: int = 200) -> Fraction | None:
-    """The rational number that an expression without names is; None where it is none, or not known to be one."""
+    """The value of an expression without names if it is known to be rational, else None."""
     try:
         found = value(node, {}, precision)
     except (Undefined, Vague, TooMuch):
@@ -287,7 +287,7 @@ def _floor(given: Value) -> Value:
 
 
 def _integers(*values: Value) -> list[int]:
-    """Values as integers; raises `Undefined` where one is none."""
+    """Values as integers; raises `Undefined` if one is not an integer."""
     if any(not isinstance(each, Fraction) or each.denominator != 1 for each in values):
         raise Undefined
     return [each.numerator for each in values]

@@ -73,7 +73,7 @@ class Reading(NamedTuple):
 
     Attributes:
         answer: by kind.
-        letters: the letters of the choices that it may be, commas between those that are listed; None where it is none.
+        letters: the letters of the choices that it names, with commas if they are listed; None if it is not a choice.
         tokens: what it was read from.
     """
 
@@ -111,12 +111,9 @@ def read(text: str) -> Reading:
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
     letters = choice_letters(found)
-    reason = next((place for place, token in enumerate(found) if token.text.lower() in ("since", "because")), 0)
     try:
         answer = _answer(found)
     except Unreadable:
-        if reason:  # 8, since 2^3 = 8
-            return read_tokens(trimmed(found[: reason - is_symbol(found[reason - 1], "(")]))
         if letters is None and lower_choice(found) is None:
             raise
         answer = words(letters or text_of(found))
@@ -136,7 +133,7 @@ def is_region(answer: Node) -> bool:
 def _answer(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     if not found:
-        raise Unreadable("nothing stands there")
+        raise Unreadable("nothing to read")
     return as_words(found) or special_kind(found) or _groups(found)
 
 
@@ -168,7 +165,7 @@ def _listed(found: Sequence[Token]) -> Node:
             return joined._replace(op="set", value="or") if word == "or" and choice else joined
     pieces = pieces_of(found, ",")
     if not pieces:
-        raise Unreadable("nothing stands there")
+        raise Unreadable("nothing to read")
     index = index_of(pieces[-1]) if len(pieces) > 1 else None
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
@@ -276,7 +273,7 @@ def _residue(found: Sequence[Token]) -> Node | None:
 def _alone(found: Sequence[Token]) -> Node:
     found = trimmed(found)
     if not found:
-        raise Unreadable("nothing stands there")
+        raise Unreadable("nothing to read")
     if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
     special = as_words(found) or special_kind(found)
@@ -329,7 +326,7 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
 
 
 def _set(inner: Sequence[Token]) -> Node:
-    r"""What stands in `\{ \}`: members, or a condition after a bar."""
+    r"""The content of `\{ \}`: members, or a condition after a bar."""
     bar = next((place for place, token in enumerate(inner) if is_symbol(token, "|", ":")), 0)
     named = any(token.kind == "letter" for token in inner[:bar])  # not 1:2
     if named and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
@@ -341,7 +338,7 @@ def _set(inner: Sequence[Token]) -> Node:
 
 
 def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
-    r"""`\{x : x > 2\}` as its condition, `\{2k : k = 1, 2\}` as a set, `\{2k : k \in \mathbb{Z}\}` as a family."""
+    r"""`\{x : x > 2\}` as its condition, `\{2k : k \in \mathbb{Z}\}` as a family."""
     member = trimmed(member)
     if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
         return _listed(condition)
@@ -349,14 +346,9 @@ def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
     if index is not None and not (body.op == "relation" and "∈" in body.value):
         return _family(body, *index)
     try:
-        said = _listed(condition)
+        return Node("case", (body, _listed(condition)))
     except Unreadable:
-        said = words(text_of(condition))
-    values = said.args if said.op in ("list", "set") else (said,)
-    names = {label(value) for value in values}
-    if names != {None} and len(names) == 1 and not ex.names_in(Node("list", tuple(value.args[-1] for value in values))):
-        return Node("set", tuple(ex.replaced(body, value.args[0], value.args[-1]) for value in values))
-    return Node("case", (body, said))
+        return Node("case", (body, words(text_of(condition))))
 
 
 def _cases(inner: Sequence[Token]) -> Node:

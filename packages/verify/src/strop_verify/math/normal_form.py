@@ -17,13 +17,15 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.evaluate import MOST_BITS, Undefined, rational, sign_of
+from strop_verify.math.evaluate import MOST_BITS, Undefined, exact_root, rational, sign_of
 from strop_verify.math.expressions import Effort, Node, TooMuch
 
 Mono = tuple[tuple[int, Fraction], ...]  # numbers of atoms with their exponents, in order
 Form = dict[Mono, Fraction]
 ONE: Form = {(): Fraction(1)}
 _MOST_TERMS = 400  # of a power that is expanded
+_MOST_ROOT_TERMS = 12
+_FREE = ("name", "pi", "exp", "log", "other")  # atoms without a rule for their powers
 HALF = Fraction(1, 2)
 
 
@@ -203,6 +205,11 @@ class Ring:
         if exponent.denominator % 2 and inner[max(inner)] < 0:  # one sign for all odd roots
             inner, content = scaled(inner, -1), -content
         outer = self._power_of_product((), content, exponent)
+        for degree in (2, 3, 5):
+            root = self._root(inner, degree) if exponent.denominator % degree == 0 else None
+            if root is not None:  # √(x² + 2xy + y²) is |x + y|
+                root = self.absolute(root) if degree == 2 else root
+                return self._product(outer, self.power(root, exponent * degree))
         return self._product(outer, self._single(self._base(inner), exponent))
 
     def absolute(self, form: Form) -> Form:
@@ -221,6 +228,32 @@ class Ring:
             inner = self.atoms[atom].data if self.atoms[atom].kind == "base" else self._single(atom)
             out = self._product(out, self._single(atom if known else self._absolute_atom(inner), exponent))
         return out
+
+    def _root(self, form: Form, degree: int) -> Form | None:
+        """The sum of which a sum is a power, found term by term from the highest on; None where it is of none."""
+        atoms = sorted({atom for mono in form for atom, _ in mono})
+        if any(self.atoms[atom].kind not in _FREE for atom in atoms):
+            return None
+
+        def place(mono: Mono) -> tuple[Fraction, ...]:
+            powers = dict(mono)
+            return tuple(powers.get(atom, Fraction(0)) for atom in atoms)
+
+        high, low = place(max(form, key=place)), place(min(form, key=place))
+        factor = exact_root(form[max(form, key=place)], degree)
+        if factor is None or any((each / degree).denominator > 1 for each in (*high, *low)):
+            return None
+        found: Form = {_mono(atoms, [each / degree for each in high]): factor}
+        while len(found) <= _MOST_ROOT_TERMS:
+            rest = added(form, scaled(self._expanded(found, degree), -1))
+            if not rest:
+                return found
+            last = max(rest, key=place)
+            following = [at - top * (degree - 1) / degree for at, top in zip(place(last), high, strict=True)]
+            if [each * degree for each in following] < list(low) or _mono(atoms, following) in found:
+                return None
+            found[_mono(atoms, following)] = rest[last] / (degree * factor ** (degree - 1))
+        return None
 
     def _base(self, form: Form) -> int:
         return self._of_sum("base", form, self.node(form))
@@ -262,7 +295,7 @@ class Ring:
         if exponent.denominator % 2 == 0 or (known.kind == "name" and known.data in self.positive):
             return True
         if known.kind == "base":
-            return all(
+            return self._root(known.data, 2) is not None or all(
                 factor > 0 and all(e.numerator % 2 == 0 or self._is_positive(a, e) for a, e in mono)
                 for mono, factor in known.data.items()
             )
@@ -287,6 +320,10 @@ def _is_constant(node: Node) -> bool:
         if part.op in ("name", "derivative"):
             return False
     return True
+
+
+def _mono(atoms: list[int], exponents: list[Fraction]) -> Mono:
+    return tuple((atom, exponent) for atom, exponent in zip(atoms, exponents, strict=True) if exponent)
 
 
 def _merged(first: dict[int, Fraction], second: dict[int, Fraction]) -> dict[int, Fraction]:

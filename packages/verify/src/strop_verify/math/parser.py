@@ -165,7 +165,7 @@ _DIFFERENTIAL = re.compile(r"(?:d|partial)(?: \^ \{? ?(\d) ?\}?)? ?(.*)")
 class Parser(Cursor):
     """Reads expressions from tokens; `place` is where it stands.
 
-    Raises `Unreadable` where what stands there is no expression.
+    Raises `Unreadable` if there is no expression at that place.
     """
 
     def whole(self) -> Node:
@@ -362,7 +362,7 @@ class Parser(Cursor):
         return self._primary()
 
     def _arguments(self) -> tuple[Node, ...]:
-        """What stands in a pair of brackets, at the commas apart."""
+        """The expressions in a pair of brackets, which commas separate."""
         opener = self.next.text
         if not self._at("(", "[", "⦃", "{"):
             return (self._argument(),)

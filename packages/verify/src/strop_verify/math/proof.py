@@ -70,7 +70,7 @@ def unknown(why: str) -> Proof:
 
 
 def compare(first: Node, second: Node) -> Proof:
-    """Hold two expressions against each other."""
+    """Prove two expressions equal or different, if possible."""
     if ex.holds(first, *ex.NO_EXPRESSIONS) or ex.holds(second, *ex.NO_EXPRESSIONS):
         return unknown("no single value")
     try:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from strop_verify.extract import Box, after_thinking, answer_tag, boxes, last_boxed
-from strop_verify.math.bounds import Bounds
-from strop_verify.math.expressions import Node, TooMuch, Unreadable
+from strop_verify.math.expressions import Bounds, Node, TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
 from strop_verify.math.wordings import NO_VALUE
@@ -104,12 +103,12 @@ class Finder(NamedTuple):
     plain: bool = True
 
     def find(self, text: str, where: str, box_required: bool = False) -> Reading | str:
-        """The answer of a response as it was read, or why there is none.
+        """The answer of a response as it was read, or why it has no answer.
 
         Args:
             text: the whole response.
             where: `boxed`, `answer_tag` or `any`.
-            box_required: an answer tag without a box in it is none.
+            box_required: an answer tag without a box in it gives no answer.
 
         Raises:
             TooMuch: what is marked is too large to be read.
@@ -187,7 +186,7 @@ class Finder(NamedTuple):
         return self.read(answer + (unit[1] if unit is not None else ""))
 
     def _unmarked(self, text: str) -> Reading | str:
-        """The answer of the last sentence that asserts one; where a later one hedges or revises, there is none."""
+        """The answer of the last sentence that asserts one; if a later one hedges or revises, there is no answer."""
         letter = _CHOICE.fullmatch(text)
         if letter is not None and self.plain:
             return self.read(letter[1])

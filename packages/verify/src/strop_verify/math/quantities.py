@@ -20,7 +20,6 @@ from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counts, read_unit
 from strop_verify.math.wordings import HEDGES, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
-_ANY = ("real", "reals", "number", "numbers", "integer", "integers", "value", "values", "of", "positive", "natural")
 _NEGATIVE = ("minus", "negative")
 _UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
 
@@ -48,9 +47,6 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     found = list(found)
     if found and found[0].text.lower() in _NEGATIVE:
         found[0] = Token("symbol", "-")
-    for place in range(1, len(found) - 1):  # 2 h 30 min
-        if found[place].text in ("h", "d") and found[place - 1].kind == found[place + 1].kind == "number":
-            found[place] = found[place]._replace(kind="word")
     found = _without_fractions_of_units(found)
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
@@ -68,8 +64,6 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     for words_ in ("percent", "percentage", "pct", "per cent", "%"):
         if said == words_ or said.startswith(f"{words_} "):
             percent, rest = True, rest[len(words_.split()) :]
-    if said in ("per mille", "permille"):
-        node, rest = ex.over(node, ex.number(1000)), []
     if rest and rest[0].text in ("degrees", "degree", "deg"):
         node, rest = ex.call("degree", node), rest[1:]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
@@ -109,9 +103,6 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     said = tuple(
         _CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split()
     )
-    each = said[:2] in (("for", "all"), ("for", "any"), ("for", "every"))
-    if each and all(len(word) == 1 or word in _ANY for word in said[2:]):  # f(x) = 2x for all x
-        said = ()
     if said and measure.unit is None and counts(said):
         return measured(node, measure._replace(thing=said[-1]))
     if (

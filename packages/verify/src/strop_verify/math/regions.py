@@ -113,7 +113,7 @@ def _reduced(given: Line) -> tuple[list[Node], list[bool]]:
 
 
 def _sign(node: Node) -> int:
-    """The sign of a constant; raises `Unsolved` where it cannot be told."""
+    """The sign of a constant; raises `Unsolved` if it is not known."""
     if ex.names_in(node):
         raise Unsolved
     for precision in (80, 400):

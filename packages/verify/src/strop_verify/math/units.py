@@ -1,6 +1,6 @@
 r"""What a number counts or is measured in: known units with dimension and factor, multiples in words, counted things.
 
-Whatever is not in these tables is part of the answer: `12 lakh` is a multiple, `5 km north` a unit and a word.
+A word that is not in these tables is part of the answer: `12 lakh` is a multiple, `5 km north` a unit and a word.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ MULTIPLES = {
 CURRENCY = ("$", "€", "£", "¥", "₹")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
-# Nouns without an s that are counted; plurals that are none; what stands before a noun; what changes the number.
+# Countable nouns without an s; words with an s that are not counted; determiners; words that change the number.
 _COUNTED = "people men women children mice geese sheep fish deer teeth person square dice"
 _UNCOUNTED = """
 times tens halves thirds quarters fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths powers

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from strop_verify.math.bounds import Bounds
+from strop_verify.math.expressions import Bounds
 from strop_verify.pool import JobReply, WorkerLimits, submit
 from strop_verify.verdict import UNDECIDED, Status, Verdict, shortened
 
@@ -213,7 +213,7 @@ def _verdict(proof: Proof, reference: Reading, found: Reading, explain: bool) ->
 
 @lru_cache(maxsize=KEPT)
 def _reference(text: str, form: GoldForm, bounds: Bounds) -> Reading | str:
-    """A reference as it was read, or why it is none; one that is `raw`, or marks its answer, is found in its text."""
+    """A reference as it was read, or why it cannot be; in a `raw` or marked one the answer is found first."""
     from strop_verify.math.compare import without_value
     from strop_verify.math.expressions import TooMuch
     from strop_verify.math.prose import Finder

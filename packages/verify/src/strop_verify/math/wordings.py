@@ -47,7 +47,7 @@ def depth_of(token: Token) -> int:
 
 
 def closing_place(found: Sequence[Token]) -> int:
-    """Where the bracket at the beginning is closed, by whatever bracket."""
+    """Where the bracket at the beginning is closed, by a bracket of any kind."""
     depth = 0
     for place, token in enumerate(found):
         depth += depth_of(token)
@@ -243,7 +243,7 @@ def lower_choice(found: Sequence[Token]) -> str | None:
 
 
 def options_in(found: Sequence[Token]) -> set[str]:
-    """The letters of options that stand in an answer, whatever else does, in capitals."""
+    """The letters of all options in an answer, in capitals."""
     found = [token for token in found if not is_symbol(token, "{", "}")]
     return {token.text.upper() for token in found if len(token.text) == 1 and token.text.upper() in _OPTIONS}
 

@@ -178,7 +178,7 @@ class ControlGroup:
 
 
 def find_groups() -> tuple[Hierarchies, str]:
-    """The writable hierarchies, and why there is none where there is none. Removes groups of dead processes."""
+    """The writable hierarchies, and the reason if there are none. Removes groups of dead processes."""
     own = dict(_own_groups())
     mounts = list(_mounts())
     for kind, point, _ in mounts:

@@ -40,7 +40,7 @@ class Slot:
         self, role: Role, source: str, stdin: bytes, seconds: float, channels: Sequence[int] = (),
         report: int | None = None, place: int = 0,
     ) -> Iterator[SandboxProcess]:  # fmt: skip
-        """A sandbox process, which is ended with the block; after a failure of ours the next one has a new fork server.
+        """A sandbox process that ends with the block. After a failure of the sandbox a new fork server is started.
 
         Raises:
             SandboxFailure: it could not be started, or would not end.

@@ -35,7 +35,7 @@ Work = Callable[[], NoReturn]
 def main() -> Work:
     """Serve the control socket until it closes.
 
-    Returns only in the children, with what is left to do there, so that no frame of ours lies below the program's.
+    Returns only in the children, with the function to call there: no frame of this module lies below the program's.
     """
     _raise_stack_limit()
     control = socket.socket(fileno=int(sys.argv[3]))
@@ -184,7 +184,7 @@ def _program(config: isolate.Config, request: dict[str, Any], descriptors: list[
     except isolate.StepFailed as error:
         _send(status, ["failed", error.step, error.why])
         os._exit(1)
-    except BaseException as error:  # no foreign code has run: the failure is ours
+    except BaseException as error:  # no foreign code has run: the sandbox failed
         _send(status, ["failed", "program", f"{type(error).__name__}: {error}"])
         os._exit(1)
     if request["role"] == "main":

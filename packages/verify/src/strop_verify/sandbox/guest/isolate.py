@@ -116,7 +116,7 @@ def fork_into(flags: int) -> int:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, now and for whatever is executed later."""
+    """Give up every capability, for this process and all programs that it executes."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
         try:
@@ -282,7 +282,7 @@ class Config:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Name whatever fails inside."""
+    """Raise an `OSError` of the block as `StepFailed` with this name."""
     try:
         yield
     except OSError as error:
@@ -414,7 +414,7 @@ def _build_root(config: Config) -> None:
 
 
 def _mount_tmp(config: Config, limits: Mapping[str, int]) -> None:
-    """Mount what a sandbox may write. Python itself may live below /tmp: it is held open and bound again over it."""
+    """Mount the folders that a sandbox may write. Python itself may lie below /tmp; it is then bound again over it."""
     size = f"size={limits['tmp_bytes']},nr_inodes={limits['tmp_files']},mode=1777"
     hidden = {path: os.open(path, os.O_PATH) for path in config.binds if path.startswith(("/tmp/", "/dev/shm/"))}
     for path in ("/tmp", "/dev/shm"):

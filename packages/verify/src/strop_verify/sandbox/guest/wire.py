@@ -140,11 +140,11 @@ _READ_DATE: dict[str, Callable[[str], Any]] = {
 
 
 class CodecError(Exception):
-    """The value is too large or too deep, or the wire form is none."""
+    """The value is too large or too deep, or the wire form is not valid."""
 
 
 class ValueEncoder:
-    """Writes one value; `export` is asked for whatever is no value."""
+    """Writes one value; `export` gives the wire form of an object that does not go by value."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
@@ -204,7 +204,7 @@ def decode(wire: Any, resolve: Import) -> Any:
     Only for a process with limits: a set or dictionary of chosen keys can take very long to build.
 
     Raises:
-        CodecError: the wire form is none.
+        CodecError: the wire form is not valid.
     """
     try:
         return _decode(wire, resolve, 0)
