@@ -153,6 +153,12 @@ class _NoProducts(Products):
         kernels = native.load()
         return kernels is not None and kernels.products.multiplies(dtype)
 
+    @property
+    def widens(self) -> bool:
+        """As those of this processor."""
+        kernels = native.load()
+        return kernels is not None and kernels.products.widens
+
 
 _NO_KERNELS = _NoKernels()
 
