@@ -17,7 +17,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PIP_FLAGS ?=
-WORKERS ?= auto
+# One more than there are cores: some tests wait for a process to die or a limit to pass.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$p && break; done)

@@ -40,8 +40,9 @@ from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
-from strop.evaluation.evaluate import evaluate
+from strop.evaluation.evaluate import ProblemSet, measure_set
 from strop.verifiers.answer import ExactMatch
+from strop.verifiers.judges import OpenJudges
 from strop.verifiers.protocol import InlineJudge
 
 GROUP = 8
@@ -67,10 +68,12 @@ def side(given: argparse.Namespace, turns: int) -> Callable[[], Spent]:
     )  # fmt: skip
     data = problems(given.trajectories // GROUP, given.prompt)
     verifier = ExactMatch()
-    judge = Play(environment, TurnTokens(tokenizer, Plain())).responder(InlineJudge(verifier))
+    play = Play(environment, TurnTokens(tokenizer, Plain()))
+    asked = ProblemSet("bench", data, GROUP, Sampling(max_new_tokens=room), verifier, 0, play)
+    judges = OpenJudges([(verifier, play, play.responder(InlineJudge(verifier)))])
 
     def run() -> None:
-        found = evaluate(engine, data, GROUP, Sampling(max_new_tokens=room), verifier, judge=judge)
+        found = measure_set(engine, asked, judges)
         assert found.usable.all() and (found.lengths == budget).all()
 
     return lambda: timed(run, given.device)

@@ -44,7 +44,8 @@ from strop.training.embedded_base import WORDS, named_base
 from strop_verify.__main__ import main as strop_verify
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "packages/verify/README.md"]
+VERIFY = ROOT / "packages/verify/README.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", VERIFY]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SAID = re.compile(r"(\s{3,}|\s+#\s).*$")  # what a line says of its command
@@ -147,8 +148,9 @@ def every_command() -> dict[str, str]:
 
 
 def toml_blocks() -> list[tuple[str, str]]:
-    """Every TOML block, and those in help texts."""
-    found = [(page, text) for page, language, text in every_block() if language == "toml"]
+    """Every TOML block but those of peers' files, and those in help texts."""
+    peers = VERIFY.read_text()
+    found = [(page, text) for page, kind, text in every_block() if kind == "toml" and text not in peers]
     assigned = re.compile(r"^[a-z_.]+ = .+$", re.MULTILINE)
     return found + [
         (f"help of {words}", "\n".join(rows)) for words, text in helps().items() if (rows := assigned.findall(text))

@@ -6,13 +6,14 @@ import asyncio
 import os
 import random
 import time
-
-from transformers import PreTrainedTokenizerFast
+from typing import TYPE_CHECKING
 
 from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment, Reply, Session, Unjudged
-from strop.model.files import byte_tokenizer
 from strop_verify.verdict import Status
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # The shape of Qwen's templates: tool results in the user's name, thinking dropped from earlier turns.
 QWEN_LIKE = (
@@ -37,6 +38,8 @@ STRICT = (
 
 def chat_tokenizer(template: str) -> PreTrainedTokenizerFast:
     """A byte tokenizer with the special tokens of the templates above."""
+    from strop.model.files import byte_tokenizer  # here, because processes that import this module need no torch
+
     specials = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
     tokenizer = byte_tokenizer(specials)
     tokenizer.add_special_tokens({"additional_special_tokens": list(specials)})

@@ -199,6 +199,7 @@ class Nodes(SilentView):
                     self.of_actors.update(row["bundles_to_node_id"].values())
 
 
+@pytest.mark.slow  # Ray looks for its driver about once a minute
 def test_a_killed_driver_leaves_no_process_of_its_cluster(tmp_path: Path) -> None:
     driver, left = driver_of_its_own_cluster(tmp_path / "run")
     driver.kill()

@@ -75,7 +75,7 @@ app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.
 app.command("status", short_help="Show the state of a run.")(runs_commands.status)
 app.command("dashboard", short_help="Follow runs in a browser.")(runs_commands.dashboard)
 app.add_typer(runs_commands.runs_app, name="runs", short_help="List and compare runs.")
-app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(lab_commands.plan)
+app.command("plan", short_help="Simulate a run: step times and idle shares, with a bound.")(lab_commands.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Check this machine, a run or a recipe.")(inspect_commands.doctor)
 app.command("smoke", short_help="Test whether training works on this machine.")(inspect_commands.smoke)
