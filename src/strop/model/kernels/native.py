@@ -142,7 +142,7 @@ class Products:
 
     def _read(self, x: Tensor, weight: Tensor) -> Tensor:
         """x as the source reads it with this weight: in its type, or in float32 where nothing multiplies bfloat16."""
-        return x.to(weight.dtype if self._dots else torch.float32).contiguous()
+        return x.to(torch.float32 if self.widens else weight.dtype).contiguous()
 
     def _padded(self, bias: Tensor | None) -> Tensor | None:
         """A bias [O] in float32 for whole panels."""
