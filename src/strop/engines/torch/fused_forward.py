@@ -217,10 +217,10 @@ class _Layer:
     def of(cls, module: Any, joined: Callable[[Sequence[nn.Linear]], Product | Uncopied]) -> _Layer:
         attention, inner = module.self_attn, module.mlp
         names = _norms_of(module)
-        weights = [None if at is None else module.get_submodule(names[at]).weight for at in _NORMS[names]]
+        weights: list[Any] = [None if at is None else module.get_submodule(names[at]).weight for at in _NORMS[names]]
         gated = isinstance(inner, FusedGate)
         return cls(
-            module, *weights, attention.scaling,
+            module, weights[0], weights[1], weights[2], weights[3], attention.scaling,
             qkv=joined((attention.q_proj, attention.k_proj, attention.v_proj)),
             out=joined((attention.o_proj,)),
             gate_up=joined((inner.gate_proj, inner.up_proj)) if gated else None,

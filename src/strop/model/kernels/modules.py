@@ -165,15 +165,19 @@ def fuse(model: PreTrainedModel, kernels: LayerKernels) -> int:
     for module in reversed(list(model.modules())):  # parts come before what they are part of
         if isinstance(module, _Fused):
             continue
-        if type(module) is nn.Linear and kernels.products.widens:
-            module.__class__ = _fused(nn.Linear, _FusedLinear, kernels)
-            changed += 1
-        gaps = {fused: _gap(module, fused, given) for fused, given in _candidates(module, kernels)}
-        nearest = min(gaps, key=gaps.__getitem__, default=None)
-        if nearest is not None and gaps[nearest] <= 1:
-            module.__class__ = nearest
+        emulated = type(module) is nn.Linear and kernels.products.widens
+        fused = _fused(nn.Linear, _FusedLinear, kernels) if emulated else _nearest(module, kernels)
+        if fused is not None:
+            module.__class__ = fused
             changed += 1
     return changed
+
+
+def _nearest(module: nn.Module, kernels: LayerKernels) -> type[nn.Module] | None:
+    """The fused class that gives what the module gives, if one does."""
+    gaps = {fused: _gap(module, fused, given) for fused, given in _candidates(module, kernels)}
+    nearest = min(gaps, key=gaps.__getitem__, default=None)
+    return nearest if nearest is not None and gaps[nearest] <= 1 else None
 
 
 def unfuse(model: PreTrainedModel) -> None:
@@ -214,7 +218,8 @@ _Given = dict[str, Any]
 
 def _candidates(module: nn.Module, kernels: LayerKernels) -> Iterator[tuple[type[nn.Module], _Given]]:
     """Fused classes that may compute what a module does, and inputs to find that out."""
-    plain, parts = type(module), module._modules
+    plain = type(module)
+    parts: Mapping[str, Any] = module._modules
     weight = module._parameters.get("weight")
     if weight is not None and weight.dim() == 1 and {"variance_epsilon", "eps"} & vars(module).keys():
         for plus in (False, True):
