@@ -15,8 +15,7 @@ import pytest
 from strop.cli.run_commands import report_quickstart
 from strop.config.edits import flatten
 from strop.run import machine
-from strop.run.folder import RunFolder
-from strop.run.status import free_folder
+from strop.run.folder import RunFolder, free_folder
 
 COMMANDS = (
     "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "settings", "verify", "data", "plot",
