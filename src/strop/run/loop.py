@@ -487,6 +487,7 @@ class Loop:
             "empty_batches": self._empty_batches,
             "alerts": self._alerts,
             "stale": self.stale.state(),
+            "quarantined": list(self.quarantined),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -501,6 +502,7 @@ class Loop:
         self._alerts = state["alerts"]
         self._open = state["open"]
         self.stale.load(state["stale"])
+        self.quarantined = list(state["quarantined"])
 
     def reopen(self) -> None:
         """Start, or continue after `load`: publish the weights and regenerate the groups that were open."""

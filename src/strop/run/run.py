@@ -252,7 +252,6 @@ class _Run:
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saver = Saver(folder, parts.learner, self.view)
         self.resumed_at: int | None = None
-        self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Restore a checkpoint and remove everything after it; None starts over."""
@@ -266,7 +265,7 @@ class _Run:
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
             self.folder.truncate(-1)
             (self.folder.path / CHANGES).unlink(missing_ok=True)
-            self._forget_quarantined(0)
+            self._list_quarantined()
             return
         self.loop.load(found.state["loop"])
         self.compute.load(found.state["compute"])
@@ -284,7 +283,7 @@ class _Run:
         self.resumed_at = found.step
         write_change(self.folder, changed)
         self.folder.truncate(found.step)
-        self._forget_quarantined(found.step)
+        self._list_quarantined()
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
 
@@ -398,14 +397,9 @@ class _Run:
     def _list_quarantined(self) -> None:
         """Write the quarantined problems to the run folder, if there are any."""
         if self.loop.quarantined:
-            self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
-
-    def _forget_quarantined(self, after: int) -> None:
-        """Remove problems that later steps quarantined: their groups are generated again."""
-        if (self.folder.path / QUARANTINE).exists():
-            found = self.folder.read_json(QUARANTINE)["problems"]
-            self.quarantined_before = [row for row in found if row["step"] <= after]
-            self.folder.write_json(QUARANTINE, {"problems": self.quarantined_before})
+            self.folder.write_json(QUARANTINE, {"problems": self.loop.quarantined})
+        else:
+            (self.folder.path / QUARANTINE).unlink(missing_ok=True)
 
     def _evaluate(self, step: int, trackers: Trackers) -> Row:
         """Start the evaluation due after `step`; return its metrics if it has finished, and record others that have."""
