@@ -12,7 +12,6 @@ import typer
 from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, print_json, print_table, show, viewing
 
 if TYPE_CHECKING:
-    from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
     from strop.lab.scaling.study import Study
@@ -25,9 +24,6 @@ Target = Annotated[
 ]
 Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only with `show`.", show_default=False)]
 LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
-Baseline = Annotated[
-    str | None, typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: take settings of this, one at a time.")
-]
 Grid = Annotated[
     list[str],
     typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a setting; repeat for a product.", show_default=False),
@@ -57,7 +53,6 @@ def ablate(
     target: Target,
     folder: Shown = None,
     leave_one_out: LeaveOneOut = False,
-    baseline: Baseline = None,
     grid: Grid = [],  # noqa: B006  (typer copies it)
     named: Named = [],  # noqa: B006
     seeds: Seeds = "0",
@@ -82,7 +77,6 @@ def ablate(
 
     \b
     strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
-    strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
     strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
     strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
     strop ablate scalerl --leave-one-out --dry-run
@@ -95,7 +89,7 @@ def ablate(
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
     if target == SHOW:
-        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run)):
+        if folder is None or any((leave_one_out, grid, named, steps, sets, small, out, dry_run)):
             raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
@@ -106,7 +100,7 @@ def ablate(
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
-    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, baseline)
+    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out)
     manifest = manifests.plan(target, variants(target, wanted, changed, small), manifests.parse_seeds(seeds))
     where = out if out is not None else Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
     if dry_run:
@@ -311,13 +305,6 @@ def plan(
     drop: Annotated[float, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = 0.0,
     steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
     seed: Annotated[int, typer.Option(help="Seed of the drawn lengths.", min=0)] = 0,
-    placement: Annotated[
-        str | None, typer.Option(metavar="GPUS", help="Print the GPUs of each process, on hosts with 8, or 8,8, GPUs.")
-    ] = None,
-    memory: Annotated[
-        float | None, typer.Option(metavar="GIB", help="Print the memory that training needs of such a GPU.", min=1)
-    ] = None,
-    figure: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it as a PNG.")] = None,
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
@@ -330,10 +317,7 @@ def plan(
 
     \b
     strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
-    strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5 --plot plan.png
-    strop plan scalerl --placement 8,8 --set engine=Vllm --set engine.tensor_parallel=2 \\
-        --set orchestration.executor=ray --set orchestration.generators=5 --set orchestration.trainers=4
-    strop plan grpo --memory 80 --set model.path=Qwen/Qwen3-0.6B
+    strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
     """
     from dataclasses import replace
 
@@ -344,10 +328,6 @@ def plan(
 
     allow(imports, sets)
     config = resolve(target, sets)
-    if memory is not None:
-        return _show_memory(config, memory, as_json)
-    if placement is not None:
-        return _show_placement(config, placement, as_json)
     limit = config.sampling.max_new_tokens
     drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
     seconds = Costs().edited(costs) if costs else scalerl_costs()
@@ -366,41 +346,6 @@ def plan(
         "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
     }
     show(as_json, value, lambda: _print_plans(value))
-    if figure is not None:
-        from strop.report.lab_figures import plot_plans
-
-        plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
-
-
-def _show_placement(config: RunConfig, gpus: str, as_json: bool) -> None:
-    """Print which GPUs each process of a run would be given on hosts with so many."""
-    from strop.base.types import InputError
-    from strop.run.devices import placement_of
-
-    counts = gpus.split(",")
-    if not all(count.strip().isdecimal() for count in counts):
-        raise InputError(f"--placement {gpus}: give the number of GPUs of each host, such as 8 or 8,8")
-    found = placement_of(config, [int(count) for count in counts])
-    rows = [
-        (one.role, str(one.host), ", ".join(map(str, one.gpus)) or "none", "shared" if one.shared else "")
-        for one in found.shares
-    ]
-    show(as_json, found.as_json(), lambda: print_table(("process", "host", "GPUs", ""), rows))
-
-
-def _show_memory(config: RunConfig, gib: float, as_json: bool) -> None:
-    """Print how much of a GPU's memory training needs, found without loading the model."""
-    from strop.base.machine import GIB
-    from strop.run.checks import of_names
-    from strop.run.finding import refuse
-    from strop.run.memory import WAYS_OUT, fitting, need_of
-
-    refuse(one for one in of_names(config, reads_problems=False) if one.subject == "model")
-    room = int(gib * GIB)
-    need = need_of(config, "cuda", room)
-    found = fitting(need, room, WAYS_OUT)
-    refuse([found])
-    show(as_json, {"room_bytes": room, "needed_bytes": need}, lambda: print(f"memory: {found.line}"))
 
 
 def _print_plans(value: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 FOLDER/ablation.json            the variants with their configurations, the seeds, and the state of every run
 FOLDER/runs/VARIANT/seed0       a run folder; finished once it has a summary.json
+FOLDER/runs/VARIANT/seed0.json  the configuration from which it was started
 FOLDER/logs/VARIANT-seed0.log   the output of that run
 """
 
