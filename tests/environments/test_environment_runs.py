@@ -47,7 +47,8 @@ class Notes(SilentView):
 
 def test_one_turn_is_the_run_without_an_environment(tmp_path: Path) -> None:
     train(small_config(), tmp_path / "verifier", SilentView())
-    train(small_config("environment=OneTurn"), tmp_path / "environment", SilentView())
+    allow_module(PLAYERS)
+    train(small_config(f"environment={PLAYERS}:OneTurn"), tmp_path / "environment", SilentView())
     assert_same_run(tmp_path / "verifier", tmp_path / "environment")
 
 
@@ -56,10 +57,9 @@ def test_a_budget_without_room_for_a_second_try_is_told(
     budget: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak(monkeypatch, LLAMA_LIKE)
-    sets = ("environment.piece=Retry", "environment.verifier=ExactMatch", "environment.turn_tokens=8")
+    sets = ("environment.turn_tokens=8", "environment.max_turns=2", "steps=1", "evaluation.every=none")
     notes = Notes()
-    more = (f"sampling.max_new_tokens={budget}", "environment.max_turns=2", "steps=1", "evaluation.every=none")
-    train(chatty(*sets, *more), tmp_path / "run", notes)
+    train(chatty(*sets, f"sampling.max_new_tokens={budget}"), tmp_path / "run", notes)
     lines = [line for line in notes.lines if "no token was left for another turn" in line]
     assert bool(lines) == told and all("environment.turn_tokens" in line for line in lines)
     share = metrics(tmp_path / "run")[-1].get("environment/no_room_share")

@@ -37,18 +37,18 @@ from strop.run.devices import devices_apart
 from strop.run.finding import refuse
 from strop.run.folder import (
     CHANGES,
-    PLACEMENT,
     SUMMARY,
     UNTRAINED,
     RunFolder,
     SettingChange,
     check_free,
+    questions_of,
     write_change,
+    write_questions,
 )
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
 from strop.run.tracking import Trackers, open_trackers
-from strop.run.trained_on import questions_of, write_questions
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
@@ -155,7 +155,7 @@ class RunOutcome:
     seconds: float
 
 
-def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> RunOutcome:
+def train(config: RunConfig, out: Path, view: View) -> RunOutcome:
     """Start a run in a new folder and train it to its end.
 
     Raises:
@@ -163,10 +163,10 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     """
     # The parts are built before the folder, so that a failure leaves no folder behind.
     config = as_asked(validated(config))
-    check_free(out, replace)
+    check_free(out)
     refuse(findings(config))
     parts = assemble(config, view)
-    folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
+    folder = RunFolder.create(out, parts.config.model_dump(mode="json"))
     try:
         folder.write_json(PROBLEMS, _record(parts).to_json())
         return _to_the_end(parts.config, parts, folder, view)
@@ -241,10 +241,6 @@ class _Run:
         self.view = self.watch.view
         self.parts = parts
         parts.start(folder.path, self.view)
-        if parts.placement is not None and any(parts.placement.hosts):
-            folder.write_json(PLACEMENT, parts.placement.as_json())
-        else:
-            (folder.path / PLACEMENT).unlink(missing_ok=True)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         sizes = parts.learner.sizes()
         trainers, generators = devices_apart(config, sizes.devices)
