@@ -75,7 +75,7 @@ def test_every_command_teaches(command: str) -> None:
     assert command in ("doctor", "plot") or f"strop {command}" in result.stdout
 
 
-@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify", "env"])
+@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify"])
 def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
     from typer.testing import CliRunner
 

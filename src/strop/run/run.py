@@ -124,7 +124,6 @@ class Saver:
         self._under_way = None
 
 
-QUARANTINE = "quarantine.json"
 PATIENCE = 0.2  # seconds of each wait for an evaluation
 
 
@@ -265,7 +264,6 @@ class _Run:
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
             self.folder.truncate(-1)
             (self.folder.path / CHANGES).unlink(missing_ok=True)
-            self._list_quarantined()
             return
         self.loop.load(found.state["loop"])
         self.compute.load(found.state["compute"])
@@ -283,7 +281,6 @@ class _Run:
         self.resumed_at = found.step
         write_change(self.folder, changed)
         self.folder.truncate(found.step)
-        self._list_quarantined()
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
 
@@ -327,7 +324,6 @@ class _Run:
                     self._save_checkpoint(last=True)
                     raise self._interrupted() from None
         finally:
-            self._list_quarantined()
             trackers.close()
             self.parts.executor.close()
         return self._finish()
@@ -368,7 +364,6 @@ class _Run:
         config, step = self.config, record.step
         self.boundary = self.loop.state()
         row = dict(record.metrics)
-        self._list_quarantined()
         self.folder.write_rollouts(step, record.groups, record.samples)
         try:
             row |= self._evaluate(step, trackers)
@@ -393,13 +388,6 @@ class _Run:
         spent["idle/trainer"] = (seconds["rollout"] + seconds["verify"]) / seconds["step"]
         spent["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         return spent
-
-    def _list_quarantined(self) -> None:
-        """Write the quarantined problems to the run folder, if there are any."""
-        if self.loop.quarantined:
-            self.folder.write_json(QUARANTINE, {"problems": self.loop.quarantined})
-        else:
-            (self.folder.path / QUARANTINE).unlink(missing_ok=True)
 
     def _evaluate(self, step: int, trackers: Trackers) -> Row:
         """Start the evaluation due after `step`; return its metrics if it has finished, and record others that have."""
