@@ -175,7 +175,7 @@ def test_the_command_prints_lines_json_and_an_exit_code(run: Path) -> None:
     value = json.loads(CliRunner().invoke(app, ["status", str(run), "--json"]).stdout)
     assert (value["state"], value["step"], value["processes"][0]["pid"]) == ("running", 3, os.getpid())
     tell(run, state="failed", error="the disk is full")
-    shown = CliRunner().invoke(app, ["status", str(run), "--watch"])  # ends, for nothing is going on
+    shown = CliRunner().invoke(app, ["status", str(run)])
     assert shown.exit_code == 1 and "the disk is full" in shown.stdout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -122,25 +121,23 @@ def ablate(
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
     """Print the runs without starting them."""
-    from strop.lab.ablation.manifest import outline
-
-    value = outline(folder, manifest)
+    from strop.lab.ablation.manifest import is_finished
 
     def lines() -> None:
         rows = [
-            (entry["name"], "\n".join(f"{key}: {old} → {new}" for key, (old, new) in entry["changes"].items()))
-            for entry in value["variants"]
+            (entry.name, "\n".join(f"{key}: {old} → {new}" for key, (old, new) in entry.changes.items()))
+            for entry in manifest.variants
         ]
         print_table(("variant", "what changes"), [(name, text or "the recipe as it is") for name, text in rows])
-        left = [run for run in value["runs"] if not run["finished"]]
+        left = [run for run in manifest.runs if not is_finished(manifest.path(folder, run))]
         seeds = ", ".join(map(str, manifest.seeds))
-        done = len(value["runs"]) - len(left)
-        print(f"{len(value['runs'])} runs ({len(rows)} variants, seeds {seeds}), {done} of them finished")
-        print(f"{sum(run['steps'] for run in left):,} training steps to do, in {folder}")
-        for note in value["notes"]:
+        done = len(manifest.runs) - len(left)
+        print(f"{len(manifest.runs)} runs ({len(rows)} variants, seeds {seeds}), {done} of them finished")
+        print(f"{sum(manifest.config(run).steps for run in left):,} training steps to do, in {folder}")
+        for note in manifest.notes:
             print(note)
 
-    show(as_json, value, lines)
+    show(as_json, manifest.model_dump(mode="json"), lines)
 
 
 def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:
@@ -155,8 +152,7 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
     if as_json:
         print_json(table.as_json(found))
         return found
-    for columns, rows in table.pieces(found, shutil.get_terminal_size().columns):
-        print_table(columns, rows)
+    print_table(table.SHORT, table.short_cells(found))
     print(table.explanation(found))
     for note in table.notes(found):
         print(f"- {note}")
@@ -189,12 +185,8 @@ Until = Annotated[
 Skip = Annotated[
     float, typer.Option("--skip-until", metavar="C", help="Leave out earlier points (ScaleRL: 1500 GPU-hours).")
 ]
-Windows = Annotated[
-    str, typer.Option("--windows", metavar="LOW:HIGH,...|auto", help="Also fit over windows of compute.")
-]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Bootstrap samples of the intervals.")]
 FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.", min=0)]
 FitMargin = Annotated[float, typer.Option("--margin", help="The least difference of A that counts.", min=0.0)]
 Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="The evaluation metric of a run to fit.")]
 Picture = Annotated[
@@ -211,10 +203,8 @@ def fit(
     method: Method = "refined",
     fit_until: Until = None,
     skip_until: Skip = 0.0,
-    windows: Windows = "",
     bootstrap: Bootstrap = 500,
     level: FitLevel = 0.9,
-    seed: Seed = 0,
     margin: FitMargin = 0.02,
     metric: Metric = "evaluation/pass_rate",
     plot: Picture = None,
@@ -236,7 +226,7 @@ def fit(
     strop fit runs/scalerl
     strop fit scalerl.csv dapo.csv --skip-until 1500 --fit-until 8000 --predict 16000,100000 --plot curves.png
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
-    strop fit runs/scalerl --windows auto --out fit.json
+    strop fit runs/scalerl --out fit.json
     strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
     """
     from strop.base.files import write_json
@@ -248,15 +238,14 @@ def fit(
 
     settings = {
         "method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level, "bootstrap": bootstrap,
-        "seed": seed,
     }  # fmt: skip
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise InputError(f"--plot {plot}: name a .png (the .svg is written next to it)")
     chosen = study.fit_settings(settings)
-    computes, ranges = study.computes("--predict", predict), study.windows(windows)
+    computes = study.computes("--predict", predict)
     recipes = read_sources(sources, x, r0, metric)
     with bar("fitting", sum(map(len, recipes.values()))) as tell:
-        found = fit_study(recipes, chosen, computes, ranges, margin, tell)
+        found = fit_study(recipes, chosen, computes, margin, tell)
     value = plain_values(found)
     if out is not None:
         write_json(out, value)

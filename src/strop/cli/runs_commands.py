@@ -15,7 +15,6 @@ from strop.cli.options import (
     allow,
     bar,
     print_differences,
-    print_json,
     print_table,
     run_folders,
     show,
@@ -180,62 +179,30 @@ def report(
     show(as_json, value, lines)
 
 
-REFRESH_SECONDS = 2.0
-
-
-def status(
-    run: Run,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until the run ends.")] = False,
-    as_json: Json = False,
-) -> None:
+def status(run: Run, as_json: Json = False) -> None:
     """Show the state of a run, its progress and its processes.
 
-    The command only reads the folder (and /proc, for processes of this machine). With --watch --json each line is one
-    JSON object. The exit code is 1 if the run died, failed or was ended by the watchdog, else 0.
+    The command only reads the folder (and /proc, for processes of this machine). The exit code is 1 if the run died,
+    failed or was ended by the watchdog, else 0.
 
     \b
     strop status runs/grpo
-    strop status runs/grpo --watch
     strop status runs/grpo --json
     """
-    import time
-
     from strop.run.folder import RunFolder
     from strop.run.status import read_status
 
-    folder = RunFolder.open(run)
-    found = read_status(folder)
-    while True:
-        _show(found, as_json, watch)
-        if not watch or not found.going_on:
-            break
-        try:
-            time.sleep(REFRESH_SECONDS)
-        except KeyboardInterrupt:
-            break
-        found = read_status(folder)
+    found = read_status(RunFolder.open(run))
+
+    def text() -> None:
+        for line in lines(found):
+            print(line)
+        if found.processes:
+            print_table(("process", "pid", ""), [_status_row(each) for each in found.processes])
+
+    show(as_json, found.as_json(), text)
     if found.state in ("dead", "failed", "stuck"):
         raise typer.Exit(1)
-
-
-def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
-    import json
-    import sys
-
-    if as_json:
-        if watch:
-            print(json.dumps(found.as_json(), ensure_ascii=False), flush=True)
-        else:
-            print_json(found.as_json())
-        return
-    if watch and sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().clear()
-    for line in lines(found):
-        print(line)
-    if found.processes:
-        print_table(("process", "pid", ""), [_status_row(each) for each in found.processes])
 
 
 def lines(found: RunStatus) -> list[str]:

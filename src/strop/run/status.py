@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from strop.base.imports import command
 from strop.base.metrics_file import by_step
-from strop.base.plain_view import benchmark_rates
 from strop.base.types import InputError
+from strop.base.view import benchmark_rates
 from strop.config.edits import flatten
 from strop.orchestration.process_registry import RegisteredWorker, read_processes
 from strop.run.folder import SUMMARY, RunFolder

@@ -120,26 +120,6 @@ def _entry(variant: Variant) -> VariantEntry:
     return VariantEntry(name=variant.name, folder=variant.folder, changes=variant.changes, config=config)
 
 
-def outline(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """An ablation as plain values: its runs, which of them are finished, and what each variant changes."""
-    return {
-        "folder": str(folder),
-        "runs": [
-            {
-                "variant": run.variant, "seed": run.seed, "folder": str(manifest.path(folder, run)),
-                "steps": int(manifest.variant(run.variant).config["steps"]),
-                "finished": is_finished(manifest.path(folder, run)),
-            }
-            for run in manifest.runs
-        ],
-        "variants": [
-            {"name": entry.name, "changes": {key: list(pair) for key, pair in entry.changes.items()}}
-            for entry in manifest.variants
-        ],
-        "notes": list(manifest.notes),
-    }  # fmt: skip
-
-
 def merged(folder: Path, wanted: Manifest) -> Manifest:
     """`wanted` with what the folder already holds of it; further seeds and variants may have been added.
 
