@@ -201,8 +201,8 @@ def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:
         return dict(source)
     target = find(ProblemSource, source.get("piece"))
     if target.piece_name() == "HubDataset":
-        kept = {name: source[name] for name in ("columns", "domain", "where") if name in source}
-        return {**kept, **expand_source(path)}
+        kept = {name: value for name, value in source.items() if name in ("columns", "domain", "where")}
+        return kept | expand_source(path)
     if "path" not in target.model_fields:
         raise ValueError(f"path={path!r}: {target.piece_name()} reads no file; set source too, such as source=jsonl")
     return {**source, "path": path}
