@@ -108,7 +108,7 @@ def test_a_dry_run_shows_what_would_be_learned_and_learns_nothing(
     assert json.loads(shown(*begin, "--json"))["training"]["steps"] == 6
     assert not list(tmp_path.iterdir())
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert "goes on after update 6" in shown("--resume", str(run))
+    assert "6 updates of up to 128 tokens" in shown("--resume", str(run))
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     monkeypatch.setattr("strop.run.memory.room_of", lambda device: 1024)
     assert "on this machine this run needs about" in shown(*begin)

@@ -166,9 +166,7 @@ def test_the_limit_is_of_the_problems_that_are_asked(run: Path, more: tuple[str,
     assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 5
 
 
-def test_a_limit_of_the_training_problems_is_refused_where_others_are_asked(run: Path) -> None:
-    with pytest.raises(InputError, match=r"data\.limit"):
-        configure("embedded", "quickstart", ["data.limit=9"])
+def test_a_limit_is_of_the_source_that_a_setting_names(run: Path) -> None:
     named = f"data.source={json.dumps(str(run.parent / 'problems.jsonl'))}"
     asked = configure("embedded", "quickstart", [named, "data.limit=9"])
     assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 9

@@ -281,7 +281,7 @@ class ProblemRecord:
         if missing:
             raise InputError(
                 f"{source}: {missing} of the {len(self.held_out)} problems that the run held out are not in it any "
-                "more; restore it, or name other problems with --source"
+                "more; restore it, or name other problems with --set data.source=…"
             )
         return tuple(known[each] for each in wanted)
 
