@@ -15,7 +15,7 @@ from strop.base.types import InputError, StropError
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
 from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers, gpus_left
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.weight_store import WeightStore, read
+from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerGone, WorkerSetup, WorkerSpec, written
 
 
@@ -56,7 +56,7 @@ def stage(connection: QueueConnection, stored: StoredWeights, content: bytes) ->
 
 def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
-    stored = WeightStore(tmp_path).write(7, tensors.items())
+    stored = WeightFile(tmp_path / "weights").write(7, tensors.items())
     content = Path(stored.path).read_bytes()
     Path(stored.path).unlink()  # another node does not have it
     connection = QueueConnection()
@@ -74,7 +74,7 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
 def test_of_two_versions_in_a_queue_each_is_whole_when_it_is_read(tmp_path: Path) -> None:
     connection, probe = QueueConnection(), np.arange(3, dtype=np.int32)
     for version in (1, 2):
-        stored = WeightStore(tmp_path).write(version, {"a": torch.full((4,), float(version))}.items())
+        stored = WeightFile(tmp_path / "weights").write(version, {"a": torch.full((4,), float(version))}.items())
         content = np.frombuffer(Path(stored.path).read_bytes(), np.uint8)
         connection.come(version - 1, written(WeightUpdate(stored, "keep", probe)), content)
     for version in (1, 2):

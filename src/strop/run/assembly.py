@@ -26,7 +26,7 @@ from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placeme
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
-from strop.orchestration.weight_store import MEMORY, WeightTransport
+from strop.orchestration.weight_store import WeightStore
 from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.checks import findings, of_model
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
@@ -197,12 +197,11 @@ def _executor(
         return InProcess(engine, policy, orchestration.kv)
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
-    memory = None if orchestration.weights == "files" else MEMORY
     return Fleet(
         launcher=launcher,
         specs=[generator_spec(config, plain, placement, number) for number in range(orchestration.generators)],
         source=learner.publish,
-        transport=WeightTransport(_version_bytes(policy), view.note, memory),
+        store=WeightStore(_version_bytes(policy), view.note, in_memory=orchestration.weights != "files"),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,
