@@ -13,7 +13,7 @@ import torch
 
 from strop.base.types import InputError, StropError
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
-from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers, gpus_left
+from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerGone, WorkerSetup, WorkerSpec, written
@@ -92,24 +92,7 @@ def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
     assert isinstance(said, Failed) and not said.fatal and "No module named 'tests.orchestration.nowhere'" in said.error
 
 
-@pytest.mark.parametrize(
-    ("visible", "count", "own", "left"),
-    [
-        (None, 8, 1, ["1", "2", "3", "4", "5", "6", "7"]),
-        (None, 4, 4, []),
-        (None, 2, 3, []),
-        ("4,5,6", 3, 1, ["5", "6"]),
-        (" 3 , 1", 2, 1, ["1"]),
-        ("0,1,-1,2", 2, 1, ["1"]),  # CUDA reads no further than what is no GPU
-        ("GPU-8932f937,GPU-1d2c", 2, 1, ["GPU-1d2c"]),
-        ("", 0, 1, []),
-    ],
-)
-def test_actors_are_given_no_gpu_that_trains(visible: str | None, count: int, own: int, left: list[str]) -> None:
-    assert gpus_left(visible, count, own) == left
-
-
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r'pip install "strop\[ray\]"'):
-        RayWorkers(RaySettings(), 1)
+        RayWorkers(RaySettings())

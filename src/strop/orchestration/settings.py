@@ -15,11 +15,10 @@ WindowMode = Literal["adaptive", "full"]
 
 
 class RaySettings(Settings):
-    """The Ray cluster, and the resources of a worker.
+    """The Ray cluster, which runs already, and the resources of a worker.
 
     Fields:
-        address: HOST:PORT of a running cluster. The default is RAY_ADDRESS; without it, a cluster is started on this
-            machine, on the loopback device only, and ended with the run.
+        address: HOST:PORT of the cluster. The default is RAY_ADDRESS.
         cpus: processors that each worker reserves; on GPUs it reserves a GPU too.
         placement_seconds: how long a worker may wait for a place in the cluster.
         train_in_cluster: with `orchestration.trainers` above 1 its ranks are actors as well, the first one on the
