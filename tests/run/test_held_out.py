@@ -27,7 +27,7 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.files import byte_tokenizer
 from strop.run import fine_tuning, measuring, resuming, sft_config
-from strop.run.folder import RunFolder
+from strop.run.folder import RunFolder, questions_of, trained_before
 from strop.run.measuring import BenchmarkPlan, evaluate_model, measure, problems_of
 from strop.run.models import (
     ModelSetup,
@@ -39,7 +39,6 @@ from strop.run.models import (
     refuse_without_problems,
 )
 from strop.run.run import Interrupted, resume, train
-from strop.run.trained_on import questions_of, trained_before
 
 TOKENIZER = byte_tokenizer()
 

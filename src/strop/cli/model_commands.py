@@ -134,7 +134,6 @@ Tokens = Annotated[
     int | None,
     typer.Option("--max-new-tokens", help="Of a completion; by default what the context has room for.", min=1),
 ]
-Log = Annotated[bool, typer.Option("--access-log", help="Print a line on standard error for every request.")]
 
 
 def serve(
@@ -145,7 +144,6 @@ def serve(
     insecure: Insecure = False,
     max_requests: Requests = 256,
     max_new_tokens: Tokens = None,
-    access_log: Log = False,
     recipe: Recipe = None,
     sets: Sets = [],  # noqa: B006
     imports: Imports = [],  # noqa: B006
@@ -186,7 +184,7 @@ def serve(
         assert isinstance(engine, ServedEngine)
         arguments = getattr(config.data.template, "arguments", {})  # as in training; the messages are the clients' own
         local = key is None and is_loopback(host)
-        served = Served(client_name(model, named), limits, key, local, _log if access_log else None, arguments)
+        served = Served(client_name(model, named), limits, key, local, arguments)
         server = ModelServer(engine, tokenizer, served, listening)
         facts = {
             "url": server.url, "model": served.model, "context": engine.capabilities.max_tokens,
@@ -221,7 +219,3 @@ def _key(name: str) -> str:
     if not key or not key.isascii() or not key.isprintable():
         raise InputError(f"--api-key-env {name}: this variable is not set to a key of printable ASCII; export it first")
     return key
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ def recipe_names(incomplete: str) -> list[str]:
 
 def run_folders(incomplete: str) -> list[str]:
     """Completes the runs below `runs/` and below the folder typed so far."""
-    from strop.run.status import runs_in
+    from strop.run.folder import runs_in
 
     roots = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
     found = {str(run) for root in roots if root.is_dir() and root != Path() for run in runs_in(root)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny
 
@@ -17,7 +17,7 @@ from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.prepare.text import collapsed, fold
 from strop.verifiers.base import Verifier
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import VerifierPool, refusal_of, verdict_of
+from strop.verifiers.process_pool import VerifierPool, verdict_of
 from strop_verify.code.tests import standard_tests
 from strop_verify.pool import JobReply
 from strop_verify.verdict import Status
@@ -25,45 +25,67 @@ from strop_verify.verdict import Status
 AHEAD = 256  # most problems that wait for the verifier at once
 
 
-class RefusesCall(NamedTuple):
-    """A call that asks whether the verifier can judge the problem."""
+NO_ANSWERS = frozenset(
+    ("proof", "notfound", "not found", "none", "null", "nan", "n/a", "na", "unknown", "unanswered", "see solution",
+     "see above", "solution", "omitted", "no answer", "answer not found", "tbd", "?", "-")
+)  # fmt: skip
+_PROOF = re.compile(
+    r"(?:^|[.!?:;,$)]\s?|\bthen |\band )(?:prove|show|demonstrate|verify) that\b|^(?:\W{0,20}prove|\W{0,20}proof)\b"
+)
+_ASKS = re.compile(
+    r"\?|\b(?:find|compute|determine|calculate|evaluate|what|how many|how much|solve|simplify|express|give|list)\b"
+)
 
 
-class JudgeCall(NamedTuple):
-    """A call for the verdict on `text` as a response."""
-
-    text: str
-
-
-VerifierCall = RefusesCall | JudgeCall
-CallResult = Verdict | str | None  # the verdict of a `JudgeCall`; a refusal or None of a `RefusesCall`
-
-
-class VerifierFilter(FilterStep):
-    """A filter that decides by itself (`before_call`) or by a call of the verifier (`after_call`).
+class Verifiable(FilterStep):
+    """Drops what no verifier can judge: proofs, missing answers, answers that the verifier refuses, too few tests.
 
     Fields:
-        verifier: the verifier of the run to come, or one that accepts at least as many forms of answers.
+        verifier: decides for each problem whether it can judge its answer (`Verifier.refuses`).
+        min_tests: fewest tests of a code problem (Archer: five).
+        proofs: also drop questions that only ask for a proof.
     """
 
     verifier: SerializeAsAny[Verifier] = MathVerifier(extract="any")
+    min_tests: Annotated[int, Field(ge=1)] = 5
+    proofs: bool = True
 
-    @abstractmethod
-    def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
-        """The decision, or the call that it depends on."""
+    def __call__(self, problem: Problem) -> Problem | Dropped:
+        """The problem, or why it cannot be verified."""
+        if is_code(problem.reference) or problem.domain == "code":
+            tests = count_tests(problem.reference)
+            if tests == 0:
+                return Dropped("code without tests")
+            return problem if tests >= self.min_tests else Dropped(f"fewer than {self.min_tests} tests", str(tests))
+        if self.proofs and is_proof(problem):
+            return Dropped("asks for a proof")
+        if isinstance(problem.reference, str) and fold(problem.reference).strip(" .$") in NO_ANSWERS:
+            return Dropped("no answer", problem.reference)
+        if "task" in problem.extra and "index" in problem.extra:
+            return problem  # a reasoning-gym problem, which its task scores
+        refusal = self.verifier.refuses(problem)
+        return problem if refusal is None else Dropped("the verifier cannot judge the answer", refusal)
 
-    @abstractmethod
-    def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
-        """The decision after the call."""
+
+class AnswersAgree(FilterStep):
+    """Drops problems whose answer differs from the one in their worked solution (Skywork-OR1).
+
+    Fields:
+        verifier: judges the solution as if it were a response.
+        solution: name of the solution in `extra`.
+        missing: what to do with problems without a solution.
+        unreadable: what to do with problems in whose solution no answer is found.
+    """
+
+    verifier: SerializeAsAny[Verifier] = MathVerifier(extract="any")
+    solution: str = "solution"
+    missing: Literal["keep", "drop"] = "keep"
+    unreadable: Literal["keep", "drop"] = "drop"
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
         """The problem, or why it is dropped."""
-        begun = self.before_call(problem)
-        if isinstance(begun, RefusesCall):
-            return self.after_call(problem, self.verifier.refuses(problem))
-        if isinstance(begun, JudgeCall):
-            return self.after_call(problem, self.verifier(problem, begun.text, False))
-        return begun
+        text = self._solution_of(problem)
+        return self._decided(problem, self.verifier(problem, text, False) if isinstance(text, str) else text)
 
     def run(self, stage: Stage) -> None:
         """Go through the problems in order; a verifier in worker processes judges several at once."""
@@ -80,107 +102,33 @@ class VerifierFilter(FilterStep):
         self, problems: Iterator[Problem], pool: VerifierPool
     ) -> Iterator[tuple[Problem, Problem | Dropped]]:
         """Each problem with its decision, in order."""
-        waiting: deque[tuple[Problem, Problem | Dropped | VerifierCall, int]] = deque()
-        replies: dict[int, JobReply] = {}
+        waiting: deque[tuple[Problem, Future[JobReply] | Problem | Dropped]] = deque()
         for problem in problems:
-            waiting.append((problem, *self._begin(problem, pool)))
+            text = self._solution_of(problem)
+            waiting.append((problem, pool.ask(problem, text) if isinstance(text, str) else text))
             if len(waiting) >= AHEAD:
-                yield self._finish(waiting.popleft(), pool, replies)
+                yield self._settled(*waiting.popleft())
         while waiting:
-            yield self._finish(waiting.popleft(), pool, replies)
+            yield self._settled(*waiting.popleft())
 
-    def _begin(self, problem: Problem, pool: VerifierPool) -> tuple[Problem | Dropped | VerifierCall, int]:
-        begun = self.before_call(problem)
-        if isinstance(begun, RefusesCall):
-            return begun, pool.ask("refuses", problem)
-        if isinstance(begun, JudgeCall):
-            return begun, pool.ask("judge", problem, begun.text, False)
-        return begun, -1
+    def _settled(
+        self, problem: Problem, begun: Future[JobReply] | Problem | Dropped
+    ) -> tuple[Problem, Problem | Dropped]:
+        return problem, self._decided(problem, verdict_of(begun.result()) if isinstance(begun, Future) else begun)
 
-    def _finish(
-        self, entry: tuple[Problem, Problem | Dropped | VerifierCall, int], pool: VerifierPool,
-        replies: dict[int, JobReply],
-    ) -> tuple[Problem, Problem | Dropped]:  # fmt: skip
-        problem, begun, number = entry
-        if not isinstance(begun, RefusesCall | JudgeCall):
-            return problem, begun
-        while number not in replies:
-            replies.update(pool.receive(None))
-        reply = replies.pop(number)
-        result = refusal_of(reply) if isinstance(begun, RefusesCall) else verdict_of(reply)
-        return problem, self.after_call(problem, result)
-
-
-NO_ANSWERS = frozenset(
-    ("proof", "notfound", "not found", "none", "null", "nan", "n/a", "na", "unknown", "unanswered", "see solution",
-     "see above", "solution", "omitted", "no answer", "answer not found", "tbd", "?", "-")
-)  # fmt: skip
-_PROOF = re.compile(
-    r"(?:^|[.!?:;,$)]\s?|\bthen |\band )(?:prove|show|demonstrate|verify) that\b|^(?:\W{0,20}prove|\W{0,20}proof)\b"
-)
-_ASKS = re.compile(
-    r"\?|\b(?:find|compute|determine|calculate|evaluate|what|how many|how much|solve|simplify|express|give|list)\b"
-)
-
-
-class Verifiable(VerifierFilter):
-    """Drops what no verifier can judge: proofs, missing answers, answers that the verifier refuses, too few tests.
-
-    Fields:
-        verifier: decides for each problem whether it can judge its answer (`Verifier.refuses`).
-        min_tests: fewest tests of a code problem (Archer: five).
-        proofs: also drop questions that only ask for a proof.
-    """
-
-    min_tests: Annotated[int, Field(ge=1)] = 5
-    proofs: bool = True
-
-    def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
-        """Count tests; leave answers to the verifier."""
-        if is_code(problem.reference) or problem.domain == "code":
-            tests = count_tests(problem.reference)
-            if tests == 0:
-                return Dropped("code without tests")
-            return problem if tests >= self.min_tests else Dropped(f"fewer than {self.min_tests} tests", str(tests))
-        if self.proofs and is_proof(problem):
-            return Dropped("asks for a proof")
-        if isinstance(problem.reference, str) and fold(problem.reference).strip(" .$") in NO_ANSWERS:
-            return Dropped("no answer", problem.reference)
-        if "task" in problem.extra and "index" in problem.extra:
-            return problem  # a reasoning-gym problem, which its task scores
-        return RefusesCall()
-
-    def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
-        """The problem, or why the verifier cannot judge it."""
-        return Dropped("the verifier cannot judge the answer", result) if isinstance(result, str) else problem
-
-
-class AnswersAgree(VerifierFilter):
-    """Drops problems whose answer differs from the one in their worked solution (Skywork-OR1).
-
-    Fields:
-        verifier: judges the solution as if it were a response.
-        solution: name of the solution in `extra`.
-        missing: what to do with problems without a solution.
-        unreadable: what to do with problems in whose solution no answer is found.
-    """
-
-    solution: str = "solution"
-    missing: Literal["keep", "drop"] = "keep"
-    unreadable: Literal["keep", "drop"] = "drop"
-
-    def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
-        """Judge the solution; code is kept, since `ReferenceSolutions` runs its solutions."""
+    def _solution_of(self, problem: Problem) -> str | Problem | Dropped:
+        """The solution to judge, or the decision; code is kept, since `ReferenceSolutions` runs its solutions."""
         if is_code(problem.reference):
             return problem
         text = problem.extra.get(self.solution)
         if not isinstance(text, str) or not text.strip():
             return problem if self.missing == "keep" else Dropped("no solution to compare with")
-        return JudgeCall(text)
+        return text
 
-    def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
+    def _decided(self, problem: Problem, result: Verdict | Problem | Dropped) -> Problem | Dropped:
         """The problem, or how answer and solution disagree."""
-        assert isinstance(result, Verdict)
+        if not isinstance(result, Verdict):
+            return result
         if result.status == Status.WRONG:
             return Dropped("answer and solution disagree", result.detail)
         if result.status == Status.CORRECT:

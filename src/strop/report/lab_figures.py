@@ -1,4 +1,4 @@
-"""The figures of fits, plans and ablations: curves over compute, their linearised form, and paired differences."""
+"""The figures of fits and ablations: curves over compute, their linearised form, and paired differences."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from strop.base.types import InputError
 from strop.lab.ablation import table
 from strop.lab.ablation.collect import Ablation, VariantResult
 from strop.lab.ablation.table import difference
-from strop.lab.planning.simulate import Simulation
 from strop.lab.scaling.compare import MARGIN, Refit
 from strop.lab.scaling.fitting import Fit
 from strop.lab.scaling.study import slope
 from strop.report.drawing import (
-    BLUE,
     DASHES,
     DOTTED,
-    GREY,
     INK,
     MUTED,
-    ORANGE,
     SERIES,
     Dash,
     Draw,
@@ -223,40 +219,6 @@ def _compute_axis(axes: Axes, low: float, high: float, unit: str) -> None:
     axes.set_xlim(low, high)
     log_axis(axes, "x")
     axes.set_xlabel(f"{unit} (logarithmic)")
-
-
-def plot_plans(plans: Sequence[Simulation], bounds: Sequence[float], target: Path) -> Path:
-    """Write a PNG: a bar of seconds per update for each plan, a line at its bound, and idle shares next to it."""
-    places = range(len(plans))
-
-    def fill(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        left.barh(places, [plan.update_seconds for plan in plans], color=BLUE, height=0.62)
-        low, high = [place - 0.42 for place in places], [place + 0.42 for place in places]
-        left.vlines(bounds, low, high, color=ORANGE, linewidth=2, label="bound")
-        left.set_yticks(list(places), [label(plan) for plan in plans])
-        left.invert_yaxis()
-        left.set_xlabel("seconds an update")
-        trainer, generators = [plan.trainer_idle for plan in plans], [plan.generators_idle for plan in plans]
-        right.barh([place - 0.17 for place in places], trainer, 0.32, color=GREY, label="trainer")
-        right.barh([place + 0.17 for place in places], generators, 0.32, color=BLUE, label="generators")
-        right.set_xlim(0, 1)
-        right.set_xlabel("idle share")
-        percent_axis(right, "x")
-        for axes, columns in ((left, 1), (right, 2)):
-            # Above the axes, where there is never a bar.
-            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, fontsize=8, frameon=False)
-            style_axes(axes, "x")
-
-    write_figure(target, (8.4, 1.4 + 0.42 * len(plans)), fill)
-    return target
-
-
-def label(plan: Simulation) -> str:
-    """`PipelineRL-8, 60 + 20`: generators and trainers; `shared` where they take turns on the same devices."""
-    setup = plan.setup
-    split = "shared" if setup.colocated else f"{setup.generators} + {setup.trainers}"
-    return f"{setup.name}, {split}"
 
 
 Array = NDArray[np.float64]

@@ -53,7 +53,6 @@ class Parts:
     evaluator: Evaluator
     policy: Policy  # as it starts; the one that is trained, where one process trains
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
-    placement: Placement | None  # None: Ray's
 
     def start(self, folder: Path, view: View) -> None:
         """Start the worker processes of the run in `folder`; `view` shows the progress of evaluations."""
@@ -103,7 +102,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         # A judge is shared where nothing else is judged meanwhile.
         judges = OpenJudges([(config.verifier, play, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
-    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, placement)
+    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
 
 
 def responder_of(config: RunConfig, play: Play | None) -> Responder:

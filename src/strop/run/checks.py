@@ -32,7 +32,6 @@ from strop.model.settings import EMBEDDED, ModelSettings
 from strop.run.finding import Finding, Level, elsewhere, refused
 from strop.verifiers.answer import stated_answer
 from strop.verifiers.base import Verifier
-from strop.verifiers.judges import refusals
 from strop_verify.verdict import Status, shortened
 
 if TYPE_CHECKING:
@@ -291,8 +290,7 @@ def unjudgeable(
     An error for training. Where a model is only measured, an error if it can judge none: the others count in no rate.
     """
     asked = [(name, problem) for name, problems in parts for problem in problems]
-    reasons = refusals(verifier, [problem for _, problem in asked])  # at once: it may need its own processes
-    refused = [(*one, reason) for one, reason in zip(asked, reasons, strict=True) if reason is not None]
+    refused = [(*one, reason) for one in asked if (reason := verifier.refuses(one[1])) is not None]
     if not refused:
         return
     source, problem, reason = refused[0]

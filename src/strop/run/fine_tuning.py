@@ -40,13 +40,12 @@ from strop.orchestration.rank_group import RankGroup, serve
 from strop.orchestration.workers import ControllerConnection, WorkerSpec
 from strop.run.checks import large_adapters
 from strop.run.finding import Finding, elsewhere, note, refuse
-from strop.run.folder import RunFolder, check_free
+from strop.run.folder import RunFolder, check_free, questions_of, write_questions
 from strop.run.learners import agreed, loopback, meet
 from strop.run.memory import Device, largest_microbatch, of_tuning
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
-from strop.run.trained_on import questions_of, write_questions
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of

@@ -63,7 +63,7 @@ from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.checks import findings, of_problems, unjudgeable
 from strop.run.finding import Finding, note, refuse
-from strop.run.folder import RunFolder, holds_out, is_run
+from strop.run.folder import RunFolder, holds_out, is_run, questions_of, trained_before
 from strop.run.models import (
     DEFAULT_RECIPE,
     ModelSetup,
@@ -74,7 +74,6 @@ from strop.run.models import (
     open_model,
 )
 from strop.run.questions import facts_of, first_prompt, play_of
-from strop.run.trained_on import questions_of, trained_before
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import OpenJudges

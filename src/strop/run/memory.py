@@ -12,6 +12,7 @@ Shapes: N packed tokens, E hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -144,17 +145,17 @@ class _NoProducts(Products):
 
     def __init__(self) -> None:
         """Nothing is loaded."""
+        kernels = native.load()
+        self._panel = 0 if kernels is None else kernels.products._panel
+        self._dots = kernels is not None and kernels.products._dots
 
     def call(self, name: str, *given: Any) -> None:
         """Compute nothing."""
 
-    def multiplies(self, dtype: torch.dtype) -> bool:
-        """Whether the products would."""
-        kernels = native.load()
-        return kernels is not None and kernels.products.multiplies(dtype)
 
-
-_NO_KERNELS = _NoKernels()
+@functools.cache
+def _no_kernels() -> _NoKernels:
+    return _NoKernels()
 
 
 class _Context:
@@ -168,7 +169,7 @@ class _Context:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: AttentionKind = PLAIN
     ) -> Tensor:
         if query.shape[-1] == value.shape[-1]:
-            return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
+            return _no_kernels().attention(query, key, value, self._ends, self._ends, scale)
         # Latent attention has value heads of another size: torch computes it with all scores of a sequence.
         alike = [(length, len(list(group))) for length, group in groupby(self._lengths)]
         cut = [states.split([length * count for length, count in alike]) for states in (query, key, value)]
@@ -235,7 +236,7 @@ def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device, ranks: i
     tokens = sum(lengths)
     context = _Context(lengths)
     if _computes_in_c(policy, device):
-        fuse(policy.model, _NO_KERNELS)
+        fuse(policy.model, _no_kernels())
     for parameter in policy.parameters():
         if not parameter.requires_grad:
             continue
@@ -257,7 +258,7 @@ def _forward(policy: Policy, ids: Tensor, context: AttentionContext, device: Dev
         policy.model.train()
     hidden = policy.hidden(ids, ids, context)
     weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else policy.head_weight
-    fp32, kernels = settings.trainer_fp32_head, _NO_KERNELS if _computes_in_c(policy, device) else None
+    fp32, kernels = settings.trainer_fp32_head, _no_kernels() if _computes_in_c(policy, device) else None
     if device == "cpu" and fp32 and (kernels is None or not kernels.products.fits(weight)):
         weight = weight.float()  # as the head does there, from its forward to the end of its backward
     chunk, form = settings.chunk_tokens, policy.logit_form

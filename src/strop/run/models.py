@@ -31,9 +31,8 @@ from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.checks import findings
 from strop.run.finding import refuse
-from strop.run.folder import RunFolder, holds_out, is_run, near_run
+from strop.run.folder import RunFolder, holds_out, is_run, near_run, write_questions
 from strop.run.sft_config import stored_config
-from strop.run.trained_on import write_questions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -5,7 +5,7 @@ import pytest
 from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth
 
 from strop.lab.scaling import Curve, Fit, FitSettings, Sigmoid, compare, fit, joint_refit, refit
-from strop.lab.scaling.compare import auto_windows, fit_windows, seeds
+from strop.lab.scaling.compare import seeds
 
 SETTINGS = FitSettings(bootstrap=100)
 
@@ -88,16 +88,3 @@ def test_refitting_with_the_true_a_keeps_the_curve() -> None:
     found = fit(Curve("c", COMPUTE, sigmoid.value(COMPUTE), R_0, None, 0.0), SETTINGS)
     again = refit(found, sigmoid.A).sigmoid
     assert (again.B, again.C_mid) == pytest.approx((sigmoid.B, sigmoid.C_mid), rel=1e-6)
-
-
-def test_windows_of_a_stable_curve_agree() -> None:
-    curve = drawn(truth().value(COMPUTE))
-    windows = auto_windows(curve, FitSettings(skip_until=1500.0))
-    last = float(COMPUTE[-1])
-    assert windows == [(0.0, last), (1500.0, last), (1500.0, last / 2), (0.0, last / 2), (5000.0, last)]
-    found = fit_windows(curve, windows, SETTINGS)
-    assert list(found)[1] == f"1500:{last:g}"
-    for each in found.values():
-        assert each.sigmoid is not None and abs(each.sigmoid.A - 0.61) < 0.01
-    narrow = fit_windows(curve, [(40000.0, 44000.0)], SETTINGS)["40000:44000"]
-    assert narrow.refused is not None
