@@ -19,7 +19,7 @@ import torch
 
 from strop.lab.ablation.scheduler import PROGRAM
 
-MODULES = ("strop.orchestration.processes", "strop.run.smoke", "strop_verify.supervisor")
+MODULES = ("strop.orchestration.processes", "strop.run.smoke")
 
 
 class Fork:

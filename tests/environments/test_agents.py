@@ -24,7 +24,6 @@ from strop.run.run import Interrupted, resume, train
 
 pytest.importorskip("openai", reason="needs the package openai (extra dev)")
 AGENTS = "tests.environments.agents"
-pytestmark = pytest.mark.usefixtures("forked")
 
 
 def agent(function: str, *sets: str) -> RunConfig:
