@@ -114,9 +114,9 @@ def test_a_failing_agent_costs_its_own_sample(how: str, tmp_path: Path, monkeypa
 
 
 def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) -> None:
-    sets = ("steps=2", "batch.prompts_per_step=2")
-    train(agent("chatty", *sets), tmp_path / "one", SilentView())
-    sets += ("orchestration.executor=embedded", "orchestration.generators=2")
+    few = ("steps=2", "batch.prompts_per_step=2")
+    train(agent("chatty", *few), tmp_path / "one", SilentView())
+    sets = (*few, "orchestration.executor=embedded", "orchestration.generators=2")
     train(agent("chatty", *sets), tmp_path / "other", SilentView())
     assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
 
