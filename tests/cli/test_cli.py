@@ -93,7 +93,6 @@ def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
         (("train", "grpo", "--step", "3"), "--step says which checkpoint"),
         (("train", "grpo", "--resume", "nowhere"), "leave out the recipe"),
         (("plot", "nowhere"), "there is no run folder nowhere"),
-        (("sample", "model"), "say what to ask"),
         (("trian",), "no such command 'trian'. Did you mean 'train'? (strop --help)"),
         (("train", "grpo", "--foo"), "no such option: --foo"),
         (("eval", "model", "--limit", "-1"), "(strop eval --help)"),

@@ -113,7 +113,6 @@ def made(
     simulation: Simulation | None = None,
     fault: str | None = None,
     after: int = 2,
-    seed: int = -1,
     supervision: Supervision | None = None,
     judge: Judge | None = None,
     update: float = 0.0,
@@ -129,7 +128,7 @@ def made(
     settings: Any = simulation
     entry = "bench.simulated:main"
     if fault is not None:
-        settings = Fault(simulation, fault, str(folder / "struck"), after, seed)
+        settings = Fault(simulation, fault, str(folder / "struck"), after)
         entry = "tests.orchestration.faulty:main"
 
     def stored(store: WeightStore, version: int) -> StoredWeights:

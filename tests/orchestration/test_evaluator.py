@@ -395,5 +395,3 @@ def test_weights_that_memory_has_no_room_for_go_to_the_run_folder(tmp_path: Path
     finally:
         evaluator.close()
     assert not (tmp_path / EVALUATED).exists()
-
-

@@ -105,9 +105,7 @@ def test_two_actors_train_what_two_processes_train_bit_for_bit(cluster: Any, tmp
 
 @pytest.mark.parametrize("lag", SLOWLY)
 @pytest.mark.parametrize("fault", ["generating", "stopping"])
-def test_an_actor_killed_or_stopped_changes_nothing(
-    launcher: RayWorkers, tmp_path: Path, fault: str, lag: int
-) -> None:
+def test_an_actor_killed_or_stopped_changes_nothing(launcher: RayWorkers, tmp_path: Path, fault: str, lag: int) -> None:
     supervision = Supervision(silence=3.0 if fault == "stopping" else 60.0)
     run = made(tmp_path / "run", *beside(lag), fault=fault, launcher=launcher, supervision=supervision).run()
     assert (tmp_path / "run" / "struck").exists()
@@ -130,9 +128,7 @@ def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
     assert time.monotonic() - begin < 20
 
 
-@pytest.mark.parametrize(
-    ("address", "said"), [("127.0.0.1:1", "127.0.0.1:1"), ("ray://h:1", "HOST:PORT")]
-)
+@pytest.mark.parametrize(("address", "said"), [("127.0.0.1:1", "127.0.0.1:1"), ("ray://h:1", "HOST:PORT")])
 def test_an_address_without_a_cluster_is_refused(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = RayWorkers(RaySettings(address=address), 1)
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # this process is in a cluster

@@ -47,9 +47,10 @@ def test_who_waits_is_woken(tmp_path: Path) -> None:
 
 
 def stage(connection: QueueConnection, stored: StoredWeights, content: bytes) -> StoredWeights:
-    connection.come(connection._due, written(WeightUpdate(stored)), np.frombuffer(content, np.uint8))
+    update = WeightUpdate(stored, "keep", np.arange(3, dtype=np.int32))
+    connection.come(connection._due, written(update), np.frombuffer(content, np.uint8))
     (message,) = connection.receive(0.0)
-    assert isinstance(message, WeightUpdate) and isinstance(message.weights, StoredWeights)
+    assert isinstance(message, WeightUpdate)
     return message.weights
 
 
@@ -63,11 +64,22 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
     assert here.version == 7 and here.path != stored.path
     found = read(here)
     assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
-    connection.send(Updated(7, Work()))
+    connection.send(Updated(7, np.zeros(2, np.float32), Work()))
     assert not Path(here.path).exists() and torch.equal(found["a"], tensors["a"])  # still mapped
     for broken in (content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
         with pytest.raises(StropError, match="weights of version"):
             read(stage(connection, stored, broken))
+
+
+def test_of_two_versions_in_a_queue_each_is_whole_when_it_is_read(tmp_path: Path) -> None:
+    connection, probe = QueueConnection(), np.arange(3, dtype=np.int32)
+    for version in (1, 2):
+        stored = WeightStore(tmp_path).write(version, {"a": torch.full((4,), float(version))}.items())
+        content = np.frombuffer(Path(stored.path).read_bytes(), np.uint8)
+        connection.come(version - 1, written(WeightUpdate(stored, "keep", probe)), content)
+    for version in (1, 2):
+        (message,) = connection.receive(0.0)
+        assert read(message.weights)["a"].tolist() == [version] * 4
 
 
 def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:

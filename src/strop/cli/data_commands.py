@@ -125,7 +125,7 @@ def show_problems(
 
 @data_app.command("pass-rates", short_help="Show how often each training problem was passed.")
 def pass_rates(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Run folders, or their pass_rates.jsonl.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its pass_rates.jsonl.")],
     low: Annotated[float, typer.Option("--from", help="Problems with this pass rate at least.", min=0, max=1)] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Problems with this pass rate at most.", min=0, max=1)] = 1.0,
     count: Annotated[int, typer.Option("--n", "-n", help="How many to list, the hardest first.", min=0)] = 10,
@@ -133,8 +133,7 @@ def pass_rates(
 ) -> None:
     """Show how often each training problem was passed: how many are how hard, and the hardest of them.
 
-    Over several runs attempts are added up, those that one run took over from another once. `--json` has all problems
-    of the range.
+    `--json` has all problems of the range. Visits of an earlier run (`data.history`) count too.
 
     \b
     strop data pass-rates runs/grpo --to 0.1
@@ -143,14 +142,12 @@ def pass_rates(
     from strop.base.text import counted
     from strop.base.types import InputError
     from strop.data.history import PassRateBetween
-    from strop.data.loading import add_up
+    from strop.data.loading import hardest
     from strop.run.folder import near_run
 
-    for run in map(Path, runs):
-        if not run.exists():
-            raise InputError(f"there is no run folder {run}{near_run(run)}")
-    wanted = PassRateBetween(low=low, high=high, unseen="drop")
-    found = add_up(runs, wanted)
+    if not run.exists():
+        raise InputError(f"there is no run folder {run}{near_run(run)}")
+    found = hardest(str(run), PassRateBetween(low=low, high=high, unseen="drop"))
 
     def text() -> None:
         print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in _deciles(found)])

@@ -17,8 +17,6 @@ from strop.cli.options import (
     Model,
     Recipe,
     Sets,
-    Source,
-    SourcePath,
     allow,
     print_json,
     viewing,
@@ -30,11 +28,9 @@ if TYPE_CHECKING:
 
 def sample(
     model: Model,
-    prompt: Annotated[str | None, typer.Option(help="What to ask.")] = None,
-    source: Source = None,
-    path: SourcePath = None,
+    prompt: Annotated[str | None, typer.Option(help="What to ask; by default the model's problems.")] = None,
     count: Annotated[int, typer.Option("--n", "-n", "--samples", help="Completions of each prompt.", min=1)] = 1,
-    limit: Annotated[int, typer.Option(help="Problems of --source to ask.", min=1)] = 4,
+    limit: Annotated[int, typer.Option(help="How many problems to ask.", min=1)] = 4,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's.", min=0)] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the sampling.", min=0)] = 0,
@@ -43,22 +39,23 @@ def sample(
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Sample answers to a prompt or to problems of a source, and verify them if there is a reference.
+    """Sample answers to a prompt or to problems, and verify them if there is a reference.
+
+    Without --prompt the problems are those that the run held out, or those of --set data.source=….
 
     \b
     strop sample runs/quickstart --prompt '3+5-2='
-    strop sample runs/first --source gsm8k --path test.jsonl --n 4
+    strop sample runs/first --limit 2 --n 4
+    strop sample runs/first --set data.source=gsm8k --set data.path=test.jsonl
     strop sample Qwen/Qwen3-0.6B --prompt 'What is 17 * 23?' --max-new-tokens 200
     """
-    from strop.base.types import InputError
-
-    if (prompt is None) == (source is None):
-        raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
-    from strop.run.models import parse_model, usable
+    from strop.run.models import parse_model, refuse_without_problems, usable
 
     allow(imports, sets)
     named = parse_model(model)
-    setup = usable(named, recipe, sets, source, path, limit, reads_problems=source is not None)
+    setup = usable(named, recipe, sets, limit, reads_problems=prompt is None)
+    if prompt is None:
+        refuse_without_problems(named, recipe, sets)
     from strop.run.answering import sample_model
 
     prompts = None if prompt is None else [prompt]

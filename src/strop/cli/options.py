@@ -107,11 +107,6 @@ Recipe = Annotated[
         help="The recipe with prompt template, verifier and sampling; by default the run's, else grpo.",
     ),
 ]
-Source = Annotated[
-    str | None,
-    typer.Option(metavar="SOURCE", help="gsm8k, chain_sum, reasoning-gym:TASK, FILE.jsonl, OWNER/NAME …"),
-]
-SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="The file of a source that reads one.")]
 
 
 def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:

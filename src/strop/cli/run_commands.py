@@ -262,9 +262,9 @@ def sft(
     else:
         config = checked_config(model, demonstrations, sets, folder)
     if dry_run:
-        from strop.run.fine_tuning import preview, preview_resume
+        from strop.run.fine_tuning import preview
 
-        _show(lambda view: preview(config, view) if resume is None else preview_resume(resume, view), config, as_json)
+        _show(lambda view: preview(config, view), config, as_json)
         return
     from strop.run import fine_tuning
 

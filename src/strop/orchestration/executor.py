@@ -41,15 +41,7 @@ class Lost:
     reason: str
 
 
-@dataclass(frozen=True)
-class Quarantined:
-    """A request that killed several generators; it must not be submitted again."""
-
-    request_id: str
-    reason: str
-
-
-Event: TypeAlias = Completion | Lost | Quarantined
+Event: TypeAlias = Completion | Lost
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from typing import Any
 
 from strop.base.imports import require
 from strop.base.types import StropError
-from strop.orchestration.messages import StoredWeights, Updated, WeightUpdate
+from strop.orchestration.messages import Evaluate, StoredWeights, WeightUpdate
 from strop.orchestration.process_registry import ProcessRegistry, RegisteredWorker
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.workers import (
@@ -87,19 +87,19 @@ class QueueConnection:
     # ------------------------------------------------------------------ the entry's
 
     def send(self, message: object) -> None:
-        """Queue a message."""
-        if isinstance(message, Updated):
-            self._unstage()
+        """Queue a message; weights that came with the last one received have been read by now."""
+        self._unstage()
         self._leave(written(message))
 
     def receive(self, seconds: float) -> list[Any]:
-        """The messages that are in; waits up to `seconds` for the first."""
+        """The messages that are in, up to the first with weights; waits up to `seconds` for one."""
         self.progress()
         with self._changed:
             self._changed.wait_for(lambda: self._in or self._closed, seconds)
-            found, self._in = self._in, []
-            if self._closed and not found:
+            if self._closed and not self._in:
                 raise ControllerGone
+            count = next((number for number, (_, weights) in enumerate(self._in, 1) if weights is not None), None)
+            found, self._in = self._in[:count], self._in[count:] if count else []
         self.progress()
         return [self._read(body, weights) for body, weights in found]
 
@@ -111,7 +111,7 @@ class QueueConnection:
         message = pickle.loads(body)
         if weights is None:
             return message
-        assert isinstance(message, WeightUpdate) and isinstance(message.weights, StoredWeights)
+        assert isinstance(message, WeightUpdate | Evaluate)
         stored = dataclasses.replace(message.weights, path=self._stage(memoryview(weights)))
         return dataclasses.replace(message, weights=stored)
 
@@ -388,7 +388,7 @@ class RayWorkers(WorkerLauncher):
             if handle.end is not None:
                 return
             weights = None
-            if isinstance(message, WeightUpdate) and isinstance(message.weights, StoredWeights):
+            if isinstance(message, WeightUpdate | Evaluate):
                 weights = None if self._is_on_this_node(handle) else self._shared(message.weights)
             # Under the lock: messages are numbered in the order in which they were sent.
             handle.actor.deliver.options(num_returns=0).remote(handle.sent, written(message), weights)

@@ -236,4 +236,4 @@ def _learner(
     seats = [seat(config, placement, f"{TRAINER}-{rank}") for rank in range(trainers)]
     if not in_cluster:  # processes of this host, where Ray reserves nothing
         seats = [replace(one, gpus=0) for one in seats]
-    return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, seats)
+    return RankGroupLearner(config, launcher, view.note, in_cluster, seats)

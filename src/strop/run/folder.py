@@ -20,7 +20,6 @@
     summary.json                 its result: steps, pass rates, the model
     status.json                  the driver's heartbeat, every second (`run/watchdog.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
-    quarantine.json              problems that ended more than one generator
     weights/                     published weights, where memory has no room for them
     weights-evaluated/           weights of steps that are being evaluated
 

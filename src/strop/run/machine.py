@@ -100,9 +100,6 @@ def _sandbox() -> Iterator[Finding]:
     for step, name in LAYERS.items():
         missing = found.missing.get(name)
         yield _finding(f"sandbox {step}", *(("ok", name) if missing is None else ("note", f"lacks {name}: {missing}")))
-    groups = found.hierarchies.described
-    lacking = f"{found.missing.get('control groups')}; memory is watched instead"
-    yield _finding("sandbox cgroups", *(("ok", groups) if groups else ("note", lacking)))
 
 
 def _extra(name: str, module: str, purpose: str) -> Finding:

@@ -124,7 +124,6 @@ class Saver:
         self._under_way = None
 
 
-QUARANTINE = "quarantine.json"
 PATIENCE = 0.2  # seconds of each wait for an evaluation
 
 
@@ -252,13 +251,10 @@ class _Run:
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saver = Saver(folder, parts.learner, self.view)
         self.resumed_at: int | None = None
-        self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Restore a checkpoint and remove everything after it; None starts over."""
-        other_answers = refuse_other_problems(self.folder, self.parts.data, found)
-        if other_answers is not None:
-            self.view.note(other_answers)
+        refuse_other_problems(self.folder, self.parts.data, found)
         if self.folder.read_problems() is None:
             self.folder.write_json(PROBLEMS, _record(self.parts).to_json())
         if found is None:
@@ -266,7 +262,6 @@ class _Run:
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
             self.folder.truncate(-1)
             (self.folder.path / CHANGES).unlink(missing_ok=True)
-            self._forget_quarantined(0)
             return
         self.loop.load(found.state["loop"])
         self.compute.load(found.state["compute"])
@@ -284,7 +279,6 @@ class _Run:
         self.resumed_at = found.step
         write_change(self.folder, changed)
         self.folder.truncate(found.step)
-        self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
 
@@ -328,7 +322,6 @@ class _Run:
                     self._save_checkpoint(last=True)
                     raise self._interrupted() from None
         finally:
-            self._list_quarantined()
             trackers.close()
             self.parts.executor.close()
         return self._finish()
@@ -369,7 +362,6 @@ class _Run:
         config, step = self.config, record.step
         self.boundary = self.loop.state()
         row = dict(record.metrics)
-        self._list_quarantined()
         self.folder.write_rollouts(step, record.groups, record.samples)
         try:
             row |= self._evaluate(step, trackers)
@@ -394,18 +386,6 @@ class _Run:
         spent["idle/trainer"] = (seconds["rollout"] + seconds["verify"]) / seconds["step"]
         spent["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         return spent
-
-    def _list_quarantined(self) -> None:
-        """Write the quarantined problems to the run folder, if there are any."""
-        if self.loop.quarantined:
-            self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
-
-    def _forget_quarantined(self, after: int) -> None:
-        """Remove problems that later steps quarantined: their groups are generated again."""
-        if (self.folder.path / QUARANTINE).exists():
-            found = self.folder.read_json(QUARANTINE)["problems"]
-            self.quarantined_before = [row for row in found if row["step"] <= after]
-            self.folder.write_json(QUARANTINE, {"problems": self.quarantined_before})
 
     def _evaluate(self, step: int, trackers: Trackers) -> Row:
         """Start the evaluation due after `step`; return its metrics if it has finished, and record others that have."""
@@ -452,7 +432,7 @@ class _Run:
         }
         keep, metric = self.validation.retention(self.config.checkpoint), self.validation.held_out.get(step)
         entry = checkpoint.CheckpointEntry(self.folder.checkpoints.resolve(), step, state, metric, keep)
-        history = self.loop.curriculum.history.lines(self.parts.data.train.problems, self.folder.identity)
+        history = self.loop.curriculum.history.lines(self.parts.data.train.problems)
         self.saver.begin(entry, list(history))
         if last:
             self.saver.settle(wait=True, last=True)
