@@ -121,17 +121,6 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
 def bound(shape: Shape) -> tuple[float, str]:
     """The least mean step time that any run of this shape can have, and by which formula."""
     simulation = shape.simulation
-    try:
-        from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, pipeline_bound
-    except ImportError:
-        pass
-    else:
-        setup = Setup(
-            shape.prompts, shape.samples, max_lag=shape.lag, generators=shape.generators, slots=simulation.slots
-        )
-        costs = Costs(decode_step=simulation.token_seconds, train_token=shape.train_token)
-        lengths = Straggling(ConstantLength(simulation.tokens), simulation.straggler_share, simulation.straggler_factor)
-        return pipeline_bound(setup, costs, lengths).seconds, "strop.lab.planning.pipeline_bound"
     count = shape.prompts * shape.samples
     share, factor, usual = simulation.straggler_share, simulation.straggler_factor, simulation.tokens
     tokens = count * usual * (1 - share + share * factor)
