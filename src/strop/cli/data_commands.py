@@ -43,7 +43,7 @@ def prepare(
     """Filter, deduplicate, decontaminate, rate and split problems, step by step as the file says.
 
     The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
-    (duplicates and contaminations next to what they repeat), report.json and report.md. A run that was stopped goes on
+    (duplicates and contaminations next to what they repeat), and report.json. A run that was stopped goes on
     with the same command where it stopped.
 
     \b
@@ -62,7 +62,7 @@ def prepare(
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")
     allow(imports)
     from strop import prepare as heavy
-    from strop.prepare.pipeline import step_table, unread
+    from strop.prepare.pipeline import source_table, step_table
 
     settings = heavy.load_config(config)
     if out is not None:
@@ -70,17 +70,16 @@ def prepare(
     again = f"stopped; the same command goes on from what is done in {settings.out}"
     with viewing(plain, f"strop · data prepare · {settings.out}", again, to_stderr=True) as view:
         report = heavy.prepare(settings, view)
-    for line in unread(report):
-        print(line, file=sys.stderr)
     if as_json:
         print_json(report)
         return
     print_table(("step", "in", "out", "seconds", "dropped because"), step_table(report))
+    print_table(("source", "in", "out", "dropped because"), source_table(report))
     print(f"problems  {settings.out}/train.parquet ({report['problems_out']:,})")
     if report["validation"]:
         print(f"held out  {settings.out}/validation.parquet ({report['validation']:,})")
     print(f"dropped   {settings.out}/dropped.parquet ({report['dropped']:,})")
-    print(f"report    {settings.out}/report.md")
+    print(f"report    {settings.out}/report.json")
 
 
 @data_app.command("show", short_help="Show some problems of a file.")
