@@ -57,7 +57,8 @@ def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = No
         InputError: no such model, or a model the policy cannot compute.
     """
     base = None if model.path is None else named_base(model.path, 0)
-    return meta_policy(model if base is None else model.model_copy(update={"path": None, "fresh": base.model}), tokenizer)
+    settings = model if base is None else model.model_copy(update={"path": None, "fresh": base.model})
+    return meta_policy(settings, tokenizer)
 
 
 # ---------------------------------------------------------------------- an update

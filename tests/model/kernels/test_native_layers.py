@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +15,21 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from strop.base.types import StropError
-from strop.model.kernels import native
+from strop.model.attention import NAME
+from strop.model.kernels import modules, native
 from strop.model.kernels.modules import SharedLayout, fuse
-from strop.model.kernels.native import LayerKernels
+from strop.model.kernels.native import Activation, LayerKernels
 from strop.model.policy import PackedInputs, Policy
 from strop.model.settings import FreshModel, ModelSettings
 
@@ -63,44 +72,53 @@ def held_against(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("plus", [False, True])
 @pytest.mark.parametrize(("rows", "features"), [(1, 16), (63, 48), (130, 256)])
-def test_rms_norm(rows: int, features: int, dtype: torch.dtype, kernels: LayerKernels):
+def test_rms_norm(rows: int, features: int, plus: bool, dtype: torch.dtype, kernels: LayerKernels):
     held_against(
-        lambda x, weight: kernels.rms_norm(x, weight, 1e-6),
-        lambda x, weight: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight,
+        lambda x, weight: kernels.rms_norm(x, weight, 1e-6, plus),
+        lambda x, weight: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (weight + plus),
         [noise(rows, features, seed=1) * 3, 1 + 0.3 * noise(features, seed=2)], dtype,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("normed", "plus"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(("tokens", "heads", "features"), [(1, 1, 32), (70, 3, 64)])
-def test_rotary(tokens: int, heads: int, features: int, normed: bool, dtype: torch.dtype, kernels: LayerKernels):
+def test_rotary(
+    tokens: int, heads: int, features: int, normed: bool, plus: bool, dtype: torch.dtype, kernels: LayerKernels
+):
     angle = torch.arange(tokens)[:, None] * 0.37 ** torch.arange(features // 2)
     cos, sin = (part.repeat(1, 2).to(dtype) for part in (angle.cos(), angle.sin()))
 
     def exact(x: Tensor, weight: Tensor | None = None) -> Tensor:
         if weight is not None:
-            x = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+            x = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (weight + plus)
         return apply_rotary_pos_emb(x, x, cos.double(), sin.double(), unsqueeze_dim=1)[0]
 
     def ours(x: Tensor, weight: Tensor | None = None) -> Tensor:
-        return kernels.rotary(x, weight, cos, sin, 1e-6)
+        return kernels.rotary(x, weight, cos, sin, 1e-6, plus)
 
     leaves = [noise(tokens, heads, features, seed=3), 1 + 0.3 * noise(features, seed=4)]
     held_against(ours, exact, leaves if normed else leaves[:1], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("features", [16, 80, 20])  # the last is torch's
-def test_swiglu(features: int, dtype: torch.dtype, kernels: LayerKernels):
+@pytest.mark.parametrize("features", [16, 80])
+@pytest.mark.parametrize(("kind", "exact"), [
+    (Activation.SILU, F.silu), (Activation.GELU, lambda x: F.gelu(x, approximate="tanh")),
+])  # fmt: skip
+def test_a_gated_unit(
+    kind: Activation, exact: Callable[[Tensor], Tensor], features: int, dtype: torch.dtype, kernels: LayerKernels
+):
     leaves = [noise(9, features, seed=5) * 4, noise(9, features, seed=6)]
-    held_against(kernels.swiglu, lambda gate, up: F.silu(gate) * up, leaves, dtype)
+    held_against(lambda gate, up: kernels.gated(gate, up, kind), lambda gate, up: exact(gate) * up, leaves, dtype)
 
 
-def test_swiglu_of_large_and_broken_numbers(kernels: LayerKernels):
+@pytest.mark.parametrize("kind", Activation)
+def test_a_gated_unit_of_large_and_broken_numbers(kind: Activation, kernels: LayerKernels):
     gate = torch.tensor([-1e4, -100.0, 100.0, 1e4, float("nan"), float("inf"), *[0.0] * 10]).requires_grad_()
-    y = kernels.swiglu(gate, torch.ones(16))
+    y = kernels.gated(gate, torch.ones(16), kind)
     (slope,) = torch.autograd.grad(y.sum(), gate)
     torch.testing.assert_close(y[:4], torch.tensor([0.0, 0.0, 100.0, 1e4]), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(slope[:4], torch.tensor([0.0, 0.0, 1.0, 1.0]), atol=1e-6, rtol=1e-6)
@@ -298,12 +316,20 @@ def test_a_policy_with_kernels_is_the_plain_one(
     assert torch.equal(again, found)
 
 
-def test_other_models_are_left_alone_and_a_fused_one_stays_as_it_is(kernels: LayerKernels):
-    gelu = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32, hidden_act="gelu"))
-    assert fuse(gelu, kernels) == 0 and not any(type(m).__name__.startswith("Fused") for m in gelu.modules())
+def test_only_what_computes_the_same_is_fused_and_stays_so(kernels: LayerKernels):
+    norms, layers = 4, SMALL["num_hidden_layers"]  # of a layer of Qwen3, to which its attention and gated unit come
     of = policy("qwen3", torch.float32)
-    norms = 4  # of a layer of Qwen3; beside them its attention and feed-forward, and the last norm of the model
-    assert fuse(of.model, kernels) == SMALL["num_hidden_layers"] * (norms + 2) + 1 and fuse(of.model, kernels) == 0
+    assert fused(of.model, kernels) == {"RMSNorm": layers * norms + 1, "Attention": layers, "MLP": layers}
+    assert fuse(of.model, kernels) == 0
+    gelu = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32, hidden_act="gelu", attn_implementation=NAME))
+    assert fused(gelu, kernels) == {"RMSNorm": layers * norms + 1, "Attention": layers}
+
+
+def fused(model: PreTrainedModel, kernels: LayerKernels) -> dict[str, int]:
+    """How many modules of each kind compute with kernels, linear layers left out."""
+    fuse(model, kernels)
+    names = Counter(type(module).__name__ for module in model.modules())
+    return {name.removeprefix("FusedQwen3"): count for name, count in names.items() if name.startswith("FusedQwen3")}
 
 
 def test_without_a_compiler_a_policy_computes_as_it_did(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -316,10 +342,14 @@ def test_without_a_compiler_a_policy_computes_as_it_did(monkeypatch: pytest.Monk
     assert all(torch.equal(gradient, plain[1][name]) for name, gradient in found[1].items())
 
 
-def test_kernels_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch, kernels: LayerKernels):
-    monkeypatch.setattr(LayerKernels, "swiglu", lambda self, gate, up: gate * up)
-    with pytest.raises(StropError, match="cpu_kernels=false"):
-        learned(policy("qwen2", torch.float32))
+def test_kernels_further_from_float32_than_the_modules_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(LayerKernels, "gated", lambda self, gate, up, activation: gate * up)
+    monkeypatch.setattr(modules, "_gap", lambda module, fused, given: 0.0)  # as if the kernels gave the same
+    found, plain = learned(policy("qwen2", torch.float32)), learned(policy("qwen2", torch.float32, cpu_kernels=False))
+    assert "Qwen2ForCausalLM" in caplog.text
+    torch.testing.assert_close(found[0], plain[0], atol=1e-6, rtol=1e-5)
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(kernels: LayerKernels):

@@ -77,7 +77,7 @@ def test_products_longer_than_the_cache_by_value(rows: int, inputs: int, outputs
 
 def test_what_does_not_fit_is_said_beforehand(linear: Products):
     assert linear.fits(drawn(6, 64, seed=0))
-    others = (drawn(5, 64, seed=0), drawn(6, 48, seed=0), drawn(6, 64, seed=0).float(), drawn(64, 64, seed=0)[:, :32],
+    others = (drawn(5, 64, seed=0), drawn(6, 47, seed=0), drawn(6, 64, seed=0).float(), drawn(64, 64, seed=0)[:, :32],
               drawn(6, 64, seed=0).to("meta"))  # fmt: skip
     assert not any(linear.fits(weight) for weight in others)
 
@@ -125,7 +125,8 @@ def test_weights_are_packed_one_below_the_other_and_into_the_same_memory(
         parts = [torch.randn(size, inputs, generator=generator).to(dtype) for size in sizes]
         found = products.pack(parts, None, earlier)
         pairs = 2 if dtype == torch.bfloat16 else 1  # two numbers of a row of bfloat16 lie side by side
-        rows = F.pad(torch.cat(parts), (0, 0, 0, -sum(sizes) % 32)).view(-1, 32, inputs // pairs, pairs)
+        panel = products._panel
+        rows = F.pad(torch.cat(parts), (0, 0, 0, -sum(sizes) % panel)).view(-1, panel, inputs // pairs, pairs)
         assert torch.equal(found.weight.flatten(), rows.transpose(1, 2).flatten())
         assert found.outputs == sum(sizes) and (earlier is None or found.weight is earlier.weight)
         earlier = found

@@ -1,10 +1,10 @@
-"""The forward pass of the known families without their modules, for the steps of an engine on a CPU.
+"""The forward pass of decoder models without their modules, for the steps of an engine on a CPU.
 
 A step of few rows through transformers' layers is mostly calls: some 35 operators a layer. Here a layer is four matrix
 products over weights joined and packed once a weight version (query, key and value; gate and up), and four kernels in C
 (`DecodeKernels`), which the machine's compiler makes once (some seconds; see `strop.model.kernels.compiled`). It rounds
-wherever the modules round, so that a generator in bfloat16 is as far from its trainer as the modules were. Other
-families, and machines without a compiler, go through the modules.
+wherever the modules round, so that a generator in bfloat16 is as far from its trainer as the modules were. Models of
+another structure, and machines without a compiler, go through the modules.
 
 Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimension, F inner size, V vocabulary, P
 positions.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int, c_long
 from dataclasses import dataclass
@@ -29,16 +30,16 @@ from strop.model.attention import AttentionContext
 from strop.model.attention_kinds import AttentionKind, layer_reaches
 from strop.model.kernels import native
 from strop.model.kernels.compiled import Address, compiled, declared
-from strop.model.kernels.modules import family_of
-from strop.model.kernels.native import PackedWeights, Products
+from strop.model.kernels.modules import FusedAttention, FusedGate, FusedNorm, epsilon
+from strop.model.kernels.native import Activation, PackedWeights, Products
 from strop.model.policy import Policy
 
 _SOURCES = (Path(__file__).with_name("step.c"),)
 _P, _L = Address, c_long
 _ARGUMENTS = {
-    "add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
-    "rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
-    "gate": (_P, _P, _L, _L, c_int),
+    "add_norm": (_P, _P, _P, _P, _P, _L, _L, c_float, c_int, c_int),
+    "rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int, c_int),
+    "gate": (_P, _P, _L, _L, c_int, c_int),
     "decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "draw": (_P, _P, _P, _P, _P, _P, _P, _L, _L),
 }
@@ -61,27 +62,31 @@ class DecodeKernels:
         """Whether every kernel takes rows of these sizes and this type."""
         return DecodeKernels.attends(dtype, head_dim) and all(size % 16 == 0 for size in sizes)
 
-    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-        """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, plus: bool = False,
+        inner: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """x [N, E] += delta, in place, which is normed by `inner` first where that is given; RMSNorm(x) [N, E] by
+        weight (`plus` as `LayerKernels.rms_norm` has it)."""
         out = torch.empty_like(x)
-        rows, size = x.shape
         delta = None if delta is None else delta.contiguous()
-        self._call["add_norm"](x, delta, weight, out, rows, size, eps, _HALF[x.dtype])
+        self._call["add_norm"](x, delta, inner, weight, out, *x.shape, eps, plus, _HALF[x.dtype])
         return out
 
     def rotate(
         self, x: Tensor, norms: tuple[Tensor, Tensor] | None, tables: tuple[Tensor, Tensor], positions: Tensor,
-        heads: int, kv_heads: int, head_dim: int, eps: float,
+        heads: int, kv_heads: int, head_dim: int, eps: float, plus: bool = False,
     ) -> None:  # fmt: skip
         """Norm (where a model does) and turn the query and key heads in x [N, (H + 2 K) D], in place."""
         weights = (None, None) if norms is None else norms
-        self._call["rotate"](x, *weights, *tables, positions, *x.shape, heads, kv_heads, head_dim, eps, _HALF[x.dtype])
+        sizes = *x.shape, heads, kv_heads, head_dim
+        self._call["rotate"](x, *weights, *tables, positions, *sizes, eps, plus, _HALF[x.dtype])
 
-    def gate(self, x: Tensor) -> Tensor:
-        """silu(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""
+    def gate(self, x: Tensor, activation: Activation = Activation.SILU) -> Tensor:
+        """activation(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""
         rows, size = x.shape
         out = x.new_empty(rows, size // 2)
-        self._call["gate"](x, out, rows, size // 2, _HALF[x.dtype])
+        self._call["gate"](x, out, rows, size // 2, activation, _HALF[x.dtype])
         return out
 
     def decode(
@@ -182,35 +187,53 @@ class Uncopied:
         return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
 
 
+_READ, _GIVEN = "input_layernorm", "post_attention_layernorm"
+_INNER_READ, _INNER_GIVEN = "pre_feedforward_layernorm", "post_feedforward_layernorm"
+# By the names of a decoder layer's norms: which is of what attention reads and gives, and the feed-forward part.
+_NORMS = {
+    (_READ, _GIVEN): (0, None, 1, None),
+    (_READ, _GIVEN, _INNER_GIVEN, _INNER_READ): (0, 1, 3, 2),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """A decoder layer: the modules it stands for, and their products."""
+    """A decoder layer: the modules it stands for, and their products; `given` are norms of what its parts give."""
 
     module: nn.Module
     norm: Tensor
+    attention_given: Tensor | None
     inner_norm: Tensor
+    inner_given: Tensor | None
+    scale: float
     qkv: Product | Uncopied
     out: Product | Uncopied
     gate_up: Product | Uncopied | None
     down: Product | Uncopied | None
+    activation: Activation
     query_key_norms: tuple[Tensor, Tensor] | None
 
     @classmethod
     def of(cls, module: Any, joined: Callable[[Sequence[nn.Linear]], Product | Uncopied]) -> _Layer:
         attention, inner = module.self_attn, module.mlp
-        dense = hasattr(inner, "gate_proj")
+        names = _norms_of(module)
+        weights: list[Any] = [None if at is None else module.get_submodule(names[at]).weight for at in _NORMS[names]]
+        gated = isinstance(inner, FusedGate)
         return cls(
-            module=module,
-            norm=module.input_layernorm.weight,
-            inner_norm=module.post_attention_layernorm.weight,
+            module, weights[0], weights[1], weights[2], weights[3], attention.scaling,
             qkv=joined((attention.q_proj, attention.k_proj, attention.v_proj)),
             out=joined((attention.o_proj,)),
-            gate_up=joined((inner.gate_proj, inner.up_proj)) if dense else None,
-            down=joined((inner.down_proj,)) if dense else None,
-            query_key_norms=(attention.q_norm.weight, attention.k_norm.weight)
-            if hasattr(attention, "q_norm")
-            else None,
-        )
+            gate_up=joined((inner.gate_proj, inner.up_proj)) if gated else None,
+            down=joined((inner.down_proj,)) if gated else None,
+            activation=inner.activation if gated else Activation.SILU,
+            query_key_norms=None
+            if attention._modules.get("q_norm") is None
+            else (attention.q_norm.weight, attention.k_norm.weight),
+        )  # fmt: skip
+
+
+def _norms_of(layer: nn.Module) -> tuple[str, ...]:
+    return tuple(sorted(name for name, part in layer.named_children() if isinstance(part, FusedNorm)))
 
 
 class FusedForward:
@@ -222,11 +245,15 @@ class FusedForward:
         self.policy = policy
         self.heads, self.kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
         self.head_dim = _head_dim(policy)
-        self.eps = float(config.rms_norm_eps)
+        norm: Any = policy.model.base_model.norm
+        self.eps, self.plus = epsilon(norm), norm.plus
         self.dtype = policy.head_weight.dtype
         self.kernels = kernels
         self._kinds = tuple(AttentionKind(reach) for reach in layer_reaches(config))
-        self._tables: tuple[Tensor, Tensor] | None = None
+        self._tables: dict[str | None, tuple[Tensor, Tensor]] = {}
+        rotary: Any = policy.model.base_model.rotary_emb
+        by_type = "layer_type" in inspect.signature(rotary.forward).parameters  # which models rotate differently by
+        self._types = config.layer_types if by_type else [None] * config.num_hidden_layers
         self._products: dict[tuple[Any, ...], Product] = {}  # by type of weights and layers
         self.refresh()
 
@@ -238,14 +265,18 @@ class FusedForward:
 
     @classmethod
     def of(cls, policy: Policy, native: bool) -> FusedForward | None:
-        """For a policy on a CPU of a known family; None for any other, without a compiler, or where `native` is off."""
+        """For a policy on a CPU whose layers compute with kernels; None for any other, where it does not give what the
+        policy's modules give, without a compiler, or where `native` is off."""
         if not native or not serves(policy):
             return None
         config = policy.model.config
         sizes = config.hidden_size, config.to_dict().get("intermediate_size") or 16
         fits = DecodeKernels.fits(policy.head_weight.dtype, _head_dim(policy), *sizes)
         kernels = load() if fits else None
-        return None if kernels is None else cls(policy, kernels)
+        if kernels is None:
+            return None
+        found = cls(policy, kernels)
+        return found if policy.agrees(found.hidden) else None
 
     def refresh(self) -> None:
         """Take the parameters as they are now."""
@@ -278,25 +309,28 @@ class FusedForward:
         if self._versions() != self._seen:
             self.refresh()
         base: Any = self.policy.model.base_model
-        kernels, eps, d = self.kernels, self.eps, self.head_dim
-        tables = self._rotation(int(positions.max()) + 1)
+        kernels, d, norm = self.kernels, self.head_dim, (self.eps, self.plus)
+        longest = int(positions.max()) + 1
         rows, h, kv = len(token_ids), self.heads, self.kv_heads
-        x = F.embedding(token_ids, base.embed_tokens.weight)
+        x = base.embed_tokens(token_ids)
         delta: Tensor | None = None
+        given: Tensor | None = None
         for index, layer in enumerate(self._layers):
-            states = layer.qkv(kernels.add_norm(x, delta, layer.norm, eps))
-            kernels.rotate(states, layer.query_key_norms, tables, positions, h, kv, d, eps)
+            states = layer.qkv(kernels.add_norm(x, delta, layer.norm, *norm, given))
+            tables = self._rotation(longest, self._types[index])
+            kernels.rotate(states, layer.query_key_norms, tables, positions, h, kv, d, *norm)
             split = states.view(rows, -1, d)
             q, k, v = split[:, :h], split[:, h : h + kv], split[:, h + kv :]
-            attended = context.attend(index, q, k, v, d**-0.5, self._kinds[index])
+            attended = context.attend(index, q, k, v, layer.scale, self._kinds[index])
             delta = layer.out(attended.reshape(rows, h * d))
-            inner = kernels.add_norm(x, delta, layer.inner_norm, eps)
+            inner = kernels.add_norm(x, delta, layer.inner_norm, *norm, layer.attention_given)
             if layer.gate_up is None or layer.down is None:
                 experts: Any = layer.module.mlp
                 delta = experts(inner[None])[0]
             else:
-                delta = layer.down(kernels.gate(layer.gate_up(inner)))
-        return kernels.add_norm(x, delta, base.norm.weight, eps)
+                delta = layer.down(kernels.gate(layer.gate_up(inner), layer.activation))
+            given = layer.inner_given
+        return kernels.add_norm(x, delta, base.norm.weight, *norm, given)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits [N, V] of hidden [N, E], as the policy's settings want a generator's head."""
@@ -304,14 +338,16 @@ class FusedForward:
             return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
         return self.policy.logit_form(self._head(hidden).float())
 
-    def _rotation(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [P, D] of at least so many positions, by the model's own module."""
-        if self._tables is None or len(self._tables[0]) < positions:
+    def _rotation(self, positions: int, kind: str | None) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [P, D] of at least so many positions in layers of a type, by the model's own module."""
+        found = self._tables.get(kind)
+        if found is None or len(found[0]) < positions:
             base: Any = self.policy.model.base_model
             count = 64 << max(0, (positions - 1).bit_length() - 6)
-            cosine, sine = base.rotary_emb(base.embed_tokens.weight[:1], torch.arange(count)[None])
-            self._tables = (cosine[0].contiguous(), sine[0].contiguous())
-        return self._tables
+            more = {} if kind is None else {"layer_type": kind}
+            cosine, sine = base.rotary_emb(base.embed_tokens.weight[:1], torch.arange(count)[None], **more)
+            self._tables[kind] = found = (cosine[0].contiguous(), sine[0].contiguous())
+        return found
 
 
 def _products_for(dtype: torch.dtype) -> Products | None:
@@ -321,14 +357,22 @@ def _products_for(dtype: torch.dtype) -> Products | None:
 
 
 def serves(policy: Policy) -> bool:
-    """Whether `FusedForward` computes this policy: a known family on a CPU, with the usual rotation and activation."""
-    model = policy.model
-    if policy.device.type != "cpu" or family_of(model) is None:
+    """Whether `FusedForward` may compute this policy: on a CPU, with decoder layers of fused modules around which it
+    knows the norms, and rotations that depend on nothing but the position."""
+    if policy.device.type != "cpu":
         return False
-    base: Any = model.base_model
+    policy.use_kernels()
+    model, base = policy.model, policy.model.base_model
     one_type = len({parameter.dtype for parameter in model.parameters()}) == 1
     known = policy.head_weight.dtype in (torch.float32, torch.bfloat16)
-    return one_type and known and base.rotary_emb.rope_type in _ROTATIONS
+    layers, norm, rotary = (base._modules.get(name) for name in ("layers", "norm", "rotary_emb"))
+    if not (one_type and known and isinstance(norm, FusedNorm) and isinstance(layers, nn.ModuleList) and rotary):
+        return False
+    types = vars(rotary).get("rope_type")
+    rotations = set(types.values()) if isinstance(types, dict) else {types}
+    return rotations <= _ROTATIONS and all(
+        _norms_of(layer) in _NORMS and isinstance(layer._modules.get("self_attn"), FusedAttention) for layer in layers
+    )
 
 
 def _head_dim(policy: Policy) -> int:

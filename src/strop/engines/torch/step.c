@@ -11,35 +11,40 @@
 
 /* ------------------------------------------------------------------ norms, positions, the gated unit */
 
-INLINE void norm_row(const void *x, const void *w, void *out, long e, float eps, const int half) {
+INLINE void norm_row(const void *x, const void *w, void *out, long e, float eps, int plus, const int half) {
     v16 squares = {0};
     for (long i = 0; i < e; i += 16) {
         v16 a = load(x, i, half);
         squares += a * a;
     }
     const float scale = 1.0f / sqrtf(sum16(squares) / (float)e + eps);
-    for (long i = 0; i < e; i += 16) {
-        v16 a = as_stored16(load(x, i, half) * scale, half);
-        store(out, i, as_stored16(load(w, i, half) * a, half), half);
-    }
+    for (long i = 0; i < e; i += 16) store(out, i, normed(load(x, i, half), scale, load(w, i, half), plus, half), half);
 }
 
-INLINE void add_norm(char *x, const char *delta, const void *w, char *out, long n, long e, float eps, const int half) {
+INLINE void add_norm(char *x, const char *delta, const void *inner, const void *w, char *out, long n, long e, float eps,
+                     int plus, const int half) {
     const long row = e * (half ? 2 : 4);
     PARALLEL(n * e > 65536)
     for (long r = 0; r < n; r++) {
-        char *own = x + r * row;
-        if (delta)
+        char *own = x + r * row, *to = out + r * row;
+        const char *more = delta ? delta + r * row : 0;
+        if (more && inner) {
+            norm_row(more, inner, to, e, eps, plus, half);
+            more = to;
+        }
+        if (more)
             for (long i = 0; i < e; i += 16)
-                store(own, i, as_stored16(load(own, i, half) + load(delta + r * row, i, half), half), half);
-        norm_row(own, w, out + r * row, e, eps, half);
+                store(own, i, as_stored16(load(own, i, half) + load(more, i, half), half), half);
+        norm_row(own, w, to, e, eps, plus, half);
     }
 }
 
-/* x [n, e] += delta [n, e] (or nothing), then out [n, e] = RMSNorm(x) · w; e is a multiple of 16. */
-void strop_add_norm(void *x, const void *delta, const void *w, void *out, long n, long e, float eps, int half) {
-    if (half) add_norm(x, delta, w, out, n, e, eps, 1);
-    else add_norm(x, delta, w, out, n, e, eps, 0);
+/* x [n, e] += delta [n, e] (or nothing; normed by `inner` first where that is given), then out [n, e] = RMSNorm(x) by w
+   (see `normed`); e is a multiple of 16. */
+void strop_add_norm(void *x, const void *delta, const void *inner, const void *w, void *out, long n, long e, float eps,
+                    int plus, int half) {
+    if (half) add_norm(x, delta, inner, w, out, n, e, eps, plus, 1);
+    else add_norm(x, delta, inner, w, out, n, e, eps, plus, 0);
 }
 
 INLINE void rotate_head(char *x, const char *c, const char *s, long d, const int half) {
@@ -55,14 +60,14 @@ INLINE void rotate_head(char *x, const char *c, const char *s, long d, const int
 }
 
 INLINE void rotate(char *x, const void *wq, const void *wk, const char *cosine, const char *sine, const int64_t *at,
-                   long n, long stride, long h, long kv, long d, float eps, const int half) {
+                   long n, long stride, long h, long kv, long d, float eps, int plus, const int half) {
     const long size = half ? 2 : 4;
     PARALLEL(n * (h + kv) * d > 65536)
     for (long r = 0; r < n; r++)
         for (long head = 0; head < h + kv; head++) {
             char *own = x + (r * stride + head * d) * size;
             const void *w = head < h ? wq : wk;
-            if (w) norm_row(own, w, own, d, eps, half);
+            if (w) norm_row(own, w, own, d, eps, plus, half);
             rotate_head(own, cosine + at[r] * d * size, sine + at[r] * d * size, d, half);
         }
 }
@@ -70,26 +75,26 @@ INLINE void rotate(char *x, const void *wq, const void *wk, const char *cosine, 
 /* The h query and kv key heads at the start of each row of x [n, stride], normed by wq and wk [d] (or not), then turned
    to their positions `at` [n] by the tables [positions, d]; d is a multiple of 32. */
 void strop_rotate(void *x, const void *wq, const void *wk, const void *cosine, const void *sine, const int64_t *at,
-                  long n, long stride, long h, long kv, long d, float eps, int half) {
-    if (half) rotate(x, wq, wk, cosine, sine, at, n, stride, h, kv, d, eps, 1);
-    else rotate(x, wq, wk, cosine, sine, at, n, stride, h, kv, d, eps, 0);
+                  long n, long stride, long h, long kv, long d, float eps, int plus, int half) {
+    if (half) rotate(x, wq, wk, cosine, sine, at, n, stride, h, kv, d, eps, plus, 1);
+    else rotate(x, wq, wk, cosine, sine, at, n, stride, h, kv, d, eps, plus, 0);
 }
 
-INLINE void gate(const char *x, char *out, long n, long f, const int half) {
+INLINE void gate(const char *x, char *out, long n, long f, int kind, const int half) {
     const long size = half ? 2 : 4;
     PARALLEL(n * f > 16384)
     for (long r = 0; r < n; r++)
         for (long i = 0; i < f; i += 16) {
-            v16 a = load(x + 2 * r * f * size, i, half), b = load(x + (2 * r + 1) * f * size, i, half);
-            v16 silu = as_stored16(a / (1.0f + exp16(-a)), half);
-            store(out + r * f * size, i, as_stored16(silu * b, half), half);
+            const v16 a = load(x + 2 * r * f * size, i, half), b = load(x + (2 * r + 1) * f * size, i, half);
+            const v16 active = as_stored16(a * sigmoid(inner(a, kind)), half);
+            store(out + r * f * size, i, as_stored16(active * b, half), half);
         }
 }
 
-/* out [n, f] = silu(x[:, :f]) · x[:, f:] of x [n, 2 f]; f is a multiple of 16. */
-void strop_gate(const void *x, void *out, long n, long f, int half) {
-    if (half) gate(x, out, n, f, 1);
-    else gate(x, out, n, f, 0);
+/* out [n, f] = activation(x[:, :f]) · x[:, f:] of x [n, 2 f]; f is a multiple of 16. */
+void strop_gate(const void *x, void *out, long n, long f, int kind, int half) {
+    if (half) gate(x, out, n, f, kind, 1);
+    else gate(x, out, n, f, kind, 0);
 }
 
 /* ------------------------------------------------------------------ attention of one query a sequence */

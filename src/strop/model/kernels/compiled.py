@@ -27,7 +27,9 @@ from torch import Tensor
 from strop.base.files import cache_folder
 
 _HEADER = Path(__file__).with_name("vectors.h")
-_COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+_COMPILE = (
+    "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fPIC", "-Wno-psabi",
+)  # fmt: skip
 _LOG = logging.getLogger(__name__)
 
 

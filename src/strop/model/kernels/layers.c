@@ -20,43 +20,42 @@ INLINE float scale_of(const char *x, long e, float eps, const int half) {
     return 1.0f / sqrtf(sum16(squares) / (float)e + eps);
 }
 
-INLINE void norm_forward(const char *x, const void *w, char *y, float *scale, long n, long e, float eps,
+INLINE void norm_forward(const char *x, const void *w, char *y, float *scale, long n, long e, float eps, int plus,
                          const int half) {
     const long row = e * (half ? 2 : 4);
     PARALLEL(n * e > 65536)
     for (long r = 0; r < n; r++) {
         const float s = scale[r] = scale_of(x + r * row, e, eps, half);
-        for (long i = 0; i < e; i += 16) {
-            const v16 a = as_stored16(load(x + r * row, i, half) * s, half);
-            store(y + r * row, i, as_stored16(load(w, i, half) * a, half), half);
-        }
+        for (long i = 0; i < e; i += 16)
+            store(y + r * row, i, normed(load(x + r * row, i, half), s, load(w, i, half), plus, half), half);
     }
 }
 
-/* y = round(x · s) · w with s = 1 / √(mean x² + eps), which is kept [n]. */
-void strop_norm_forward(const void *x, const void *w, void *y, float *scale, long n, long e, float eps, int half) {
-    if (half) norm_forward(x, w, y, scale, n, e, eps, 1);
-    else norm_forward(x, w, y, scale, n, e, eps, 0);
+/* y = round(x · s) · w, or x · s · (1 + w) with `plus`; s = 1 / √(mean x² + eps) is kept [n]. */
+void strop_norm_forward(const void *x, const void *w, void *y, float *scale, long n, long e, float eps, int plus,
+                        int half) {
+    if (half) norm_forward(x, w, y, scale, n, e, eps, plus, 1);
+    else norm_forward(x, w, y, scale, n, e, eps, plus, 0);
 }
 
-/* One row of ∂x = s (g − x̂ · mean(g x̂)), x̂ = x s, g = up · w, and ∂w += up · x̂. */
+/* One row of ∂x = s (g − x̂ · mean(g x̂)), x̂ = x s, g = up · (w + plus), and ∂w += up · x̂. */
 INLINE void norm_row_backward(const void *up, const void *x, const void *w, float s, void *dx, float *dw, long e,
-                              const int half) {
+                              float plus, const int half) {
     v16 dots = {0};
     for (long i = 0; i < e; i += 16) {
         const v16 hat = load(x, i, half) * s, u = load(up, i, half);
-        dots += u * load(w, i, half) * hat;
+        dots += u * (load(w, i, half) + plus) * hat;
         *(v16 *)(dw + i) += u * hat;
     }
     const float mean = sum16(dots) / (float)e;
     for (long i = 0; i < e; i += 16) {
-        const v16 hat = load(x, i, half) * s, g = load(up, i, half) * load(w, i, half);
+        const v16 hat = load(x, i, half) * s, g = load(up, i, half) * (load(w, i, half) + plus);
         store(dx, i, as_stored16(s * (g - hat * mean), half), half);
     }
 }
 
 INLINE void norm_backward(const char *up, const char *x, const void *w, const float *scale, char *dx, float *dw, long n,
-                          long e, const int half) {
+                          long e, int plus, const int half) {
     const long row = e * (half ? 2 : 4), blocks = (n + BLOCK - 1) / BLOCK;
     PARALLEL(n * e > 65536)
     for (long b = 0; b < blocks; b++) {
@@ -64,15 +63,15 @@ INLINE void norm_backward(const char *up, const char *x, const void *w, const fl
         memset(own, 0, (size_t)e * sizeof(float));
         const long end = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
         for (long r = b * BLOCK; r < end; r++)
-            norm_row_backward(up + r * row, x + r * row, w, scale[r], dx + r * row, own, e, half);
+            norm_row_backward(up + r * row, x + r * row, w, scale[r], dx + r * row, own, e, (float)plus, half);
     }
 }
 
 /* Of `strop_norm_forward`, with the sums dw [blocks of 64 rows, e]. */
 void strop_norm_backward(const void *up, const void *x, const void *w, const float *scale, void *dx, float *dw, long n,
-                         long e, int half) {
-    if (half) norm_backward(up, x, w, scale, dx, dw, n, e, 1);
-    else norm_backward(up, x, w, scale, dx, dw, n, e, 0);
+                         long e, int plus, int half) {
+    if (half) norm_backward(up, x, w, scale, dx, dw, n, e, plus, 1);
+    else norm_backward(up, x, w, scale, dx, dw, n, e, plus, 0);
 }
 
 /* ------------------------------------------------------------------ rotary positions */
@@ -96,7 +95,7 @@ INLINE void turn_back(const void *up, const void *c, const void *s, float *to, l
 }
 
 INLINE void rotary_forward(const char *x, const void *w, const char *cosine, const char *sine, char *y, float *scale,
-                           long n, long h, long d, float eps, const int half) {
+                           long n, long h, long d, float eps, int plus, const int half) {
     const long size = half ? 2 : 4;
     PARALLEL(n * h * d > 65536)
     for (long r = 0; r < n; r++)
@@ -106,10 +105,8 @@ INLINE void rotary_forward(const char *x, const void *w, const char *cosine, con
             char *to = y + at * d * size;
             if (w) {
                 const float s = scale[at] = scale_of(from, d, eps, half);
-                for (long i = 0; i < d; i += 16) {
-                    const v16 a = as_stored16(load(from, i, half) * s, half);
-                    store(to, i, as_stored16(load(w, i, half) * a, half), half);
-                }
+                for (long i = 0; i < d; i += 16)
+                    store(to, i, normed(load(from, i, half), s, load(w, i, half), plus, half), half);
                 from = to;
             }
             turn(from, cosine + r * d * size, sine + r * d * size, to, d, half);
@@ -119,20 +116,21 @@ INLINE void rotary_forward(const char *x, const void *w, const char *cosine, con
 /* Heads x [n, h, d], normed by w [d] (or not, null; else their scales are kept [n, h]), then turned by cosine and sine
    [n, d], whose halves are equal → y; d is a multiple of 32. */
 void strop_rotary_forward(const void *x, const void *w, const void *cosine, const void *sine, void *y, float *scale,
-                          long n, long h, long d, float eps, int half) {
-    if (half) rotary_forward(x, w, cosine, sine, y, scale, n, h, d, eps, 1);
-    else rotary_forward(x, w, cosine, sine, y, scale, n, h, d, eps, 0);
+                          long n, long h, long d, float eps, int plus, int half) {
+    if (half) rotary_forward(x, w, cosine, sine, y, scale, n, h, d, eps, plus, 1);
+    else rotary_forward(x, w, cosine, sine, y, scale, n, h, d, eps, plus, 0);
 }
 
 INLINE void rotary_backward(const char *up, const char *x, const void *w, const char *cosine, const char *sine,
-                            const float *scale, char *dx, float *dw, long n, long h, long d, const int half) {
+                            const float *scale, char *dx, float *dw, long n, long h, long d, int plus,
+                            const int half) {
     const long size = half ? 2 : 4, blocks = (n + BLOCK - 1) / BLOCK;
     PARALLEL(n * h * d > 65536)
     for (long b = 0; b < blocks; b++) {
         float *own = dw + b * d, g[d] __attribute__((aligned(64))), wide[d] __attribute__((aligned(64)));
         if (w) {
             memset(own, 0, (size_t)d * sizeof(float));
-            for (long i = 0; i < d; i += 16) *(v16 *)(wide + i) = load(w, i, half);
+            for (long i = 0; i < d; i += 16) *(v16 *)(wide + i) = load(w, i, half) + (float)plus;
         }
         const long end = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
         for (long at = b * BLOCK * h; at < end * h; at++) {
@@ -161,40 +159,41 @@ INLINE void rotary_backward(const char *up, const char *x, const void *w, const 
 
 /* Of `strop_rotary_forward`, with the sums dw [blocks of 64 rows, d] where there is a norm. */
 void strop_rotary_backward(const void *up, const void *x, const void *w, const void *cosine, const void *sine,
-                           const float *scale, void *dx, float *dw, long n, long h, long d, int half) {
-    if (half) rotary_backward(up, x, w, cosine, sine, scale, dx, dw, n, h, d, 1);
-    else rotary_backward(up, x, w, cosine, sine, scale, dx, dw, n, h, d, 0);
+                           const float *scale, void *dx, float *dw, long n, long h, long d, int plus, int half) {
+    if (half) rotary_backward(up, x, w, cosine, sine, scale, dx, dw, n, h, d, plus, 1);
+    else rotary_backward(up, x, w, cosine, sine, scale, dx, dw, n, h, d, plus, 0);
 }
 
 /* ------------------------------------------------------------------ the gated unit */
 
-INLINE void gate_forward(const void *gate, const void *up, void *y, long n, const int half) {
+INLINE void gate_forward(const void *gate, const void *up, void *y, long n, int kind, const int half) {
     PARALLEL(n > 16384)
     for (long i = 0; i < n; i += 16) {
         const v16 a = load(gate, i, half);
-        store(y, i, as_stored16(as_stored16(a / (1.0f + exp16(-a)), half) * load(up, i, half), half), half);
+        store(y, i, as_stored16(as_stored16(a * sigmoid(inner(a, kind)), half) * load(up, i, half), half), half);
     }
 }
 
-/* y = round(silu(gate)) · up, n numbers each, a multiple of 16. */
-void strop_gate_forward(const void *gate, const void *up, void *y, long n, int half) {
-    if (half) gate_forward(gate, up, y, n, 1);
-    else gate_forward(gate, up, y, n, 0);
+/* y = round(activation(gate)) · up, n numbers each, a multiple of 16. */
+void strop_gate_forward(const void *gate, const void *up, void *y, long n, int kind, int half) {
+    if (half) gate_forward(gate, up, y, n, kind, 1);
+    else gate_forward(gate, up, y, n, kind, 0);
 }
 
-INLINE void gate_backward(const void *dy, const void *gate, const void *up, void *dgate, void *dup, long n,
+INLINE void gate_backward(const void *dy, const void *gate, const void *up, void *dgate, void *dup, long n, int kind,
                           const int half) {
     PARALLEL(n > 16384)
     for (long i = 0; i < n; i += 16) {
-        const v16 a = load(gate, i, half), y = load(dy, i, half), sigma = 1.0f / (1.0f + exp16(-a));
-        const v16 da = y * load(up, i, half) * sigma * (1.0f + a * (1.0f - sigma));
+        const v16 a = load(gate, i, half), y = load(dy, i, half), sigma = sigmoid(inner(a, kind));
+        const v16 da = y * load(up, i, half) * sigma * (1.0f + a * (1.0f - sigma) * slope(a, kind));
         store(dgate, i, as_stored16(da, half), half);
         store(dup, i, as_stored16(y * a * sigma, half), half);
     }
 }
 
-/* ∂gate = ∂y · up · σ (1 + gate (1 − σ)), ∂up = ∂y · gate · σ, σ = 1 / (1 + exp(−gate)). */
-void strop_gate_backward(const void *dy, const void *gate, const void *up, void *dgate, void *dup, long n, int half) {
-    if (half) gate_backward(dy, gate, up, dgate, dup, n, 1);
-    else gate_backward(dy, gate, up, dgate, dup, n, 0);
+/* ∂gate = ∂y · up · σ (1 + gate (1 − σ) v'), ∂up = ∂y · gate · σ, σ = σ(v(gate)). */
+void strop_gate_backward(const void *dy, const void *gate, const void *up, void *dgate, void *dup, long n, int kind,
+                         int half) {
+    if (half) gate_backward(dy, gate, up, dgate, dup, n, kind, 1);
+    else gate_backward(dy, gate, up, dgate, dup, n, kind, 0);
 }

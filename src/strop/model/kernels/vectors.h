@@ -106,4 +106,22 @@ INLINE v16 exp16(v16 x) {
     return (v16)((i16v)(y * (v16)power) & ~low);
 }
 
+/* A row of RMSNorm: x · s by the weight, rounded before it; or, with `plus`, by 1 + weight and rounded once (Gemma). */
+INLINE v16 normed(v16 x, float s, v16 w, int plus, const int half) {
+    return as_stored16(plus ? x * s * (w + 1.0f) : w * as_stored16(x * s, half), half);
+}
+
+/* Activations are a · σ(v(a)): SiLU with v = a, GELU by tanh with v = 2 √(2/π) (a + 0.044715 a³). */
+enum activation { SILU, GELU };
+
+INLINE v16 inner(v16 a, int kind) {
+    return kind == GELU ? 1.5957691216057308f * (a + 0.044715f * a * a * a) : a;
+}
+
+INLINE v16 slope(v16 a, int kind) {
+    return kind == GELU ? 1.5957691216057308f * (1.0f + 0.134145f * a * a) : splat(1.0f);
+}
+
+INLINE v16 sigmoid(v16 v) { return 1.0f / (1.0f + exp16(-v)); }
+
 #endif
