@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.kit.bring import FAMILIES, TEMPLATES, bring
-from typer.testing import CliRunner
 
 from strop.base.machine import GIB
-from strop.cli import app
 from strop.config.parse import edit
 from strop.recipes.resolve import resolve
 from strop.run.memory import BLOCK, WAYS_OUT, fitting, need_of, of_memory
@@ -38,11 +36,6 @@ def test_a_server_of_vllm_on_the_same_gpu_has_its_share() -> None:
     assert need_of(config, "cuda", 80 * GIB)["vLLM's server"] == 40 * GIB
     elsewhere = resolve("grpo", ["model.fresh={}", "engine=Vllm", 'engine.urls="http://there:8000"'])
     assert "vLLM's server" not in need_of(elsewhere, "cuda", 80 * GIB)
-
-
-def test_plan_says_it_of_a_gpu_that_is_not_here() -> None:
-    result = CliRunner().invoke(app, ["plan", "grpo", "--memory", "80", "--set", "model.fresh={}"])
-    assert result.exit_code == 0 and result.stdout.startswith("memory: needs about ") and "of 80 GiB" in result.stdout
 
 
 SHORT = ["data.max_prompt_tokens=16", "sampling.max_new_tokens=16", "engine.slots=16"]

@@ -27,7 +27,6 @@ from strop.config.schema import RunConfig
 from strop.engines.settings import Vllm
 from strop.model.attention_kinds import longest_sequence
 from strop.model.kernels import native
-from strop.model.kernels.modules import FAMILIES
 from strop.model.policy import Policy, meta_policy
 from strop.model.settings import ModelSettings
 from strop.run.devices import seen_gpus
@@ -98,7 +97,7 @@ def _activations(policy: Policy, lengths: Sequence[int], device: Device, ranks: 
         shapes = [parameter.shape for name, parameter in layer.named_parameters() if "lora" not in name]
         widths.append(sum(sum(shape) for shape in shapes if len(shape) == 2))
         widths[-1] += sum(experts_per_token * sum(shape[1:]) for shape in shapes if len(shape) == 3)
-    in_c = _computes_in_c(policy, device) and type(model).__name__.removesuffix("ForCausalLM") in FAMILIES
+    in_c = _computes_in_c(policy, device) and any(type(each).__name__.endswith("RMSNorm") for each in model.modules())
     saved = SAVED["kernels" if in_c else "plain" if size >= _MASTER else "half"]
     if policy.adapters is not None and not in_c:
         saved -= FROZEN_NORMS
