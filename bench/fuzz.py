@@ -22,14 +22,13 @@ with atheris.instrument_imports(include=["strop"]):
     from strop_verify.code.runners import difference
     from strop_verify.extract import extract_answer
     from strop_verify.math.compare import Rules, compare_readings
-    from strop_verify.math.expressions import Bounds, TooMuch
+    from strop_verify.math.expressions import TooMuch, refuse_answer
     from strop_verify.math.grammar import Reading
     from strop_verify.math.prose import Finder
     from strop_verify.sandbox.guest.wire import CodecError, FrameError, FrameReader, decode, encode
 
 SECONDS_AN_INPUT = 2.0
 WHERE = ("boxed", "answer_tag", "last_number", "any")
-BOUNDS = Bounds()
 
 
 def answers(data: bytes) -> None:
@@ -59,10 +58,10 @@ def mathematics(data: bytes) -> None:
 
 def _read(text: str, where: str) -> Reading | None:
     try:
-        found = Finder(BOUNDS).find(text, where)
+        found = Finder().find(text, where)
     except (TooMuch, RecursionError):
         return None
-    return found if isinstance(found, Reading) and BOUNDS.refuse_answer(found.answer) is None else None
+    return found if isinstance(found, Reading) and refuse_answer(found.answer) is None else None
 
 
 def output(data: bytes) -> None:

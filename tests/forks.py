@@ -17,7 +17,9 @@ from typing import IO, Any
 import pytest
 import torch
 
-MODULES = ("strop.orchestration.processes", "strop.lab.ablation.run_process", "strop.run.smoke")
+from strop.lab.ablation.scheduler import PROGRAM
+
+MODULES = ("strop.orchestration.processes", "strop.run.smoke")
 
 
 class Fork:
@@ -38,8 +40,15 @@ class Fork:
                 sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
                 os.environ.update(env)
                 torch.set_num_threads(1)
+                if command[1] == "-c":  # a run of an ablation
+                    sys.argv = ["-c", *command[3:]]
+                    exec(command[2], {})
                 sys.argv = list(command[2:])
                 code = importlib.import_module(command[2]).main() or 0
+                sys.stdout.flush()
+                sys.stderr.flush()
+            except SystemExit as ended:
+                code = int(ended.code or 0)
                 sys.stdout.flush()
                 sys.stderr.flush()
             except BaseException:  # nothing of the test may go on in the child
@@ -87,7 +96,7 @@ def forking() -> Iterator[None]:
     starts: Any = subprocess.Popen
 
     def started(command: Sequence[str], **options: Any) -> Any:
-        if command[1] == "-m" and command[2] in MODULES:
+        if (command[1] == "-m" and command[2] in MODULES) or command[1:3] == ["-c", PROGRAM]:
             return Fork(command, **options)
         return starts(command, **options)
 

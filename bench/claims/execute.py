@@ -96,8 +96,9 @@ def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = Fals
     """Train, and keep the curve. A run that was cut off begins anew: it takes less than a minute."""
     ARMS[arm].prepare(seed)
     folder = out / "runs" / f"{arm}-seed{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
     begin = time.perf_counter()
-    train(config, folder, SilentView(), replace=True)
+    train(config, folder, SilentView())
     seconds = time.perf_counter() - begin
     made = date.today().isoformat()
     rows = [_cut(row) for row in read_metrics(RunFolder.open(folder).metrics_path)]

@@ -20,10 +20,9 @@ from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
 from strop.engines.endpoint import ChatEndpoint
 from strop.environments.agent import Agent
-from strop.environments.games import GuessingGame, Retry
 from strop.environments.outside import OpenEnv, OutsideClass
 from strop.environments.source import FromEnvironment
-from strop.environments.tools import Search
+from strop.environments.tools import Calculator
 from strop.model.settings import ModelSettings
 from strop.prepare.decontaminate import Decontaminate
 from strop.prepare.deduplicate import DeduplicateByEmbedding
@@ -55,10 +54,8 @@ EXAMPLES: dict[str, Piece] = {
     "HubDataset": HubDataset(dataset="a/b"),
     "ReasoningGym": ReasoningGym(task="chain_sum"),
     "PythonFunction": PythonFunction(function="operator:eq"),
-    "FromEnvironment": FromEnvironment(environment=GuessingGame()),
-    "Search": Search(corpus="a.txt"),
+    "FromEnvironment": FromEnvironment(environment=Calculator()),
     "OutsideClass": OutsideClass(cls="codecs:IncrementalEncoder"),
-    "Retry": Retry(verifier=Answer()),
     "Agent": Agent(function="operator:setitem"),
     "OpenEnv": OpenEnv(url="http://localhost:8000"),
     "RewardFunction": RewardFunction(functions=("__main__:brief", "operator:eq"), weights=(0.5, 1.0)),

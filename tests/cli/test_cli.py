@@ -15,8 +15,7 @@ import pytest
 from strop.cli.run_commands import report_quickstart
 from strop.config.edits import flatten
 from strop.run import machine
-from strop.run.folder import RunFolder
-from strop.run.status import free_folder
+from strop.run.folder import RunFolder, free_folder
 
 COMMANDS = (
     "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "settings", "verify", "data", "plot",
@@ -76,7 +75,7 @@ def test_every_command_teaches(command: str) -> None:
     assert command in ("doctor", "plot") or f"strop {command}" in result.stdout
 
 
-@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify", "env"])
+@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify"])
 def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
     from typer.testing import CliRunner
 
@@ -94,7 +93,6 @@ def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
         (("train", "grpo", "--step", "3"), "--step says which checkpoint"),
         (("train", "grpo", "--resume", "nowhere"), "leave out the recipe"),
         (("plot", "nowhere"), "there is no run folder nowhere"),
-        (("sample", "model"), "say what to ask"),
         (("trian",), "no such command 'trian'. Did you mean 'train'? (strop --help)"),
         (("train", "grpo", "--foo"), "no such option: --foo"),
         (("eval", "model", "--limit", "-1"), "(strop eval --help)"),

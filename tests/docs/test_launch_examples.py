@@ -20,6 +20,7 @@ from strop.cli import app
 from strop.model.files import export
 from strop.recipes import catalogue
 from strop.recipes.resolve import resolve
+from strop.run.devices import placement_of
 from strop.run.folder import RunFolder
 from strop.run.resuming import resumed_config
 
@@ -254,13 +255,10 @@ def test_every_process_of_an_example_has_a_gpu_and_every_gpu_a_process(example: 
         layout = of_the_slurm_script(tmp_path, slurm[example])
     else:
         layout = of_the_kuberay_manifest() if example == "kuberay" else of_the_page()
-    sets = [part for edit in re.findall(r"--set (orchestration\.\S+)", layout.command) for part in ("--set", edit)]
-    hosts = ",".join(map(str, layout.gpus))
-    result = CliRunner().invoke(app, ["plan", "skywork_or1.math_7b", "--placement", hosts, *sets, "--json"])
-    assert result.exit_code == 0, result.exception
-    shares = json.loads(result.stdout)["shares"]
-    taken = [sum(share["host"] == host for share in shares) for host in range(len(layout.gpus))]
-    assert taken == layout.gpus and not any(share["shared"] for share in shares)
-    placed = [share["host"] for share in shares if not share["role"].startswith("trainer")]
+    sets = re.findall(r"--set (orchestration\.\S+)", layout.command)
+    shares = placement_of(resolve("skywork_or1.math_7b", sets), layout.gpus).shares
+    taken = [sum(share.host == host for share in shares) for host in range(len(layout.gpus))]
+    assert taken == layout.gpus and not any(share.shared for share in shares)
+    placed = [share.host for share in shares if not share.role.startswith("trainer")]
     assert [placed.count(host) for host in range(len(layout.gpus))] == layout.of_ray  # Ray places these
-    assert shares[-1]["role"] == "evaluator"
+    assert shares[-1].role == "evaluator"

@@ -101,14 +101,6 @@ def test_a_chat_is_a_completion_of_what_its_template_makes(served: httpx.Client)
     assert answer.json()["choices"][0]["message"]["content"] == wanted["text"]
 
 
-def test_a_prompt_is_scored(served: httpx.Client) -> None:
-    echoed = complete(served, prompt="1+1=2", echo=True, max_tokens=0)["logprobs"]["token_logprobs"]
-    ids = byte_tokenizer().encode("1+1=2")
-    logprobs, _ = model(0, tie=True)(PackedInputs.whole([ids]), 1.0)
-    assert echoed[0] is None
-    np.testing.assert_allclose(echoed[1:], logprobs.detach().numpy(), atol=1e-4)
-
-
 def test_who_has_no_key_is_refused(served: httpx.Client) -> None:
     refused = httpx.post(f"{served.base_url}completions", json=BODY, trust_env=False)
     assert refused.status_code == 401

@@ -47,6 +47,22 @@ def chat_tokenizer(template: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+class OneTurn(Environment):
+    """Leaves the first turn to the verifier."""
+
+    @property
+    def inline(self) -> bool:
+        return True
+
+    def open(self) -> Session:
+        return _OneTurn()
+
+
+class _OneTurn(Session):
+    def step(self, reply: str) -> None:
+        return None
+
+
 class Chatty(Environment):
     """Answers with random text for a random number of turns, then judges by the parity of all that was said."""
 

@@ -13,7 +13,7 @@ from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Environment, Outcome, Reply
 from strop.environments.responder import SessionPool
-from strop.environments.sessions import InlineSessions, Sessions, Turn
+from strop.environments.sessions import InlineSessions, Turn
 from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "x", "1")
@@ -25,7 +25,9 @@ def _players() -> Iterator[None]:
     yield
 
 
-def played(sessions: Sessions, count: int, reply: str = "again", patience: float = 110.0) -> dict[int, list[Outcome]]:
+def played(
+    sessions: InlineSessions | SessionPool, count: int, reply: str = "again", patience: float = 110.0
+) -> dict[int, list[Outcome]]:
     """All outcomes of `count` sessions, whose seeds are their numbers, by session."""
     found: dict[int, list[Outcome]] = {number: [] for number in range(count)}
     for number in found:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.runs import small_config
 
+from strop.base.imports import allow_module
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.data.generators import ChainSum
@@ -86,8 +87,9 @@ def test_what_cannot_be_asked_alike_is_refused(place: Path, tmp_path: Path) -> N
     both = replace(plan(place, tmp_path / "out"), models=parse_models([str(place / "run"), str(tmp_path / "plain")]))
     with pytest.raises(InputError, match="Calculator.*environment=none"):
         measure(replace(both, sets=("data.template=Plain",)), SilentView())
-    game = replace(plan(place, tmp_path / "out"), sets=("environment=GuessingGame",))
-    with pytest.raises(InputError, match="GuessingGame .*environment=none"):
+    game = replace(plan(place, tmp_path / "out"), sets=("environment=tests.environments.players:OneTurn",))
+    allow_module("tests.environments.players")
+    with pytest.raises(InputError, match="OneTurn .*environment=none"):
         measure(game, SilentView())
     there = replace(
         plan(place, tmp_path), endpoint="http://127.0.0.1:9/v1", sets=("environment=Calculator",)

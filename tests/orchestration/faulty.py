@@ -1,4 +1,4 @@
-"""Simulated generators that end at a chosen point, once or at a chosen prompt: the faults of the fault tests."""
+"""Simulated generators that end at a chosen point, once: the faults of the fault tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from bench.simulated import SimulatedEngine, Simulation, load
 
 from strop.base.types import Completion, FloatArray, IntArray
-from strop.engines.protocol import KvMode, Request, WeightSource
+from strop.engines.protocol import KvMode, WeightSource
 from strop.orchestration.fleet import serve
 from strop.orchestration.messages import Finished, StoredWeights
 from strop.orchestration.workers import ControllerConnection
@@ -24,23 +24,21 @@ from strop_verify.framing import framed
 
 @dataclass(frozen=True)
 class Fault:
-    """Where a generator ends. It does so once in a run, whoever is first, but for `prompt`, which always kills.
+    """Where a generator ends. It does so once in a run, whoever is first.
 
     Two are no end: who is `lying` computes something else from version `after` on, and of `changed` one dies while it
     generates, and whoever is started after that computes something else.
 
     Attributes:
-        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, `prompt`, `lying` or `changed`.
+        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, `lying` or `changed`.
         marker: a file; where it exists the fault has been.
         after: steps, messages or versions before it.
-        seed: of the request that kills, for `prompt`.
     """
 
     simulation: Simulation
     point: str
     marker: str
     after: int = 2
-    seed: int = -1
 
     def first(self) -> bool:
         """Whether this process is the one that the fault is for; it is of one process, and once."""
@@ -70,11 +68,6 @@ class FaultyEngine(SimulatedEngine):
         self.fault = fault
         self.steps = 0
         self.changed = fault.point == "changed" and Path(fault.marker).exists()
-
-    def submit(self, request: Request) -> None:
-        super().submit(request)
-        if self.fault.point == "prompt" and request.seed == self.fault.seed:
-            os.kill(os.getpid(), signal.SIGKILL)
 
     def step(self) -> list[Completion]:
         self.steps += 1

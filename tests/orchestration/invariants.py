@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -34,24 +35,20 @@ from strop.training import checkpoint
 NATS = 1e-4  # between two computations of one log-prob in float32
 
 
-def assert_sound(run: Made, left_out: Collection[int] = ()) -> None:
-    """All four of a finished run of simulated workers, whose tokens follow from seed and weights.
-
-    Args:
-        left_out: tickets of groups that were quarantined.
-    """
+def assert_sound(run: Made) -> None:
+    """All four of a finished run of simulated workers, whose tokens follow from seed and weights."""
     assert [record.step for record in run.records] == list(range(1, run.config.steps + 1))
     groups = [(record.step, group) for record in run.records for group in record.groups]
-    _assert_once(run, [group for _, group in groups], left_out)
+    _assert_once(run, [group for _, group in groups])
     curve = run.learner.curve
     for step, group in groups:
         _assert_of_its_versions(run, group, curve[: step - 1])
     _assert_lag(run)
     if run.config.orchestration.max_lag == 0:
-        assert curve == undisturbed_curve(run.config, run.simulation, left_out)
+        assert curve == undisturbed_curve(run.config, run.simulation)
 
 
-def _assert_once(run: Made, groups: list[Group], left_out: Collection[int]) -> None:
+def _assert_once(run: Made, groups: list[Group]) -> None:
     tickets = sorted(group.ticket for group in groups)
     assert tickets == sorted(run.learner.trained) and len(tickets) == len(set(tickets))
     steps, prompts = run.config.steps, run.config.batch.prompts_per_step
@@ -63,9 +60,9 @@ def _assert_once(run: Made, groups: list[Group], left_out: Collection[int]) -> N
     if run.config.orchestration.on_stale == "drop":  # who is dropped is told, and nobody else is missing
         dropped = run.records[-1].metrics["stale/groups"]
         assert dropped is not None
-        assert len(tickets) + dropped + len(left_out) + run.loop.gate.open == run.loop.gate.next_ticket
+        assert len(tickets) + dropped + run.loop.gate.open == run.loop.gate.next_ticket
     else:
-        assert tickets == [ticket for ticket in range(steps * prompts + len(left_out)) if ticket not in left_out]
+        assert tickets == list(range(steps * prompts))
 
 
 def _assert_of_its_versions(run: Made, group: Group, curve: list[float]) -> None:
@@ -96,9 +93,9 @@ def _assert_lag(run: Made) -> None:
             assert record.metrics[f"lag/share_{lag}"] == pytest.approx(lags[lag] / lags.total())
 
 
-def undisturbed_curve(config: RunConfig, simulation: Simulation, left_out: Collection[int] = ()) -> list[float]:
+def undisturbed_curve(config: RunConfig, simulation: Simulation) -> list[float]:
     """What a simulated learner comes to at k = 0, computed here without a process, a gate or a ledger."""
-    tickets = iter(ticket for ticket in range(10**6) if ticket not in left_out)
+    tickets = itertools.count()
     curve: list[float] = []
     for step in range(config.steps):
         digest = hashlib.blake2b(str(step).encode(), digest_size=4)
@@ -131,11 +128,9 @@ def assert_sound_folder(run: Path, undisturbed: Path | None, unsaved: Collection
     k, samples = config.orchestration.max_lag, config.batch.samples_per_prompt
     rows = list(_rollouts(run))
     assert {row["step"] for row in rows} == set(range(1, config.steps + 1))
-    left_out = {row["group"] for row in _quarantined(run)}
     seen = Counter((row["ticket"], row["sample"]) for row in rows)
     last = max(row["ticket"] for row in rows)
-    wanted = [ticket for ticket in range(last + 1) if ticket not in left_out]
-    assert seen == Counter((ticket, sample) for ticket in wanted for sample in range(samples))
+    assert seen == Counter((ticket, sample) for ticket in range(last + 1) for sample in range(samples))
     for row in rows:
         ages = [row["step"] - 1 - span["version"] for span in row["versions"]]
         assert ages == sorted(ages, reverse=True) and ages[-1] >= 0 and ages[0] <= k
@@ -177,9 +172,3 @@ def _rollouts(run: Path) -> Iterator[Mapping[str, Any]]:
     folder = RunFolder.open(run)
     for step in folder.rollout_steps():
         yield from folder.read_rollouts(step)
-
-
-def _quarantined(run: Path) -> list[dict[str, Any]]:
-    path = run / "quarantine.json"
-    found: list[dict[str, Any]] = json.loads(path.read_text())["problems"] if path.exists() else []
-    return found

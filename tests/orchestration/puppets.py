@@ -36,12 +36,10 @@ class Fate:
     Attributes:
         dies: at any point of a worker's round: before it, at a request, within a swap, before a result is out.
         freezes: a worker stops, and says nothing more.
-        poisoned: ticket of a group that kills whoever is given it; -1 for none.
     """
 
     dies: float = 0.0
     freezes: float = 0.0
-    poisoned: int = -1
 
 
 class Puppet:
@@ -132,8 +130,6 @@ class _Engine(SimulatedEngine):
     def submit(self, request: Request) -> None:
         super().submit(request)
         self.puppet.risk()
-        if request.id.startswith(f"{self.puppet.fate.poisoned}."):
-            raise Dies
 
     def update_weights(self, source: Any, version: int, kv: Any = "keep") -> None:
         self.puppet.risk()

@@ -1,4 +1,4 @@
-"""Deaths, stragglers, drops, poison and resumed drivers in any order: what must hold of a run holds all the same."""
+"""Deaths, stragglers, drops and resumed drivers in any order: what must hold of a run holds all the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.orchestration.simulation import Made, made
 from strop.orchestration.workers import Supervision
 
 HAPPENS = (
-    "SIGKILL) and is started again", "has not answered", "is generated again", "groups that max_lag", "is left out",
+    "SIGKILL) and is started again", "has not answered", "is generated again", "groups that max_lag",
 )  # fmt: skip
 # A world cannot be made much simpler: any change of it is another life.
 QUICKLY = settings(
@@ -40,8 +40,8 @@ class World:
     deaths: tuple[int, ...]
     seed: int
 
-    def live(self, folder: Path) -> tuple[Made, set[int], list[str]]:
-        """A run to its end: whom it left out, and what all its drivers had to note.
+    def live(self, folder: Path) -> tuple[Made, list[str]]:
+        """A run to its end, and what all its drivers had to note.
 
         The driver is killed while it works on each of the steps `deaths`. The next one goes on from the state at some
         boundary before, as a run does from a checkpoint.
@@ -52,9 +52,8 @@ class World:
             patch.setattr("strop.run.loop.time", clock)
             return self._live(folder, chance, clock)
 
-    def _live(self, folder: Path, chance: random.Random, clock: Clock) -> tuple[Made, set[int], list[str]]:
+    def _live(self, folder: Path, chance: random.Random, clock: Clock) -> tuple[Made, list[str]]:
         run = self._driver(folder, chance, clock)
-        left_out: list[dict[str, Any]] = []
         notes: list[str] = []
         boundaries = [json.dumps(run.loop.state())]
         for death in (*self.deaths, None):
@@ -71,14 +70,12 @@ class World:
                     run.loop._collect()
             finally:
                 run.fleet.close()
-            left_out += run.loop.quarantined
             notes += run.notes.lines
             if death is not None:
                 step = chance.randint(max(run.loop.step - 2, 0), run.loop.step)
                 run = resumed(run, self._driver(folder, chance, clock), json.loads(boundaries[step]))
-                left_out = [row for row in left_out if row["step"] <= step]
                 del boundaries[step + 1 :]
-        return run, {row["group"] for row in left_out}, notes
+        return run, notes
 
     def _driver(self, folder: Path, chance: random.Random, clock: Clock) -> Made:
         return made(
@@ -110,25 +107,19 @@ def worlds(draw: st.DrawFn) -> World:
     lag = draw(st.sampled_from([0, 1, 2, 4, 8]), label="k")
     drops = lag > 0 and draw(st.booleans(), label="drops")
     steps, prompts = draw(st.integers(2, 8), label="steps"), draw(st.integers(1, 4), label="prompts")
-    poisoned = draw(st.just(-1) | st.integers(0, steps * prompts - 1), label="poisoned")
     dies = draw(st.sampled_from([0.0, 0.001, 0.004, 0.02]), label="dies")
     return World(
         settings_of(lag, drops, steps, prompts),
         draw(st.integers(1, 3), label="generators"),
-        Fate(dies, dies / 2, poisoned),
+        Fate(dies, dies / 2),
         tuple(sorted(draw(st.lists(st.integers(1, steps), max_size=2), label="deaths of the driver"))),
         draw(st.integers(0, 10**6), label="seed"),
     )
 
 
 def check(folder: Path, world: World) -> None:
-    run, left_out, _ = world.live(folder)
-    assert_sound(run, left_out)
-    poisoned = {world.fate.poisoned} - {-1}
-    if world.fate.dies == 0:
-        assert left_out <= poisoned  # nobody else is left out where nothing else kills
-    if run.config.orchestration.on_stale == "wait":
-        assert left_out >= poisoned  # who drops may drop it
+    run, _ = world.live(folder)
+    assert_sound(run)
 
 
 @settings(QUICKLY, max_examples=20)
@@ -149,9 +140,9 @@ def test_chance_brings_all_that_may_happen(tmp_path: Path) -> None:
     """What the others are worth: over a few lives everything happens, and the same again with the same seed."""
     seen: Counter[str] = Counter()
     for seed in range(3):
-        world = World(settings_of(4, True, 12, 4), 3, Fate(0.002, 0.001, 9), (4, 9), seed)
-        run, left_out, notes = world.live(tmp_path)
-        assert_sound(run, left_out)
+        world = World(settings_of(4, True, 12, 4), 3, Fate(0.002, 0.001), (4, 9), seed)
+        run, notes = world.live(tmp_path)
+        assert_sound(run)
         for line in notes:
             seen.update(what for what in HAPPENS if what in line)
         completions = [r.completion for record in run.records for group in record.groups for r in group.rollouts]
@@ -160,5 +151,5 @@ def test_chance_brings_all_that_may_happen(tmp_path: Path) -> None:
         seen["verifier failed"] += sum(group.usable != group.rollouts for r in run.records for group in r.groups)
     assert all(seen[what] for what in (*HAPPENS, "across versions", "verifier failed")), seen
     assert seen["largest lag"] >= 3
-    again, _, same = world.live(tmp_path)
+    again, same = world.live(tmp_path)
     assert again.learner.curve == run.learner.curve and same == notes

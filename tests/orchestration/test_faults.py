@@ -1,4 +1,4 @@
-"""Generators are killed, stopped and poisoned, for real; every group is trained once, and nothing else changes."""
+"""Generators are killed and stopped, for real; every group is trained once, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.orchestration.simulation import PROMPTS, Made, beside, made
 
 from strop.base import progress
 from strop.base.imports import allow_module
-from strop.base.seeds import derive
 from strop.base.types import IntArray, StropError
 from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
@@ -137,9 +136,7 @@ def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int, poi
     assert all(0.0 <= share <= 1.0 for share in run.column("idle/generators"))
 
 
-def test_every_generator_says_after_every_update_what_it_computes(
-    undisturbed: Made, told: dict[int, set[int]]
-) -> None:
+def test_every_generator_says_after_every_update_what_it_computes(undisturbed: Made, told: dict[int, set[int]]) -> None:
     assert undisturbed.records[-1].step == STEPS
     assert told == {version: {0, 1} for version in range(STEPS + 1)}
 
@@ -150,7 +147,7 @@ def test_generators_that_compute_something_else_end_the_run_at_once(tmp_path: Pa
         run.run()
     assert run.learner.trained == list(range(3 * PROMPTS)) and len(run.records) == 2
     other = made(tmp_path / "changed", fault="changed")
-    with pytest.raises(StropError, match=r"generator-\d"):
+    with pytest.raises(StropError, match=r"generator.\d"):  # by the fleet, or by the loop if it is ready for a version
         other.run()
     assert sum(other.replaced) == 1
 
@@ -161,21 +158,8 @@ def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> N
         run.run()
 
 
-@pytest.mark.parametrize("lag", SLOWLY)
-def test_a_prompt_that_kills_is_quarantined_and_the_others_are_trained(tmp_path: Path, lag: int) -> None:
-    seed = derive(small_seed := 0, "request", 7)
-    run = made(tmp_path, f"orchestration.max_lag={lag}", "steps=3", fault="prompt", seed=seed)
-    assert run.config.seed == small_seed
-    run.run()
-    left_out = run.loop.quarantined
-    assert [row["group"] for row in left_out] == [7]
-    assert [i for i in range(len(run.loop.dataset)) if i not in run.loop.curriculum.sampler.retired]
-    assert left_out[0]["problem"] in {run.loop.dataset[i].problem.id for i in run.loop.curriculum.sampler.retired}
-    assert_sound(run, left_out={7})  # the next group in line takes its place, and nobody else is missing
-
-
 def test_what_a_generator_refuses_ends_the_run(tmp_path: Path) -> None:
-    run = made(tmp_path, source=lambda store, version: store.write(version, run.learner.weights()[:99]))
+    run = made(tmp_path, source=lambda file, version: file.write(version, run.learner.weights()[:99]))
     with pytest.raises(StropError, match="version 0"):
         run.run()
 
@@ -245,8 +229,7 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
-    places = undisturbed.fleet.transport.places
-    assert places and all(not place.root.exists() for place in places)
+    assert undisturbed.fleet.store._descriptors == {} and not undisturbed.fleet.store.root.exists()
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{generator.worker.pid}").exists() for generator in undisturbed.fleet.generators):
         assert time.monotonic() < deadline

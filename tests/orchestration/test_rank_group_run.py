@@ -176,7 +176,7 @@ def test_spawned_ranks_come_to_what_forked_ones_do(undisturbed: Path, tmp_path: 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the kernel's list of sockets")
 def test_ranks_listen_on_the_loopback_device_alone(tmp_path: Path, scattered: bool) -> None:
     with forking():
-        learner = RankGroupLearner(config(2), Processes(), 1, print, scattered)
+        learner = RankGroupLearner(config(2), Processes(), print, scattered)
         learner.start(tmp_path)
         try:
             assert learner.sizes().devices == 2 and learner.sizes().parameters > 0

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.environments.runs import PLAYERS
 from tests.recipes import bases
 
+from strop.base.imports import allow_module
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, Stage
@@ -355,7 +357,10 @@ def test_twenty_steps(tmp_path: Path, name: str) -> None:
 def test_an_environment_of_one_turn_changes_no_number(run: Runner, name: str) -> None:
     """Synchronously, for otherwise two runs of the same recipe differ."""
     timed = ("time", "seconds", "tokens_per_second", "compute", "idle")
-    without, within = (run(name, 1, ["orchestration.max_lag=0", *sets]) for sets in ((), ("environment=OneTurn",)))
+    allow_module(PLAYERS)
+    without, within = (
+        run(name, 1, ["orchestration.max_lag=0", *sets]) for sets in ((), (f"environment={PLAYERS}:OneTurn",))
+    )
     assert [{k: v for k, v in row.items() if not k.startswith(timed)} for row in without] == [
         {k: v for k, v in row.items() if not k.startswith(timed)} for row in within
     ]

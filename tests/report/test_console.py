@@ -5,9 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from strop.base.plain_view import Pace, PlainView, describe_step
 from strop.base.text import counted, duration
-from strop.base.view import SilentView, View
+from strop.base.view import Pace, PlainView, SilentView, View, describe_step
 from strop.report.console import LiveView, open_view, sparkline
 
 STEP = {

@@ -119,7 +119,7 @@ def test_each_rank_of_the_trainer_is_given_one(
     config = small_config(*WIDE, "orchestration.trainers=3")
     placement = local_placement(config)
     seats = [seat(config, placement, f"trainer-{rank}") for rank in range(3)]
-    RankGroupLearner(config, Processes(), 1, print, seats=seats).start(tmp_path)
+    RankGroupLearner(config, Processes(), print, seats=seats).start(tmp_path)
     assert [spec.environment["CUDA_VISIBLE_DEVICES"] for spec in launched] == ["0", "1", "2"]
     assert all(spec.environment["NCCL_SOCKET_IFNAME"] == "lo" for spec in launched)
 

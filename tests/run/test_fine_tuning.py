@@ -108,7 +108,7 @@ def test_a_dry_run_shows_what_would_be_learned_and_learns_nothing(
     assert json.loads(shown(*begin, "--json"))["training"]["steps"] == 6
     assert not list(tmp_path.iterdir())
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert "goes on after update 6" in shown("--resume", str(run))
+    assert "6 updates of up to 128 tokens" in shown("--resume", str(run))
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     monkeypatch.setattr("strop.run.memory.room_of", lambda device: 1024)
     assert "on this machine this run needs about" in shown(*begin)
@@ -331,20 +331,20 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ({"text": "1+2=3"}, "columns.answer=COLUMN"),
-        ({"prompt": "1+2=", "response": "3"}, "columns.answer=response"),
-        ({"conversations": [{"from": "human", "value": "1+2="}]}, "columns.answer=COLUMN"),
-        ({"ask": "1+2=", "completion": "3"}, "columns.prompt=COLUMN"),
+        ({"text": "1+2=3"}, "columns.answer"),
+        ({"prompt": "1+2=", "response": "3"}, "columns.answer"),
+        ({"conversations": [{"from": "human", "value": "1+2="}]}, "columns.answer"),
+        ({"ask": "1+2=", "completion": "3"}, "columns.prompt"),
         ({"question": "Who?", "context": "Ann.", "completion": "Ann"}, "columns.prompt=question"),
         ({"prompt": "1+2=", "completion": " "}, "'completion'"),
         ({"prompt": "1+2=", "completion": None}, "'completion'"),
         ({"prompt": "1+2=", "completion": 3}, "'completion'"),
         ({"prompt": [QUESTION], "completion": [ANSWER, QUESTION, ANSWER]}, "'completion'"),
-        ({"messages": [QUESTION]}, "'user'"),
+        ({"messages": [QUESTION]}, "'messages'"),
         ({"messages": [ANSWER]}, "'messages'"),
         ({"messages": [QUESTION, {"from": "gpt"}]}, "'messages'"),
-        ({"messages": []}, "'messages'"),
-        ({"messages": json.dumps([QUESTION, ANSWER])}, "'messages'"),
+        ({"messages": []}, "columns.answer"),
+        ({"messages": json.dumps([QUESTION, ANSWER])}, "columns.answer"),
         ({"messages": [QUESTION, CALL]}, "'tool_calls'"),
         ({"prompt": [{"role": "tool", "content": "3"}], "completion": "3"}, "'tool'"),
         ({"prompt": "", "completion": "3"}, "'prompt'"),

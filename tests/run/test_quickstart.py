@@ -6,16 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.runs import small_config
 from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.base.view import SilentView, View
 from strop.cli import app
-from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.recipes.quickstart import calculator, recipe
-from strop.run.folder import RunFolder, is_run
+from strop.run.folder import RunFolder
 from strop.run.quickstart import run
 
 
@@ -37,43 +34,26 @@ def test_the_run_says_that_its_model_is_asked_for_no_form(
     assert begun[0].data.template.model_dump()["instruct"] is False
 
 
-def test_the_quickstart_of_several_turns_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It replaced the first one, which the next lines of the page are about."""
+def test_each_quickstart_has_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     folders: list[Path] = []
 
     def begin(seed: int, out: Path, view: View, environment: bool) -> None:
         folders.append(out)
+        RunFolder.create(out, {}).close()
         raise InputError("enough")
 
     monkeypatch.setattr("strop.run.quickstart.run", begin)
-    for arguments in ([], ["--environment"], ["--environment", "--out", "mine"]):
+    for arguments in ([], [], ["--environment"], ["--environment", "--out", "mine"]):
         assert CliRunner().invoke(app, ["quickstart", *arguments]).exit_code != 0
-    assert [str(folder) for folder in folders] == ["runs/quickstart", "runs/quickstart-environment", "mine"]
+    named = ["runs/quickstart", "runs/quickstart-2", "runs/quickstart-environment", "mine"]
+    assert [str(folder) for folder in folders] == named
 
 
-def test_only_a_quickstart_is_replaced(tmp_path: Path) -> None:
-    """A run of anybody's in the folder stays; a quickstart of another seed goes on to the work that replaces it."""
-    other = tmp_path / "other"
-    RunFolder.create(other, small_config().model_dump(mode="json")).close()
-    with pytest.raises(InputError, match="--out"):
-        run(0, other, SilentView())
-    assert is_run(other)
-
-    class Began(Exception):
-        pass
-
-    class Impatient(SilentView):
-        def note(self, text: str) -> None:
-            raise Began(text)
-
-        def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
-            raise Began
-
-    for number, made in enumerate((recipe(), calculator())):
-        former = tmp_path / str(number)
-        RunFolder.create(former, edit(made, ["seed=7"]).model_dump(mode="json")).close()
-        with pytest.raises(Began, match=f"the quickstart in .*{number} is replaced"):
-            run(0, former, Impatient())
+def test_a_folder_with_a_run_is_refused_before_any_work(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", {}).close()
+    refused = CliRunner().invoke(app, ["quickstart", "--out", str(tmp_path / "run")]).exception
+    assert isinstance(refused, InputError) and "--out" in str(refused)
 
 
 @pytest.mark.slow

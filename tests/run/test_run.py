@@ -39,7 +39,7 @@ from strop.report.training_figures import plot_run
 from strop.run.folder import RunFolder, read_changes
 from strop.run.loop import WeightMismatch
 from strop.run.review import review
-from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
+from strop.run.run import Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
 from strop.run.validation import Validation
 from strop.training import checkpoint
@@ -105,8 +105,6 @@ def test_a_run_from_its_config_alone_is_the_same_run(finished: Path, tmp_path: P
 @pytest.mark.parametrize("step", [1, 3])
 def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Path, step: int) -> None:
     out = Path(shutil.copytree(finished, tmp_path / "back"))
-    left_out = [{"problem": "p", "group": 3, "step": at, "reason": "it kills"} for at in range(1, 5)]
-    (out / QUARANTINE).write_text(json.dumps({"problems": left_out}))
     kept = checkpoint.load(out / "checkpoints", step).tensors["rng"]["torch"]
     torch.manual_seed(9)
     view = Notes()
@@ -114,7 +112,6 @@ def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Pa
     [(note, generator)] = view.notes
     assert note == f"going on after step {step} of 4" and torch.equal(generator, kept)
     assert spent(out) == spent(finished)
-    assert json.loads((out / QUARANTINE).read_text()) == {"problems": left_out[:step]}
     finished_rows, rows = metrics(finished), metrics(out)
     assert rows == finished_rows
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
@@ -156,11 +153,8 @@ def test_a_run_that_was_stopped_before_its_first_step_begins_again(finished: Pat
     with pytest.raises(Interrupted):
         train(small_config(), out, StopsBefore())
     assert checkpoint.latest(out / "checkpoints") is None and [row["step"] for row in metrics(out)] == [0]
-    lost = {"problem": "p", "group": 3, "step": 1, "reason": "it kills"}
-    (out / QUARANTINE).write_text(json.dumps({"problems": [lost]}))
     resume(out, SilentView())
     assert_same_run(finished, out)
-    assert json.loads((out / QUARANTINE).read_text()) == {"problems": []}
     assert len((out / "metrics.jsonl").read_text().splitlines()) == len(metrics(out))
 
 
@@ -202,8 +196,12 @@ class StopsAfter(SilentView):
 def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int) -> None:
     out = tmp_path / "stopped"
     config = small_config("checkpoint.every=100", "evaluation.every=100")
-    with pytest.raises(Interrupted) as caught:
-        train(config, out, StopsAfter(2, number))
+    before = signal.signal(number, signal.default_int_handler)  # nohup ignores SIGHUP, and the run then does too
+    try:
+        with pytest.raises(Interrupted) as caught:
+            train(config, out, StopsAfter(2, number))
+    finally:
+        signal.signal(number, before)
     assert caught.value.exit_code == 130
     assert checkpoint.latest(out / "checkpoints") == 2
     assert not [note for note in read_status(RunFolder.open(out)).notes if "stopping" in note], "it has stopped"

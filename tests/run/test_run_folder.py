@@ -57,9 +57,8 @@ def test_a_run_keeps_its_id_wherever_it_is_moved(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")  # a model folder has one too
-    for replace in (False, True):
-        with pytest.raises(InputError, match="--out"):
-            RunFolder.create(tmp_path, {}, replace=replace)
+    with pytest.raises(InputError, match="--out"):
+        RunFolder.create(tmp_path, {})
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="--out"):
@@ -71,18 +70,6 @@ def test_a_second_run_in_the_same_folder_names_both_ways_out(tmp_path: Path) -> 
     with pytest.raises(InputError, match="--resume .* --out") as caught:
         RunFolder.create(tmp_path, {})
     assert "\n" not in str(caught.value) and caught.value.exit_code == 2
-
-
-def test_replace_clears_the_former_run_but_not_the_users_own_files(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, {"old": True})
-    run.append_metrics(1, {"loss": 1.0})
-    run.write_rollouts(1, [a_group()])
-    run.close()
-    (tmp_path / "notes.txt").write_text("mine")
-    run = RunFolder.create(tmp_path, {"old": False}, replace=True)
-    assert run.read_metrics() == [] and run.rollout_steps() == []
-    assert run.read_json("config.json") == {"old": False}
-    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_open_refuses_what_it_cannot_read(tmp_path: Path) -> None:

@@ -15,15 +15,10 @@ from typer.testing import CliRunner
 
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.orchestration.placement import place
 from strop.orchestration.process_registry import RegisteredWorker, write_processes
-from strop.orchestration.settings import OrchestrationSettings
 from strop.run.folder import RunFolder
 from strop.run.status import read_status
 from strop.run.watchdog import Watch
-
-ROW = {"pass_rate": 0.4, "tokens_per_second": 1000.0, "lag/mean": 0.5, "lag/max": 1.0}
-SECONDS = {"seconds/rollout": 6.0, "seconds/update": 3.0, "seconds/verify": 0.0, "seconds/other": 1.0}
 
 
 @pytest.fixture
@@ -31,7 +26,7 @@ def run(tmp_path: Path) -> Path:
     """A run of 100 steps of which three are done, of 8, 10 and 12 s."""
     folder = RunFolder.create(tmp_path / "run", {"recipe": "grpo", "steps": 100})
     for step, seconds in enumerate((8.0, 10.0, 12.0), start=1):
-        folder.append_metrics(step, ROW | SECONDS | {"seconds/step": seconds})
+        folder.append_metrics(step, {"pass_rate": 0.4, "seconds/step": seconds})
     folder.close()
     return tmp_path / "run"
 
@@ -58,16 +53,12 @@ def test_a_running_one_is_measured(run: Path) -> None:
     assert (found.state, found.recipe, found.step, found.steps) == ("running", "grpo", 3, 100)
     assert found.eta == pytest.approx(97 * 10)
     assert found.step_seconds == pytest.approx(10)
-    assert found.shares == pytest.approx({"rollout": 0.6, "update": 0.3, "verify": 0.0, "other": 0.1})
-    assert (found.pass_rate, found.lag_mean, found.lag_max, found.tokens_per_second) == (0.4, 0.5, 1.0, 1000.0)
+    assert found.pass_rates == {"training": (0.4, 3)}
     assert found.progress is not None and found.progress[0] == "a completion"
     assert found.notes == ("first",)
     driver, generator = found.processes
     assert (driver.role, driver.pid, driver.alive) == ("driver", os.getpid(), True)
     assert (generator.role, generator.pid, generator.alive) == ("generator-0", os.getppid(), True)
-    assert driver.memory is not None and driver.memory > 10**7
-    assert driver.cpu is not None and driver.cpu >= 0
-    assert driver.heartbeat_age is not None and driver.heartbeat_age < 20
 
 
 def test_a_driver_that_is_gone_is_dead(run: Path) -> None:
@@ -99,7 +90,7 @@ def test_processes_of_another_machine_cannot_be_seen(run: Path) -> None:
     tell(run, host="node-7")
     found = read_status(RunFolder.open(run))
     assert found.state == "running" and "it runs on node-7, whose processes cannot be seen" in found.explanation
-    assert found.processes[0].alive is None and found.processes[0].cpu is None
+    assert found.processes[0].alive is None
     tell(run, time=time.time() - 100)
     found = read_status(RunFolder.open(run))
     assert found.state == "unknown" and "its last heartbeat is 100 s old" in found.explanation
@@ -151,7 +142,7 @@ def test_without_its_metrics_a_run_still_says_how_far_it_is_known_to_have_come(r
     assert (found.state, found.step) == ("unknown", 40) and "has no status.json" in found.explanation
     (run / "summary.json").write_text('{"steps": 99}')
     found = read_status(RunFolder.open(run))
-    assert (found.state, found.step, found.pass_rate) == ("finished", 99, None)
+    assert (found.state, found.step, found.pass_rates) == ("finished", 99, {})
 
 
 def test_a_resumed_run_counts_from_its_metrics(run: Path) -> None:
@@ -169,22 +160,22 @@ def test_what_was_measured_of_an_earlier_step_says_so(run: Path) -> None:
     folder.append_metrics(2, {"evaluation/pass_rate": 0.5, "evaluation/stderr": 0.1})  # in after step 3
     folder.close()
     found = read_status(folder)
-    assert (found.step, found.held_out_pass_rate, found.held_out_step) == (3, 0.5, 2)
-    assert found.benchmarks == {"exam": (0.25, 3)}
+    assert found.step == 3
+    assert found.pass_rates == {"training": (0.4, 3), "held-out": (0.5, 2), "exam": (0.25, 3)}
     shown = CliRunner().invoke(app, ["status", str(run)])
-    assert "pass rate  40.0%, held-out 50.0% (step 2), exam 25.0%\n" in shown.stdout
+    assert "pass rate  training 40.0%, held-out 50.0% (step 2), exam 25.0%\n" in shown.stdout
 
 
 def test_the_command_prints_lines_json_and_an_exit_code(run: Path) -> None:
     beaten(run)
     shown = CliRunner().invoke(app, ["status", str(run)])
     assert shown.exit_code == 0
-    for part in ("running", "step       3 of 100, about 16 min 10 s left", "pass rate  40.0%", "rollout 60%", "driver"):
+    for part in ("running", "step       3 of 100, about 16 min 10 s left", "pass rate  training 40.0%", "driver"):
         assert part in shown.stdout
     value = json.loads(CliRunner().invoke(app, ["status", str(run), "--json"]).stdout)
     assert (value["state"], value["step"], value["processes"][0]["pid"]) == ("running", 3, os.getpid())
     tell(run, state="failed", error="the disk is full")
-    shown = CliRunner().invoke(app, ["status", str(run), "--watch"])  # ends, for nothing is going on
+    shown = CliRunner().invoke(app, ["status", str(run)])
     assert shown.exit_code == 1 and "the disk is full" in shown.stdout
 
 
@@ -195,37 +186,9 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.stderr == f"strop: {tmp_path} is not a run of strop (it has no run.json)\n"
 
 
-def test_shares_are_of_the_steps_alone(run: Path) -> None:
-    """What was measured before the first step took seconds that are no step's."""
-    before = (run / "metrics.jsonl").read_text()
-    row = {"step": 0, "evaluation/pass_rate": 0.1, "seconds/evaluation": 5.0}
-    (run / "metrics.jsonl").write_text(json.dumps(row) + "\n" + before)
-    assert sum(read_status(RunFolder.open(run)).shares.values()) == pytest.approx(1)
-
-
-def test_a_run_without_shares_of_its_time_shows_none(tmp_path: Path) -> None:
+def test_a_fine_tuning_run_has_seconds_a_step(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "sft", {"demonstrations": "worked.jsonl", "seed": 0})
-    folder.append_metrics(1, {"loss": 2.0, "seconds/step": 0.5, "tokens_per_second": 1000.0})
+    folder.append_metrics(1, {"loss": 2.0, "seconds/step": 0.5})
     folder.close()
     done = CliRunner().invoke(app, ["status", str(tmp_path / "sft")])
-    assert "0.5 a step; 1,000 tokens/s" in done.output
-
-
-def test_gpus_of_each_process_are_shown(run: Path) -> None:
-    beaten(run)
-    write_processes(run, [RegisteredWorker.of("generator-0", os.getppid())])
-    assert "GPUs" not in CliRunner().invoke(app, ["status", str(run)]).output
-    placement = place((4,), OrchestrationSettings(max_lag=1), 2, evaluator=False)
-    RunFolder.open(run).write_json("placement.json", placement.as_json())
-    shown = CliRunner().invoke(app, ["status", str(run)]).output
-    assert "GPUs" in shown and any(line.rstrip().endswith("1, 2") for line in shown.splitlines())
-    assert [one.gpus for one in read_status(RunFolder.open(run)).processes] == [(0,), (1, 2)]
-
-
-def test_tokens_a_second_are_those_of_all_steps_together(tmp_path: Path) -> None:
-    """A mean of the steps' own speeds weighed a short step as much as a long one."""
-    folder = RunFolder.create(tmp_path / "run", {"seed": 0, "steps": 2})
-    folder.append_metrics(1, {"tokens/generated": 100.0, "seconds/step": 10.0, "tokens_per_second": 10.0})
-    row = {"tokens/generated": 300.0, "seconds/step": 3.0, "seconds/evaluation": 2.0, "tokens_per_second": 300.0}
-    folder.append_metrics(2, row)
-    assert read_status(folder).tokens_per_second == pytest.approx(400 / 11)
+    assert "seconds    0.5 a step\n" in done.output

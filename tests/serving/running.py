@@ -20,7 +20,7 @@ from strop.engines.torch.engine import TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.driver import ServedEngine
 from strop.serving.http import listen
-from strop.serving.server import Log, ModelServer, Served
+from strop.serving.server import ModelServer, Served
 
 VERSION = 7  # of the weights
 ARGUED = "{% if enable_thinking is defined %}thinking: {{ enable_thinking }}\n{% endif %}"
@@ -71,7 +71,6 @@ def tiny_engine(**settings: Any) -> TorchEngine:
 def endpoint(
     key: str | None = None,
     limits: ServeLimits | None = None,
-    log: Log | None = None,
     template: bool = True,
     engine: ServedEngine | None = None,
     template_arguments: Mapping[str, Any] | None = None,
@@ -82,7 +81,7 @@ def endpoint(
     if template_arguments is not None:
         tokenizer.chat_template = ARGUED + str(tokenizer.chat_template)
     given = template_arguments or {}
-    served = Served(name, limits or ServeLimits(grace=1.0), key, local_only=True, log=log, template_arguments=given)
+    served = Served(name, limits or ServeLimits(grace=1.0), key, local_only=True, template_arguments=given)
     server = ModelServer(engine, tokenizer, served, listen("127.0.0.1", 0, key, False))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     with (

@@ -34,12 +34,10 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "top_k": st.integers(-2, 300),
     "max_tokens": st.integers(-1, 20),
     "stop": st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=3),
-    "stop_token_ids": st.lists(st.integers(-1, 300), max_size=3),
     "seed": st.integers(-(2**63), 2**63 - 1),
     "stream": st.booleans(),
-    "logprobs": st.integers(-1, 21) | st.booleans(),
-    "top_logprobs": st.integers(-1, 21),
-    "echo": st.booleans(),
+    "logprobs": st.integers(-1, 1) | st.booleans(),
+    "return_token_ids": st.booleans(),
 }
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5)
 

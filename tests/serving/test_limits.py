@@ -72,9 +72,8 @@ def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
         ({"prompt": "a", "stop": ["x"] * 17}, "stop"),
         ({"prompt": "a", "stop": ""}, "stop"),
         ({"prompt": "a", "seed": 2**64}, "seed"),
-        ({"prompt": "a", "logprobs": 21}, "logprobs"),
-        ({"prompt": "a", "logprobs": 2, "stream": True}, "stream"),
-        ({"prompt": "a", "echo": True, "stream": True}, "stream"),
+        ({"prompt": "a", "logprobs": 1}, "logprobs"),
+        ({"prompt": "a", "echo": True}, "echo"),
         ({"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty"),
         ({"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias"),
         ({"prompt": "a", "model": "gpt-4"}, "model"),
@@ -95,8 +94,7 @@ def test_a_field_that_cannot_be_honoured_is_named(served: Running, body: dict[st
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 2, "stream": True},
-         "top_logprobs"),
+        ({"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 2}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}, "tools"),
     ],
 )  # fmt: skip
@@ -159,8 +157,7 @@ def test_another_host_name_is_refused(served: Running) -> None:
 
 
 def test_the_key_is_required_and_never_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    lines: list[str] = []
-    with endpoint(key="s3cret-key", log=lines.append) as running:
+    with endpoint(key="s3cret-key") as running:
         assert running.complete(**SHORT)
         for given in (b"", b"Bearer wrong", b"s3cret-key", b"Bearer s3cret-key2", b"Bearer \xff"):
             headers = {b"Authorization": given}
@@ -171,9 +168,8 @@ def test_the_key_is_required_and_never_printed(capfd: pytest.CaptureFixture[str]
         refused(httpx.get(f"{running.url}/models", trust_env=False), 401)
         assert running.health()["status"] == "ok"  # for a supervisor, which has no key
         assert "s3cret" not in repr(running.server._served)
-    assert len(lines) == 8 and lines[0].startswith("POST '/v1/completions' 200 ") and "401" in lines[1]
     out, err = capfd.readouterr()
-    assert "s3cret" not in out + err + "".join(lines)
+    assert "s3cret" not in out + err
 
 
 def test_others_are_let_in_only_with_a_key_or_on_demand() -> None:

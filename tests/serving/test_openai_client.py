@@ -52,11 +52,10 @@ def test_completions(client: Any) -> None:
 def test_chats_whole_and_streamed(client: Any) -> None:
     messages = [{"role": "user", "content": "3+5="}]
     asked = {"model": "tiny", "messages": messages, "max_tokens": 40, "seed": 9, "temperature": 0.9, "user": "me"}
-    answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+    answer = client.chat.completions.create(**asked, logprobs=True)
     choice = answer.choices[0]
     assert choice.logprobs is not None and choice.logprobs.content is not None
     assert len(choice.logprobs.content) == answer.usage.completion_tokens
-    assert all(len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
     stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
     text, usage = "", None
     for chunk in stream:

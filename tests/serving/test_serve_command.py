@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_serves_a_folder_until_it_is_interrupted(model: Path) -> None:
-    command = [sys.executable, "-m", "strop", "serve", f"small={model}", "--port", "0", "--json", "--access-log",
+    command = [sys.executable, "-m", "strop", "serve", f"small={model}", "--port", "0", "--json",
                "--api-key-env", "STROP_TEST_SERVE_KEY", "--max-new-tokens", "9"]  # fmt: skip
     environment = {**os.environ, "STROP_TEST_SERVE_KEY": "hush"}
     with subprocess.Popen(
@@ -54,7 +54,7 @@ def test_it_serves_a_folder_until_it_is_interrupted(model: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 0 and out == ""
-    assert "POST '/v1/completions' 200" in said and "stopped; 1 requests were answered" in said
+    assert "stopped; 1 requests were answered" in said
     assert "hush" not in said
 
 

@@ -17,7 +17,7 @@ from strop.base.imports import allow_module
 from strop.base.types import Completion, Problem, Verdict, VersionSpan
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Isolation
-from strop.verifiers.judges import ProcessJudge, judge_for, refusals
+from strop.verifiers.judges import ProcessJudge, judge_for
 from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import VerifierPool
 from strop.verifiers.protocol import InlineJudge, Judge
@@ -340,8 +340,8 @@ def test_nothing_is_left_after_the_trainer_is_killed(stopped: bool) -> None:
         "import time\nfrom strop.verifiers.math_verifier import MathVerifier\n"
         "from strop.verifiers.process_pool import VerifierPool\n"
         "from strop.base.types import Problem\npool = VerifierPool(MathVerifier())\n"
-        "pool.ask('judge', Problem('p', '', '1'))\n"
-        "pool.receive(None)\nprint(pool.pid, flush=True)\ntime.sleep(100)\n"
+        "pool.ask(Problem('p', '', '1'), '1').result()\n"
+        "print(pool.pid, flush=True)\ntime.sleep(100)\n"
     )
     trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout is not None
@@ -372,13 +372,3 @@ def test_problems_travel_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     submit(judge, ["x"], Problem("p", "", object()))
     assert collect(judge)[0].status is Status.ERROR
     judge.close()
-
-
-def test_why_problems_cannot_be_judged_in_their_order() -> None:
-    references = ("1", r"\frac{1}{", "9^{9^{9^9}}", "2")
-    problems = [Problem(str(place), "", text) for place, text in enumerate(references)]
-    found = refusals(MathVerifier(), problems)
-    assert [reason is None for reason in found] == [True, False, False, True]
-    assert found[1] == MathVerifier().refuses(problems[1])
-    assert refusals(MathVerifier(), [problems[0]] * 3) == [None] * 3
-    assert refusals(Answer(), [Problem("a", "", [1])]) != [None]

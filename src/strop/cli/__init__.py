@@ -65,7 +65,6 @@ app.command("sample", short_help="Sample answers to a prompt or to some problems
 app.add_typer(inspect_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
 app.command("settings", short_help="Print every setting, or those of a part.")(inspect_commands.settings)
 app.add_typer(verify_commands.verify_app, name="verify", short_help="Run verifiers over files of cases.")
-app.add_typer(verify_commands.env_app, name="env", short_help="Check an environment of several turns.")
 app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(lab_commands.fit)

@@ -105,7 +105,7 @@ def evaluate(
         _list(as_json)
         return
     from strop.base.types import InputError
-    from strop.run.status import free_folder
+    from strop.run.folder import free_folder
 
     allow(imports, sets)
     if not models:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +11,6 @@ import typer
 from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, print_json, print_table, show, viewing
 
 if TYPE_CHECKING:
-    from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
     from strop.lab.scaling.study import Study
@@ -25,9 +23,6 @@ Target = Annotated[
 ]
 Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only with `show`.", show_default=False)]
 LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
-Baseline = Annotated[
-    str | None, typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: take settings of this, one at a time.")
-]
 Grid = Annotated[
     list[str],
     typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a setting; repeat for a product.", show_default=False),
@@ -57,7 +52,6 @@ def ablate(
     target: Target,
     folder: Shown = None,
     leave_one_out: LeaveOneOut = False,
-    baseline: Baseline = None,
     grid: Grid = [],  # noqa: B006  (typer copies it)
     named: Named = [],  # noqa: B006
     seeds: Seeds = "0",
@@ -82,7 +76,6 @@ def ablate(
 
     \b
     strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
-    strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
     strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
     strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
     strop ablate scalerl --leave-one-out --dry-run
@@ -95,7 +88,7 @@ def ablate(
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
     if target == SHOW:
-        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run)):
+        if folder is None or any((leave_one_out, grid, named, steps, sets, small, out, dry_run)):
             raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
@@ -106,7 +99,7 @@ def ablate(
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
-    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, baseline)
+    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out)
     manifest = manifests.plan(target, variants(target, wanted, changed, small), manifests.parse_seeds(seeds))
     where = out if out is not None else Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
     if dry_run:
@@ -128,25 +121,23 @@ def ablate(
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
     """Print the runs without starting them."""
-    from strop.lab.ablation.manifest import outline
-
-    value = outline(folder, manifest)
+    from strop.lab.ablation.manifest import is_finished
 
     def lines() -> None:
         rows = [
-            (entry["name"], "\n".join(f"{key}: {old} → {new}" for key, (old, new) in entry["changes"].items()))
-            for entry in value["variants"]
+            (entry.name, "\n".join(f"{key}: {old} → {new}" for key, (old, new) in entry.changes.items()))
+            for entry in manifest.variants
         ]
         print_table(("variant", "what changes"), [(name, text or "the recipe as it is") for name, text in rows])
-        left = [run for run in value["runs"] if not run["finished"]]
+        left = [run for run in manifest.runs if not is_finished(manifest.path(folder, run))]
         seeds = ", ".join(map(str, manifest.seeds))
-        done = len(value["runs"]) - len(left)
-        print(f"{len(value['runs'])} runs ({len(rows)} variants, seeds {seeds}), {done} of them finished")
-        print(f"{sum(run['steps'] for run in left):,} training steps to do, in {folder}")
-        for note in value["notes"]:
+        done = len(manifest.runs) - len(left)
+        print(f"{len(manifest.runs)} runs ({len(rows)} variants, seeds {seeds}), {done} of them finished")
+        print(f"{sum(manifest.config(run).steps for run in left):,} training steps to do, in {folder}")
+        for note in manifest.notes:
             print(note)
 
-    show(as_json, value, lines)
+    show(as_json, manifest.model_dump(mode="json"), lines)
 
 
 def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:
@@ -161,8 +152,7 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
     if as_json:
         print_json(table.as_json(found))
         return found
-    for columns, rows in table.pieces(found, shutil.get_terminal_size().columns):
-        print_table(columns, rows)
+    print_table(table.SHORT, table.short_cells(found))
     print(table.explanation(found))
     for note in table.notes(found):
         print(f"- {note}")
@@ -195,12 +185,8 @@ Until = Annotated[
 Skip = Annotated[
     float, typer.Option("--skip-until", metavar="C", help="Leave out earlier points (ScaleRL: 1500 GPU-hours).")
 ]
-Windows = Annotated[
-    str, typer.Option("--windows", metavar="LOW:HIGH,...|auto", help="Also fit over windows of compute.")
-]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Bootstrap samples of the intervals.")]
 FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.", min=0)]
 FitMargin = Annotated[float, typer.Option("--margin", help="The least difference of A that counts.", min=0.0)]
 Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="The evaluation metric of a run to fit.")]
 Picture = Annotated[
@@ -217,10 +203,8 @@ def fit(
     method: Method = "refined",
     fit_until: Until = None,
     skip_until: Skip = 0.0,
-    windows: Windows = "",
     bootstrap: Bootstrap = 500,
     level: FitLevel = 0.9,
-    seed: Seed = 0,
     margin: FitMargin = 0.02,
     metric: Metric = "evaluation/pass_rate",
     plot: Picture = None,
@@ -242,7 +226,7 @@ def fit(
     strop fit runs/scalerl
     strop fit scalerl.csv dapo.csv --skip-until 1500 --fit-until 8000 --predict 16000,100000 --plot curves.png
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
-    strop fit runs/scalerl --windows auto --out fit.json
+    strop fit runs/scalerl --out fit.json
     strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
     """
     from strop.base.files import write_json
@@ -254,15 +238,14 @@ def fit(
 
     settings = {
         "method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level, "bootstrap": bootstrap,
-        "seed": seed,
     }  # fmt: skip
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise InputError(f"--plot {plot}: name a .png (the .svg is written next to it)")
     chosen = study.fit_settings(settings)
-    computes, ranges = study.computes("--predict", predict), study.windows(windows)
+    computes = study.computes("--predict", predict)
     recipes = read_sources(sources, x, r0, metric)
     with bar("fitting", sum(map(len, recipes.values()))) as tell:
-        found = fit_study(recipes, chosen, computes, ranges, margin, tell)
+        found = fit_study(recipes, chosen, computes, margin, tell)
     value = plain_values(found)
     if out is not None:
         write_json(out, value)
@@ -311,13 +294,6 @@ def plan(
     drop: Annotated[float, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = 0.0,
     steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
     seed: Annotated[int, typer.Option(help="Seed of the drawn lengths.", min=0)] = 0,
-    placement: Annotated[
-        str | None, typer.Option(metavar="GPUS", help="Print the GPUs of each process, on hosts with 8, or 8,8, GPUs.")
-    ] = None,
-    memory: Annotated[
-        float | None, typer.Option(metavar="GIB", help="Print the memory that training needs of such a GPU.", min=1)
-    ] = None,
-    figure: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it as a PNG.")] = None,
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
@@ -330,10 +306,7 @@ def plan(
 
     \b
     strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
-    strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5 --plot plan.png
-    strop plan scalerl --placement 8,8 --set engine=Vllm --set engine.tensor_parallel=2 \\
-        --set orchestration.executor=ray --set orchestration.generators=5 --set orchestration.trainers=4
-    strop plan grpo --memory 80 --set model.path=Qwen/Qwen3-0.6B
+    strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
     """
     from dataclasses import replace
 
@@ -344,10 +317,6 @@ def plan(
 
     allow(imports, sets)
     config = resolve(target, sets)
-    if memory is not None:
-        return _show_memory(config, memory, as_json)
-    if placement is not None:
-        return _show_placement(config, placement, as_json)
     limit = config.sampling.max_new_tokens
     drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
     seconds = Costs().edited(costs) if costs else scalerl_costs()
@@ -366,41 +335,6 @@ def plan(
         "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
     }
     show(as_json, value, lambda: _print_plans(value))
-    if figure is not None:
-        from strop.report.lab_figures import plot_plans
-
-        plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
-
-
-def _show_placement(config: RunConfig, gpus: str, as_json: bool) -> None:
-    """Print which GPUs each process of a run would be given on hosts with so many."""
-    from strop.base.types import InputError
-    from strop.run.devices import placement_of
-
-    counts = gpus.split(",")
-    if not all(count.strip().isdecimal() for count in counts):
-        raise InputError(f"--placement {gpus}: give the number of GPUs of each host, such as 8 or 8,8")
-    found = placement_of(config, [int(count) for count in counts])
-    rows = [
-        (one.role, str(one.host), ", ".join(map(str, one.gpus)) or "none", "shared" if one.shared else "")
-        for one in found.shares
-    ]
-    show(as_json, found.as_json(), lambda: print_table(("process", "host", "GPUs", ""), rows))
-
-
-def _show_memory(config: RunConfig, gib: float, as_json: bool) -> None:
-    """Print how much of a GPU's memory training needs, found without loading the model."""
-    from strop.base.machine import GIB
-    from strop.run.checks import of_names
-    from strop.run.finding import refuse
-    from strop.run.memory import WAYS_OUT, fitting, need_of
-
-    refuse(one for one in of_names(config, reads_problems=False) if one.subject == "model")
-    room = int(gib * GIB)
-    need = need_of(config, "cuda", room)
-    found = fitting(need, room, WAYS_OUT)
-    refuse([found])
-    show(as_json, {"room_bytes": room, "needed_bytes": need}, lambda: print(f"memory: {found.line}"))
 
 
 def _print_plans(value: dict[str, Any]) -> None:

@@ -17,8 +17,6 @@ from strop.cli.options import (
     Model,
     Recipe,
     Sets,
-    Source,
-    SourcePath,
     allow,
     print_json,
     viewing,
@@ -30,11 +28,9 @@ if TYPE_CHECKING:
 
 def sample(
     model: Model,
-    prompt: Annotated[str | None, typer.Option(help="What to ask.")] = None,
-    source: Source = None,
-    path: SourcePath = None,
+    prompt: Annotated[str | None, typer.Option(help="What to ask; by default the model's problems.")] = None,
     count: Annotated[int, typer.Option("--n", "-n", "--samples", help="Completions of each prompt.", min=1)] = 1,
-    limit: Annotated[int, typer.Option(help="Problems of --source to ask.", min=1)] = 4,
+    limit: Annotated[int, typer.Option(help="How many problems to ask.", min=1)] = 4,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's.", min=0)] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the sampling.", min=0)] = 0,
@@ -43,22 +39,23 @@ def sample(
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Sample answers to a prompt or to problems of a source, and verify them if there is a reference.
+    """Sample answers to a prompt or to problems, and verify them if there is a reference.
+
+    Without --prompt the problems are those that the run held out, or those of --set data.source=….
 
     \b
     strop sample runs/quickstart --prompt '3+5-2='
-    strop sample runs/first --source gsm8k --path test.jsonl --n 4
+    strop sample runs/first --limit 2 --n 4
+    strop sample runs/first --set data.source=gsm8k --set data.path=test.jsonl
     strop sample Qwen/Qwen3-0.6B --prompt 'What is 17 * 23?' --max-new-tokens 200
     """
-    from strop.base.types import InputError
-
-    if (prompt is None) == (source is None):
-        raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
-    from strop.run.models import parse_model, usable
+    from strop.run.models import parse_model, refuse_without_problems, usable
 
     allow(imports, sets)
     named = parse_model(model)
-    setup = usable(named, recipe, sets, source, path, limit, reads_problems=source is not None)
+    setup = usable(named, recipe, sets, limit, reads_problems=prompt is None)
+    if prompt is None:
+        refuse_without_problems(named, recipe, sets)
     from strop.run.answering import sample_model
 
     prompts = None if prompt is None else [prompt]
@@ -134,7 +131,6 @@ Tokens = Annotated[
     int | None,
     typer.Option("--max-new-tokens", help="Of a completion; by default what the context has room for.", min=1),
 ]
-Log = Annotated[bool, typer.Option("--access-log", help="Print a line on standard error for every request.")]
 
 
 def serve(
@@ -145,7 +141,6 @@ def serve(
     insecure: Insecure = False,
     max_requests: Requests = 256,
     max_new_tokens: Tokens = None,
-    access_log: Log = False,
     recipe: Recipe = None,
     sets: Sets = [],  # noqa: B006
     imports: Imports = [],  # noqa: B006
@@ -186,7 +181,7 @@ def serve(
         assert isinstance(engine, ServedEngine)
         arguments = getattr(config.data.template, "arguments", {})  # as in training; the messages are the clients' own
         local = key is None and is_loopback(host)
-        served = Served(client_name(model, named), limits, key, local, _log if access_log else None, arguments)
+        served = Served(client_name(model, named), limits, key, local, arguments)
         server = ModelServer(engine, tokenizer, served, listening)
         facts = {
             "url": server.url, "model": served.model, "context": engine.capabilities.max_tokens,
@@ -221,7 +216,3 @@ def _key(name: str) -> str:
     if not key or not key.isascii() or not key.isprintable():
         raise InputError(f"--api-key-env {name}: this variable is not set to a key of printable ASCII; export it first")
     return key
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ def recipe_names(incomplete: str) -> list[str]:
 
 def run_folders(incomplete: str) -> list[str]:
     """Completes the runs below `runs/` and below the folder typed so far."""
-    from strop.run.status import runs_in
+    from strop.run.folder import runs_in
 
     roots = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
     found = {str(run) for root in roots if root.is_dir() and root != Path() for run in runs_in(root)}
@@ -107,11 +107,6 @@ Recipe = Annotated[
         help="The recipe with prompt template, verifier and sampling; by default the run's, else grpo.",
     ),
 ]
-Source = Annotated[
-    str | None,
-    typer.Option(metavar="SOURCE", help="gsm8k, chain_sum, reasoning-gym:TASK, FILE.jsonl, OWNER/NAME …"),
-]
-SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="The file of a source that reads one.")]
 
 
 def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:

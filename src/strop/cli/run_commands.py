@@ -46,8 +46,8 @@ def quickstart(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="The run folder, by default runs/quickstart, with --environment runs/quickstart-environment; a "
-            "quickstart in it is replaced.",
+            help="The run folder; by default a new one: runs/quickstart or, with --environment, "
+            "runs/quickstart-environment.",
         ),
     ] = None,
     environment: Annotated[
@@ -66,9 +66,12 @@ def quickstart(
     strop quickstart --seed 1 --out runs/again
     strop quickstart --environment
     """
+    from strop.run.folder import check_free, free_folder
+
+    out = out or free_folder(f"quickstart{'-environment' * environment}")
+    check_free(out)
     from strop.run import quickstart as heavy
 
-    out = out or Path(f"runs/quickstart{'-environment' * environment}")
     said = f"stopped; begin again with: strop quickstart{' --environment' * environment}"
     with viewing(plain, f"strop · quickstart · {out}", said) as view:
         heavy.run(seed, out, view, environment)
@@ -143,8 +146,7 @@ def train(
     from strop.recipes.resolve import resolve
     from strop.run.checks import findings
     from strop.run.finding import refuse
-    from strop.run.folder import check_free
-    from strop.run.status import free_folder
+    from strop.run.folder import check_free, free_folder
 
     config = resolve(target, sets, small)
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
@@ -245,9 +247,8 @@ def sft(
     strop sft --resume runs/sft
     """
     from strop.base.types import InputError
-    from strop.run.folder import RunFolder
+    from strop.run.folder import RunFolder, free_folder
     from strop.run.sft_config import checked_config, stored_config
-    from strop.run.status import free_folder
 
     allow(imports, sets)
     _refuse_lone_json(as_json, dry_run)
@@ -261,9 +262,9 @@ def sft(
     else:
         config = checked_config(model, demonstrations, sets, folder)
     if dry_run:
-        from strop.run.fine_tuning import preview, preview_resume
+        from strop.run.fine_tuning import preview
 
-        _show(lambda view: preview(config, view) if resume is None else preview_resume(resume, view), config, as_json)
+        _show(lambda view: preview(config, view), config, as_json)
         return
     from strop.run import fine_tuning
 

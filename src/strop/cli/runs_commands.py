@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,6 @@ from strop.cli.options import (
     allow,
     bar,
     print_differences,
-    print_json,
     print_table,
     run_folders,
     show,
@@ -50,15 +48,15 @@ def list_runs(
     root: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look; by default runs/.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List the runs below a folder, the newest first: state, steps, pass rates, when they began, how large they are."""
-    from strop.run.status import listed, runs_in
+    """List the runs below a folder, the newest first: state, steps, pass rates and when they began."""
+    from strop.run.folder import runs_in
+    from strop.run.status import listed
 
     found = [listed(run) for run in runs_in(root)]
-    columns = ("run", "state", "recipe", "step", "train", "held out", "began", "size")
+    columns = ("run", "state", "recipe", "step", "train", "held out", "began")
 
     def table() -> None:
         print_table(columns, [_row(run) for run in found])
-        _note_sampling(found)
         for run in found:
             if run.unread:
                 print(run.unread)
@@ -97,7 +95,6 @@ def compare_runs(
         rows = [list(each) for each in zip(*(_row(run)[1:6] for run in found), strict=True)]
         titles = ("state", "recipe", "step", "train", "held out")
         print_table(("", *names), [[title, *row] for title, row in zip(titles, rows, strict=True)])
-        _note_sampling(found)
         print_differences(("setting", *names), [[key, *values] for key, values in settings])
         for name, change in ((name, change) for name, own in zip(names, changes, strict=True) for change in own):
             print(f"{name} went on with other settings {change.said()}")
@@ -114,32 +111,22 @@ def _day_and_time(began: str) -> str:
 
 
 def _row(run: ListedRun) -> list[str]:
-    from strop.base.text import percent
-
-    began, size = _day_and_time(run.began), f"{run.size / 2**20:,.0f} MiB"
-    found = run.status
+    began, found = _day_and_time(run.began), run.status
     if found is None:
-        return [str(run.path), "unreadable", "", "", "", "", began, size]
+        return [str(run.path), "unreadable", "", "", "", "", began]
     steps = f"{found.step}" if found.steps is None else f"{found.step}/{found.steps}"
-    trained = "-" if found.pass_rate is None else percent(found.pass_rate)
-    return [str(run.path), found.state, found.recipe or "fine-tuning", steps, trained, _held_out(found), began, size]
+    rates = [_rate(found, name) for name in ("training", "held-out")]
+    return [str(run.path), found.state, found.recipe or "fine-tuning", steps, *rates, began]
 
 
-def _held_out(found: RunStatus) -> str:
-    """The held-out pass rate with its sampling, and with its step if that is not the last one."""
+def _rate(found: RunStatus, name: str) -> str:
+    """A pass rate, with its step if that is not the last one."""
     from strop.base.text import percent
 
-    if found.held_out_pass_rate is None:
+    if name not in found.pass_rates:
         return "-"
-    earlier = [] if found.held_out_step == found.step else [f"(step {found.held_out_step})"]
-    return " ".join([percent(found.held_out_pass_rate), found.held_out_sampling or "", *earlier])
-
-
-def _note_sampling(found: Sequence[ListedRun]) -> None:
-    """Print a note if held-out rates were sampled differently."""
-    marks = {run.status.held_out_sampling for run in found if run.status and run.status.held_out_pass_rate is not None}
-    if len(marks) > 1:
-        print("held out: the runs sample differently; compare only rates of one sampling (strop eval measures anew)")
+    rate, step = found.pass_rates[name]
+    return percent(rate) + (f" (step {step})" if step != found.step else "")
 
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are laid over one another.")]
@@ -192,70 +179,35 @@ def report(
     show(as_json, value, lines)
 
 
-REFRESH_SECONDS = 2.0
+def status(run: Run, as_json: Json = False) -> None:
+    """Show the state of a run, its progress and its processes.
 
-
-def status(
-    run: Run,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until the run ends.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show the state of a run, its progress and speed, and its processes.
-
-    The command only reads the folder (and /proc, for processes of this machine). With --watch --json each line is one
-    JSON object. The exit code is 1 if the run died, failed or was ended by the watchdog, else 0.
+    The command only reads the folder (and /proc, for processes of this machine). The exit code is 1 if the run died,
+    failed or was ended by the watchdog, else 0.
 
     \b
     strop status runs/grpo
-    strop status runs/grpo --watch
     strop status runs/grpo --json
     """
-    import time
-
     from strop.run.folder import RunFolder
     from strop.run.status import read_status
 
-    folder = RunFolder.open(run)
-    found = read_status(folder)
-    while True:
-        _show(found, as_json, watch)
-        if not watch or not found.going_on:
-            break
-        try:
-            time.sleep(REFRESH_SECONDS)
-        except KeyboardInterrupt:
-            break
-        found = read_status(folder)
+    found = read_status(RunFolder.open(run))
+
+    def text() -> None:
+        for line in lines(found):
+            print(line)
+        if found.processes:
+            print_table(("process", "pid", ""), [_status_row(each) for each in found.processes])
+
+    show(as_json, found.as_json(), text)
     if found.state in ("dead", "failed", "stuck"):
         raise typer.Exit(1)
 
 
-def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
-    import json
-    import sys
-
-    if as_json:
-        if watch:
-            print(json.dumps(found.as_json(), ensure_ascii=False), flush=True)
-        else:
-            print_json(found.as_json())
-        return
-    if watch and sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().clear()
-    for line in lines(found):
-        print(line)
-    if found.processes:
-        rows = [_status_row(each) for each in found.processes]
-        columns = ("process", "pid", "", "cpu", "memory", "heartbeat", "GPUs")
-        kept = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-        print_table(columns[:kept], [row[:kept] for row in rows])
-
-
 def lines(found: RunStatus) -> list[str]:
     """The state in a few lines; values that the folder does not have are left out."""
-    from strop.base.text import duration, number, percent
+    from strop.base.text import duration, number
 
     said = f": {found.explanation}" if found.explanation else ""
     result = [f"{found.run}  {found.state}{said}"]
@@ -267,40 +219,18 @@ def lines(found: RunStatus) -> list[str]:
     result.append(f"step       {found.step}{steps}{left}{stage}")
     if found.doing is not None:
         result.append("now        {} {} of {}".format(*found.doing))
-    known = [] if found.pass_rate is None else [percent(found.pass_rate)]
-    measured = dict(found.benchmarks)
-    if found.held_out_pass_rate is not None and found.held_out_step is not None:
-        measured = {"held-out": (found.held_out_pass_rate, found.held_out_step), **measured}
-    # A value of an earlier step names its step.
-    known += [
-        f"{name} {percent(rate)}" + (f" (step {step})" if step != found.step else "")
-        for name, (rate, step) in measured.items()
-    ]
-    if known:
-        result.append(f"pass rate  {', '.join(known)}")
+    if found.pass_rates:
+        result.append(f"pass rate  {', '.join(f'{name} {_rate(found, name)}' for name in found.pass_rates)}")
     if found.step_seconds is not None:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items() if share >= 0.005)
-        shares = f" ({shares})" if shares else ""
-        speed = "" if found.tokens_per_second is None else f"; {number(found.tokens_per_second)} tokens/s"
-        result.append(f"seconds    {number(found.step_seconds)} a step{shares}{speed}")
-    if found.lag_mean is not None and found.lag_max:
-        result.append(f"lag        {found.lag_mean:.2f} mean, {found.lag_max:g} at most")
+        result.append(f"seconds    {number(found.step_seconds)} a step")
     if found.progress is not None and found.going_on:
         result.append(f"last       {found.progress[0]}, {duration(found.progress[1])} ago")
     return result + [f"note       {note}" for note in found.notes[-5:]]
 
 
 def _status_row(process: ProcessStatus) -> list[str]:
-    state = {None: f"on {process.host}", True: process.state or "", False: "ended"}[process.alive]
-    return [
-        process.role,
-        str(process.pid),
-        state,
-        "-" if process.cpu is None else f"{process.cpu:.0%}",
-        "-" if process.memory is None else f"{process.memory / 2**20:,.0f} MiB",
-        "-" if process.heartbeat_age is None else f"{process.heartbeat_age:.0f} s",
-        ", ".join(map(str, process.gpus)),
-    ]
+    state = {None: f"on {process.host}", True: "alive", False: "ended"}[process.alive]
+    return [process.role, str(process.pid), state]
 
 
 def dashboard(
@@ -324,8 +254,7 @@ def dashboard(
     from strop.base.types import InputError
     from strop.dashboard.app import Dashboard, address, opened
     from strop.dashboard.reading import FollowedRuns
-    from strop.run.folder import is_run
-    from strop.run.status import runs_in
+    from strop.run.folder import is_run, runs_in
     from strop.serving.http import HttpServer
 
     runs = [run for folder in folders for run in ([folder] if is_run(folder) else runs_in(folder))]

@@ -131,7 +131,6 @@ class Environment(Piece):
     """
 
     modules: ClassVar[tuple[str, ...]] = (
-        "strop.environments.games",
         "strop.environments.tools",
         "strop.environments.outside",
         "strop.environments.agent",

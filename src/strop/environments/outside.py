@@ -21,7 +21,7 @@ from pydantic import field_validator
 from strop.base.imports import found_by_name, require
 from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment, Reply, Session, Tool
-from strop.environments.tools import END_OF_THINKING, ToolEnvironment, Tools, ToolSession
+from strop.environments.tools import END_OF_THINKING, ToolEnvironment, ToolSession
 from strop.verifiers.base import scored
 from strop_verify.verdict import Status
 
@@ -57,50 +57,48 @@ class OutsideClass(ToolEnvironment):
         """The public methods."""
         return tuple(_tool(name, method) for name, method in _methods(class_of(self.cls)))
 
-    def open_tools(self, problem: Problem, seed: int) -> Tools:
-        """An object of the class, reset with the problem."""
-        return _Object(class_of(self.cls)(), problem, seed)
-
     def open(self) -> ToolSession:
-        """A session that ends with the object's reward."""
-        return _Rewarded(self)
+        """A session with a new object."""
+        return _ObjectSession(self)
 
 
-class _Object(Tools):
-    def __init__(self, thing: Any, problem: Problem, seed: int) -> None:
-        self._thing = thing
+class _ObjectSession(ToolSession):
+    def __init__(self, environment: OutsideClass) -> None:
+        super().__init__(environment)
+        self._class = class_of(environment.cls)
+        self._object: Any = None
+
+    def reset(self, problem: Problem, seed: int) -> str | None:
+        """Make an object, and reset it with the fields of the problem that it takes; returns its text, if any."""
+        self._object = self._class()
         row = {"prompt": problem.prompt, "reference": problem.reference, "seed": seed, **problem.extra}
-        parameters = inspect.signature(thing.reset).parameters
+        parameters = inspect.signature(self._object.reset).parameters
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
             row = {name: value for name, value in row.items() if name in parameters}
-        first = thing.reset(**row)
-        self.first = first if isinstance(first, str) else None
+        first = self._object.reset(**row)
+        return first if isinstance(first, str) else None
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """The result of the method as text, or its exception."""
         try:
-            return str(getattr(self._thing, name)(**arguments))
+            return str(getattr(self._object, name)(**arguments))
         except Exception as error:  # the policy reads it, as in TRL
             return f"error: {error}"
 
-    def reward(self) -> float | None:
-        """The reward of the trajectory so far; None if the class has none."""
-        if hasattr(self._thing, "get_reward"):
-            return float(self._thing.get_reward())
-        return float(self._thing.reward) if hasattr(self._thing, "reward") else None
+    def end(self, reply: str) -> Verdict | None:
+        """The object's reward as a verdict; None if the class has none."""
+        if hasattr(self._object, "get_reward"):
+            reward = self._object.get_reward()
+        elif hasattr(self._object, "reward"):
+            reward = self._object.reward
+        else:
+            return None
+        return scored(float(reward), "", partial_credit=True)
 
     def close(self) -> None:
         """Close the object, if it can be closed."""
-        if hasattr(self._thing, "close"):
-            self._thing.close()
-
-
-class _Rewarded(ToolSession):
-    def ended(self, reply: str) -> Verdict | None:
-        """The object's reward as a verdict."""
-        assert isinstance(self.opened, _Object)
-        reward = self.opened.reward()
-        return None if reward is None else scored(reward, "", partial_credit=True)
+        if hasattr(self._object, "close"):
+            self._object.close()
 
 
 def class_of(name: str) -> Any:

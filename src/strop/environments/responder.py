@@ -19,7 +19,7 @@ from strop.base.seeds import derive
 from strop.base.session import carried
 from strop.base.types import Completion, InputError, Observation, Problem, StropError, Verdict
 from strop.environments.base import SEED, Environment, Outcome, Reply, Unjudged
-from strop.environments.sessions import InlineSessions, Sessions, Turn, failed, with_turns
+from strop.environments.sessions import InlineSessions, Turn, failed, with_turns
 from strop.environments.tokens import Chat, TurnTokens
 from strop.environments.worker import READY, read_outcome
 from strop.verifiers.process_pool import problem_fields
@@ -61,7 +61,9 @@ class _Process:
 
 
 class SessionPool:
-    """Sessions of an environment in separate processes; the `Sessions` of `EnvironmentJudge`.
+    """Sessions of an environment in separate processes.
+
+    Every turn has one outcome; an outcome other than a `Reply` ends the session.
 
     Raises:
         StropError: no process can be started.
@@ -283,7 +285,7 @@ class EnvironmentJudge(Responder):
         judge: the judge of the run's verifier.
     """
 
-    def __init__(self, sessions: Sessions, play: Play, judge: Judge) -> None:
+    def __init__(self, sessions: InlineSessions | SessionPool, play: Play, judge: Judge) -> None:
         self.several_turns = play.environment.max_turns > 1
         self.turn_tokens = play.environment.turn_tokens
         self.speaks_first = play.environment.speaks_first

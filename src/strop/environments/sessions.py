@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Environment, Outcome, Reply, Session, Unjudged
@@ -33,35 +33,6 @@ class Turn(NamedTuple):
     reply: str | None
     cut: bool
     past: tuple[str, ...] = ()
-
-
-class Sessions(Protocol):
-    """Runs sessions. Every turn has one outcome; an outcome other than a `Reply` ends the session."""
-
-    @property
-    def pending(self) -> int:
-        """The number of turns without a polled outcome."""
-        ...
-
-    def take(self, turn: Turn) -> None:
-        """Begin a turn."""
-        ...
-
-    def poll(self) -> list[tuple[Key, Outcome]]:
-        """The outcomes that have arrived; does not wait."""
-        ...
-
-    def forget(self, key: Key) -> None:
-        """End a session without an outcome."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Sleep until an outcome arrives, at most `seconds`."""
-        ...
-
-    def close(self) -> None:
-        """End all sessions."""
-        ...
 
 
 @dataclass

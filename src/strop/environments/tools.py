@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import operator
-import re
-from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from strop.base.types import InputError, Message, Problem, Verdict
+from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment, Reply, Session, Tool
-from strop_verify.sandbox.limits import MIB, Kind, Limits
+from strop_verify.sandbox.limits import MIB, Limits, Outcome
 from strop_verify.sandbox.pool import shared
 from strop_verify.verdict import Status
 
@@ -136,22 +131,17 @@ class ToolEnvironment(Environment):
         """The tools that the policy may call."""
 
     @abstractmethod
-    def open_tools(self, problem: Problem, seed: int) -> Tools:
-        """The object that answers the calls of one trajectory."""
-
-    def open(self) -> Session:
+    def open(self) -> ToolSession:
         """A session that answers calls."""
-        return ToolSession(self)
 
 
-class Tools(ABC):
-    """Answers the calls of one trajectory; it may have state.
+class ToolSession(Session):
+    """Reads and answers calls, and counts mistakes. Subclasses define `call`."""
 
-    Attributes:
-        first: the first text, see `Session.reset`.
-    """
-
-    first: str | None = None
+    def __init__(self, environment: ToolEnvironment) -> None:
+        self._limits = environment
+        self._known = {tool.name: tool for tool in environment.tools}
+        self._mistakes = 0
 
     @abstractmethod
     def call(self, name: str, arguments: dict[str, Any]) -> str:
@@ -161,58 +151,26 @@ class Tools(ABC):
             ToolFailed: the call fails; the message is the answer.
         """
 
-    def close(self) -> None:
-        """Release resources."""
+    def end(self, reply: str) -> Verdict | None:
+        """The verdict on a trajectory whose last turn is `reply`; None: the run's verifier judges that turn."""
         return None
-
-
-class ToolSession(Session):
-    """Reads and answers calls, and counts mistakes.
-
-    Attributes:
-        opened: answers the calls; set by `reset`.
-    """
-
-    def __init__(self, environment: ToolEnvironment) -> None:
-        self._environment = environment
-        self._known = {tool.name: tool for tool in environment.tools}
-        self.opened: Tools | None = None
-        self._mistakes = 0
-
-    def reset(self, problem: Problem, seed: int) -> str | None:
-        """Open the tools."""
-        self.opened = self._environment.open_tools(problem, seed)
-        return self.opened.first
 
     def step(self, reply: str) -> Reply | Verdict | None:
         """The results of the turn's calls; without a call the trajectory ends."""
         calls = tool_calls(reply)
         if not calls:
-            return self.ended(reply)
+            return self.end(reply)
         results, before = [], self._mistakes
         for place, call in enumerate(calls):
-            if place >= self._environment.calls_per_turn:
-                call = Malformed(f"more than {self._environment.calls_per_turn} calls in one turn")
+            if place >= self._limits.calls_per_turn:
+                call = Malformed(f"more than {self._limits.calls_per_turn} calls in one turn")
             result, mistake = self._result(call)
             self._mistakes += mistake
-            if self._mistakes > self._environment.max_mistakes:
-                reason = f"more than {self._environment.max_mistakes} malformed tool calls"
+            if self._mistakes > self._limits.max_mistakes:
+                reason = f"more than {self._limits.max_mistakes} malformed tool calls"
                 return Verdict(0.0, Status.UNPARSED, reason, malformed_calls=self._mistakes - before)
             results.append(Message(role="tool", content=self._within(result)))
         return Reply(tuple(results), malformed_calls=self._mistakes - before)
-
-    def end(self, reply: str) -> Verdict | None:
-        """The trajectory ends."""
-        return self.ended(reply)
-
-    def ended(self, reply: str) -> Verdict | None:
-        """The verdict on a trajectory whose last turn is `reply`; None: the run's verifier judges that turn."""
-        return None
-
-    def close(self) -> None:
-        """Close the tools."""
-        if self.opened is not None:
-            self.opened.close()
 
     def _result(self, call: ToolCall | Malformed) -> tuple[str, bool]:
         """The answer to a call, and whether the call was a mistake."""
@@ -223,14 +181,13 @@ class ToolSession(Session):
         reason = misfit(call, self._known[call.name])
         if reason is not None:
             return f"error: {reason}", True
-        assert self.opened is not None
         try:
-            return self.opened.call(call.name, call.arguments), False
+            return self.call(call.name, call.arguments), False
         except ToolFailed as error:
             return f"error: {error}", False
 
     def _within(self, result: str) -> str:
-        limit = self._environment.result_characters
+        limit = self._limits.result_characters
         return result if len(result) <= limit else f"{result[:limit]} … ({len(result)} characters, cut)"
 
 
@@ -281,15 +238,20 @@ class PythonTool(ToolEnvironment):
         parameters = {"type": "object", "properties": {"code": code}, "required": ["code"]}
         return (Tool("python", "Runs Python and returns what it prints.", parameters),)
 
-    def open_tools(self, problem: Problem, seed: int) -> Tools:
+    def open(self) -> ToolSession:
         """A new interpreter."""
-        return _Interpreter(self, seed)
+        return _Interpreter(self)
 
 
-class _Interpreter(Tools):
-    def __init__(self, environment: PythonTool, seed: int) -> None:
-        self._environment, self._seed = environment, seed
+class _Interpreter(ToolSession):
+    def __init__(self, environment: PythonTool) -> None:
+        super().__init__(environment)
+        self._environment = environment
         self._programs: list[str] = []
+
+    def reset(self, problem: Problem, seed: int) -> None:
+        """Keep the seed of the programs' random numbers."""
+        self._seed = seed
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """The output of the program.
@@ -303,105 +265,12 @@ class _Interpreter(Tools):
         sandbox = shared(limits, environment.sandboxes, environment.allow_unsafe)
         programs = [*self._programs, arguments["code"]]
         run = sandbox.run(_DRIVER.format(seed=self._seed, programs=json.dumps(programs)), b"", environment.seconds)
-        if run.ending.kind is Kind.SANDBOX_ERROR:
+        if run.ending.outcome is Outcome.SANDBOX_ERROR:
             raise RuntimeError(f"the sandbox failed: {run.ending.detail}")
-        if run.ending.kind is not Kind.ENDED:
-            raise ToolFailed(f"{run.ending.kind}: {run.ending.detail}")
+        if run.ending.outcome is not Outcome.ENDED:
+            raise ToolFailed(f"{run.ending.outcome}: {run.ending.detail}")
         self._programs = programs
         return run.stdout.decode("utf-8", "replace").rstrip("\n")
-
-
-# Robertson and Zaragoza, "The Probabilistic Relevance Framework", Section 3.5: usual values.
-SATURATION, LENGTH_WEIGHT = 1.2, 0.75
-
-
-class Search(ToolEnvironment):
-    """A tool `search(query)`; it returns the passages that match best (BM25).
-
-    Fields:
-        corpus: a file with one passage per line, or JSON lines with `text` and perhaps `title`.
-        passages: number of passages per call.
-    """
-
-    corpus: str
-    passages: Annotated[int, Field(ge=1)] = 3
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """The search."""
-        query = {"type": "string", "description": "a few words"}
-        parameters = {"type": "object", "properties": {"query": query}, "required": ["query"]}
-        return (Tool("search", "Finds passages that match a query.", parameters),)
-
-    def open_tools(self, problem: Problem, seed: int) -> Tools:
-        """The index, which is read once per process."""
-        return _Searcher(index_of(self.corpus), self.passages)
-
-
-class _Searcher(Tools):
-    def __init__(self, index: Bm25, passages: int) -> None:
-        self._index, self._passages = index, passages
-
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """The passages, best first."""
-        found = self._index.best(arguments["query"], self._passages)
-        return "\n".join(f"[{place + 1}] {text}" for place, text in enumerate(found)) or "nothing found"
-
-
-class Bm25:
-    """An inverted index of passages.
-
-    score(q, d) = Σ_w idf(w) · f (k + 1) / (f + k (1 − b + b |d| / mean |d|))
-    idf(w) = ln(1 + (N − n + 0.5) / (n + 0.5))
-
-    with f how often w stands in d, n in how many of the N passages, k = SATURATION and b = LENGTH_WEIGHT.
-    """
-
-    def __init__(self, passages: list[str]) -> None:
-        self._passages = passages
-        words = [_words(passage) for passage in passages]
-        mean = sum(map(len, words)) / max(len(words), 1)
-        self._weights: dict[str, list[tuple[int, float]]] = defaultdict(list)  # word: passages with its weight in each
-        for place, own in enumerate(words):
-            length = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * len(own) / mean)
-            for word, count in Counter(own).items():
-                self._weights[word].append((place, count * (SATURATION + 1) / (count + length)))
-
-    def best(self, query: str, count: int) -> list[str]:
-        """The `count` best passages that share a word with the query, best first, earlier ones before equals."""
-        scores: dict[int, float] = defaultdict(float)
-        for word in set(_words(query)):
-            found = self._weights.get(word, [])
-            idf = math.log(1 + (len(self._passages) - len(found) + 0.5) / (len(found) + 0.5))
-            for place, weight in found:
-                scores[place] += idf * weight
-        ranked = sorted(scores, key=lambda place: (-scores[place], place))
-        return [self._passages[place] for place in ranked[:count]]
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
-
-
-@lru_cache(maxsize=4)
-def index_of(corpus: str) -> Bm25:
-    """The index of a file.
-
-    Raises:
-        InputError: the file cannot be read, or a line of JSON is malformed.
-    """
-    path = Path(corpus).expanduser()
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"environment.corpus={corpus}: cannot be read: {error}") from error
-    if path.suffix != ".jsonl":
-        return Bm25(lines)
-    try:
-        rows = [json.loads(line) for line in lines]
-        return Bm25([f"{row['title']}: {row['text']}" if "title" in row else row["text"] for row in rows])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"environment.corpus={corpus}: a line is no JSON object with `text`: {error}") from error
 
 
 LONGEST = 200  # characters of an expression
@@ -427,12 +296,12 @@ class Calculator(ToolEnvironment):
         parameters = {"type": "object", "properties": {"expression": expression}, "required": ["expression"]}
         return (Tool("calculator", "Computes an arithmetic expression exactly.", parameters),)
 
-    def open_tools(self, problem: Problem, seed: int) -> Tools:
-        """A calculator has no state."""
-        return _Calculator()
+    def open(self) -> ToolSession:
+        """A calculator without state."""
+        return _Calculator(self)
 
 
-class _Calculator(Tools):
+class _Calculator(ToolSession):
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """The value of the expression."""
         return calculate(arguments["expression"])

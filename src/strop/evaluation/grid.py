@@ -157,13 +157,6 @@ def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) ->
     return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates, seed))
 
 
-def best_model(grid: Grid, benchmarks: Sequence[str]) -> str | None:
-    """The model with the highest average over `benchmarks`, which all models have; None where several are level."""
-    values = {model: average(grid, model, benchmarks).value for model in grid.models}
-    first, *others = [model for model, value in values.items() if value == max(values.values())]
-    return None if others else first
-
-
 def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelComparison]:
     """A paired comparison on every benchmark that both models have, and on their average.
 

@@ -7,8 +7,8 @@
 `InProcessEvaluator` and `WorkerEvaluator` measure the same sets with the same seeds, on engines of the same settings,
 and have the same results. The worker's weights stay in a separate store until the result is in:
 
-    begin ─▶ weights into the store ─WeightUpdate, Evaluate─▶ worker
-    poll  ◀─────────────────────────────────────Evaluated── worker
+    begin ─▶ weights into the store ─Evaluate─▶ worker
+    poll  ◀───────────────────────Evaluated── worker
 
 One evaluation is under way; others wait with their weights. A worker that dies, hangs or falls silent is replaced, as
 often as `restarts` allows, and its evaluation is repeated: samples depend on seed and problem only, so the result is
@@ -33,17 +33,8 @@ from strop.evaluation.evaluate import ProblemSet, by_name, measure
 from strop.evaluation.result import EvaluationResult
 from strop.model.policy import Policy
 from strop.orchestration.fleet import GeneratorSettings
-from strop.orchestration.messages import (
-    Evaluate,
-    Evaluated,
-    Evaluating,
-    Ready,
-    StoredWeights,
-    Updated,
-    WeightUpdate,
-    Work,
-)
-from strop.orchestration.weight_store import EVALUATED, WeightStore, WeightTransport, read
+from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights
+from strop.orchestration.weight_store import EVALUATED, WeightFile, WeightStore, read
 from strop.orchestration.workers import ControllerConnection, Supervision, Team, WorkerLauncher, WorkerSpec
 from strop.verifiers.judges import OpenJudges
 
@@ -55,8 +46,8 @@ class Weights(Protocol):
         """Every parameter whole, by its name in the model."""
         ...
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Write them into a store."""
+    def publish(self, file: WeightFile, version: int, /) -> StoredWeights:
+        """Write them into a file."""
         ...
 
 
@@ -70,9 +61,9 @@ class WeightsOf:
         """The parameters themselves."""
         return self.policy.weights()
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Write them into a store."""
-        return store.write(version, self.weights().items())
+    def publish(self, file: WeightFile, version: int, /) -> StoredWeights:
+        """Write them into a file."""
+        return file.write(version, self.weights().items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,15 +182,6 @@ AT_ONCE = 2  # one under way, one that waits
 _LOOK_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class _Open:
-    """An evaluation that was begun, and its weights."""
-
-    step: int
-    names: tuple[str, ...]
-    stored: StoredWeights
-
-
 class WorkerEvaluator:
     """An `Evaluator` in a worker.
 
@@ -221,10 +203,10 @@ class WorkerEvaluator:
     ) -> None:
         self._team = Team(launcher, [spec], supervision)
         self._devices = devices
-        self._transport = WeightTransport(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
+        self._store = WeightStore(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
         self._view: View = SilentView()
         self._ready = self._busy = False
-        self._open: list[_Open] = []
+        self._open: list[Evaluate] = []
         self._done: list[MeasuredVersion] = []
 
     @property
@@ -240,12 +222,12 @@ class WorkerEvaluator:
     def start(self, folder: Path, view: View) -> None:
         """Launch the worker, which builds its engine meanwhile; `view` also shows a line for each death."""
         self._view = view
-        self._transport.start(folder.resolve())
+        self._store.start(folder)
         self._team.start(folder)
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Store the weights and return; the worker is given them when it is free."""
-        self._open.append(_Open(step, tuple(names), self._transport.publish(weights.publish, step)))
+        self._open.append(Evaluate(self._store.publish(weights.publish, step), step, tuple(names)))
         self._remove_old_weights()
         self._hear()
 
@@ -262,7 +244,7 @@ class WorkerEvaluator:
     def close(self) -> None:
         """End the worker, at once where it is at work, and remove the weights."""
         self._team.close(kill="its result is not waited for" if self._open else None)
-        self._transport.release()
+        self._store.release()
 
     # ------------------------------------------------------------------ the worker
 
@@ -275,8 +257,7 @@ class WorkerEvaluator:
             self._replace()
         elif self._ready and not self._busy and self._open:
             self._busy = True
-            handle.send(WeightUpdate(self._open[0].stored))
-            handle.send(Evaluate(self._open[0].step, self._open[0].names))
+            handle.send(self._open[0])
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Evaluated):
@@ -290,7 +271,7 @@ class WorkerEvaluator:
             self._view.aside(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
         elif isinstance(message, Ready):
             self._ready = True
-        elif not isinstance(message, Updated):
+        else:
             raise StropError(f"{self._team.handles[0].role} sent a {type(message).__name__}, which no evaluator sends")
 
     def _replace(self) -> None:
@@ -302,7 +283,7 @@ class WorkerEvaluator:
 
     def _remove_old_weights(self) -> None:
         """All but those of evaluations that are under way or wait."""
-        self._transport.keep({item.stored.version for item in self._open})
+        self._store.keep({item.weights.version for item in self._open})
 
 
 IDLE_SECONDS = 1.0
@@ -347,12 +328,9 @@ def _take(
 ) -> None:
     """Do what a message asks for; what comes in meanwhile waits."""
     begin = time.perf_counter()
-    if isinstance(message, WeightUpdate):
-        engine.update_weights(read(message.weights), message.weights.version)
-        connection.send(Updated(message.weights.version, Work()))
-        return
     if not isinstance(message, Evaluate):
         raise TypeError(f"an evaluator knows no message {type(message).__name__}")
+    engine.update_weights(read(message.weights), message.weights.version)
     report = _ProgressReport(connection, message.step)
     # Between two tokens it is checked whether the controller still listens.
     results = measure(

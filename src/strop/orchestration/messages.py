@@ -3,10 +3,10 @@
 Nothing here needs torch, so that a worker which computes nothing starts in a moment. Weights never travel as messages:
 `StoredWeights` says where they are stored.
 
-    controller ──Submit, Cancel, WeightUpdate, Probe──▶ generator
-               ◀──Ready, Finished, Updating, Updated, Probed──
-    controller ──WeightUpdate, Evaluate──▶ evaluator
-               ◀──Ready, Updated, Evaluating, Evaluated──
+    controller ──Submit, Cancel, WeightUpdate──▶ generator
+               ◀──Ready, Finished, Updated──
+    controller ──Evaluate──▶ evaluator
+               ◀──Ready, Evaluating, Evaluated──
     every worker ──Heartbeat, Failed──▶ (its handle reads them)
 """
 
@@ -78,19 +78,16 @@ class Cancel:
     request_id: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WeightUpdate:
-    """Load these weights: staged whole, hash checked, swapped between two tokens, then acknowledged by `Updated`."""
+    """Load these weights: staged whole, hash checked, swapped between two tokens, probed, acknowledged by `Updated`.
+
+    `probe` are tokens [L] whose log-probs are computed under the new weights.
+    """
 
     weights: StoredWeights
-    kv: KvMode = "keep"
-
-
-@dataclass(frozen=True, eq=False)
-class Probe:
-    """Compute the log-probs of these tokens [L]; `Probed` answers."""
-
-    token_ids: IntArray
+    kv: KvMode
+    probe: IntArray
 
 
 # ---------------------------------------------------------------------- from a generator
@@ -108,25 +105,13 @@ class Finished:
     completions: tuple[Completion, ...]
 
 
-@dataclass(frozen=True)
-class Updating:
-    """A generator begins to load weights: a death before `Probed` is not blamed on a request."""
-
-
-@dataclass(frozen=True)
-class Updated:
-    """The worker's engine computes with `version` from its next token on."""
-
-    version: int
-    work: Work
-
-
 @dataclass(frozen=True, eq=False)
-class Probed:
-    """Log-probs [L - 1] of a probe, under the generator's `version`."""
+class Updated:
+    """The engine computes with `version` from its next token on; `logprobs` [L - 1] are those of the probe."""
 
     version: int
     logprobs: FloatArray
+    work: Work
 
 
 # ---------------------------------------------------------------------- to an evaluator, and from it
@@ -134,8 +119,9 @@ class Probed:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure the sets of these names on the weights that came last: those after training step `step`."""
+    """Measure the sets of these names on the weights after training step `step`."""
 
+    weights: StoredWeights
     step: int
     names: tuple[str, ...]
 

@@ -207,5 +207,3 @@ def _catches(pid: int) -> bool:
         return False
     caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
     return bool(int(caught, 16) >> (DUMP_SIGNAL - 1) & 1)
-
-

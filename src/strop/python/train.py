@@ -32,9 +32,8 @@ from strop.python.result import Run
 from strop.recipes.resolve import resolve
 from strop.run.checks import findings
 from strop.run.finding import refuse
-from strop.run.folder import RunFolder, check_free, is_run
+from strop.run.folder import RunFolder, check_free, free_folder, is_run
 from strop.run.resuming import resumed_config
-from strop.run.status import free_folder
 from strop.verifiers.base import Verifier
 from strop.verifiers.combined import WeightedSum
 from strop.verifiers.reward_function import RewardFunction, reward_functions

@@ -3,7 +3,8 @@
     J = E [ 1 / G · Σ_i 1 / |y_i| · Σ_t min(ρ Â^G, clip(ρ, 1 − ε⁻, 1 + ε⁺) Â^G) ],   Â^G = (r − mean) / (std + ε)
 
 GRPO without KL, DAPO's asymmetric clip, PPO-off-policy-8 (8 × 48 prompts, 8 updates), interruptions, every prompt
-trained on and asked again, logits in the model's own precision. Section 3.2 ablates on top of PipelineRL-8.
+trained on and asked again, logits in the model's own precision. Section 3.2 ablates on top of PipelineRL-8. The
+recipes that ScaleRL is compared with in Figure 2 follow, as Appendix A.17 describes them.
 """
 
 from __future__ import annotations
@@ -118,3 +119,39 @@ def length_penalty() -> RunConfig:
     penalty = 'algorithm.shaping=[{piece="LengthPenalty", max_tokens=14336, cache_tokens=2048}]'
     free = ("sampling.interruption=none", "sampling.thinking_tokens=none", "sampling.answer_tokens=none")
     return _pipeline(penalty, *free)
+
+
+# ---------------------------------------------------------------------- Figure 2: recipes of others, on the base
+
+DAPO_LOSS = 'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.26}'
+DROPPED = "algorithm.selection.zero_variance=drop"
+PROMPT_MEAN = "algorithm.aggregation=PromptMean"
+LARGER = ("batch.prompts_per_step=640", "batch.samples_per_prompt=16", "batch.updates_per_step=8")  # 8 × (80 × 16)
+
+
+@named("deepseek_grpo")
+def deepseek_grpo() -> RunConfig:
+    """DeepSeek (GRPO): clipped at 0.2 on both sides, sample-level loss, PPO-off-policy-8."""
+    loss = 'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.2}'
+    return edit(recipe(), [loss, "algorithm.aggregation=SampleMean"])
+
+
+@named("qwen_dapo")
+def qwen_dapo() -> RunConfig:
+    """Qwen2.5 (DAPO): clipped at 0.2 and 0.26, prompt-level loss, 80 × 16, zero variance dropped, PPO-off-policy-8."""
+    return edit(recipe(), [DAPO_LOSS, PROMPT_MEAN, DROPPED, *LARGER])
+
+
+@named("magistral")
+def magistral() -> RunConfig:
+    """Magistral: DAPO's loss on PipelineRL-8."""
+    batch = ("batch.prompts_per_step=80", "batch.samples_per_prompt=16", "batch.updates_per_step=1")
+    pipeline = ("orchestration.max_lag=8", "orchestration.window=adaptive", "steps=2500", "evaluation.every=100")
+    return edit(recipe(), [DAPO_LOSS, PROMPT_MEAN, DROPPED, *batch, *pipeline])
+
+
+@named("minimax")
+def minimax() -> RunConfig:
+    """MiniMax-M1: CISPO, fp32 head, prompt-level loss, 80 × 16 with zero variance dropped, PPO-off-policy-8."""
+    head = ("model.trainer_fp32_head=true", "model.generator_fp32_head=true")
+    return edit(recipe(), ['algorithm.loss={piece="Cispo", max_ratio=5.0}', PROMPT_MEAN, DROPPED, *LARGER, *head])

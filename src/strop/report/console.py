@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -15,36 +15,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from strop.base.plain_view import SECONDS, Pace, PlainView, benchmark_rates, known
-from strop.base.text import counted, duration, number, percent
-from strop.base.view import Values, View
+from strop.base.text import counted, duration, percent
+from strop.base.view import SECONDS, SHOWN, Pace, PlainView, Values, View, benchmark_rates, known
 
 LIVE_MINIMUM_WIDTH = 60
 HISTORY = 200
 TREND_WIDTH = 24
 BLOCKS = "▁▂▃▄▅▆▇█"
-PART_STYLES = {
-    "rollout": "cyan", "verify": "magenta", "update": "green", "evaluation": "yellow", "other": "bright_black",
-}  # fmt: skip
-
-# Label, metrics shown side by side, format. The trend is of the first.
-ROWS: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
-    ("held-out pass rate", ("evaluation/pass_rate",), percent),
-    ("pass rate", ("pass_rate",), percent),
-    ("reward", ("reward/mean",), number),
-    ("loss", ("loss",), number),
-    ("entropy", ("entropy",), number),
-    ("length", ("length/mean",), lambda value: f"{value:.1f}"),
-    ("truncated", ("truncation_rate",), percent),
-    ("ratio mean, max", ("ratio/mean", "ratio/max"), number),
-    ("ratio clipped", ("ratio/clipped_share",), percent),
-    ("mismatch mean, max", ("mismatch/mean", "mismatch/max"), number),
-    ("zero-variance groups", ("groups/zero_variance_share",), percent),
-    ("lag mean, max", ("lag/mean", "lag/max"), number),
-    ("gradient norm", ("grad_norm",), number),
-    ("learning rate", ("lr",), lambda value: f"{value:.1e}"),
-    ("tokens a second", ("tokens_per_second",), lambda value: f"{value:,.0f}"),
-)
 
 
 def sparkline(values: Sequence[float], width: int = TREND_WIDTH) -> str:
@@ -153,29 +130,20 @@ class LiveView:
         table.add_column(no_wrap=True, style="bright_black")
         table.add_column(no_wrap=True, justify="right", min_width=14)
         table.add_column(no_wrap=True, style="cyan")
-        for label, names, write in ROWS:
-            shown = [write(self._latest[name]) for name in names if name in self._latest]
-            if shown:
-                table.add_row(label, "  ".join(shown), sparkline(tuple(self._history.get(names[0], ()))))
-        for label, rate in benchmark_rates(self._latest).items():
-            history = self._history.get(f"evaluation/{label}/pass_rate", ())
-            table.add_row(label, percent(rate), sparkline(tuple(history)))
+        benchmarks = [(name, f"evaluation/{name}/pass_rate", percent) for name in benchmark_rates(self._latest)]
+        for label, metric, write in (*SHOWN, *benchmarks):
+            if metric in self._latest:
+                table.add_row(label, write(self._latest[metric]), sparkline(tuple(self._history[metric])))
         return table
 
     def _seconds(self) -> RenderableType | None:
-        """The seconds of the last step, as numbers and as one bar in proportion."""
+        """The seconds of the last step, by part."""
         spent = [(label, self._latest[metric]) for label, metric in SECONDS if metric in self._latest]
-        whole = sum(seconds for _, seconds in spent)
-        if whole <= 0:
+        if not spent:
             return None
-        bar, legend = Text(), Text("seconds a step  ", style="bright_black")
-        for label, seconds in spent:
-            style = PART_STYLES[label]
-            bar.append("━" * round(60 * seconds / whole), style=style)
-            legend.append(f"{label} ", style=style)
-            legend.append(f"{seconds:.1f}  ", style="default")
-        legend.append(f"together {self._latest.get('seconds/step', whole):.1f}", style="bright_black")
-        return Group(bar, legend)
+        whole = self._latest.get("seconds/step", sum(seconds for _, seconds in spent))
+        parts = "  ".join(f"{label} {seconds:.1f}" for label, seconds in spent)
+        return Text(f"seconds a step  {parts}  together {whole:.1f}", style="bright_black")
 
 
 def open_view(plain: bool = False, title: str = "strop", stream: TextIO | None = None) -> View:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from strop.evaluation.grid import (
     Grid,
     ModelComparison,
     average,
-    best_model,
     compare,
     metric_title,
     value_of,
@@ -54,10 +53,6 @@ DETAILS = (
     "mean tokens", "mean tokens, correct", "verifier failures",
 )  # fmt: skip
 COMPARED = ("gain", "95 %", "p", "problems")
-CHOSEN_ON_TEST = (
-    "chosen by its scores on these very test sets, so its average is too high an estimate of how good it is; "
-    "confirm it on problems that had no part in the choice"
-)
 
 
 def write_report(
@@ -87,7 +82,7 @@ def write_report(
     notes = grid.notes(metrics)
     value: dict[str, Any] = {
         "models": _models(grid, metrics),
-        "averages": {label: _average(grid, names) for label, names in _averages(grid).items()},
+        "averages": _averages(grid),
         "comparisons": [{**row._asdict(), "interval": list(row.interval)} for row in compared],
         "sampled": grid.sampled(),
         "notes": notes,
@@ -96,8 +91,6 @@ def write_report(
     if compared:
         note = "Gains in points on the same problems; intervals, and p-values by sign flips, are over problems, paired."
         parts += ["## Compared", comparison_table(compared, grid), note]
-    if value["averages"]:
-        parts += ["## Best", *(_best_line(name, found) for name, found in value["averages"].items())]
     write_text(out / REPORT, "\n\n".join(parts) + "\n")
     write_json(out / RESULTS, value)
     if pictures:
@@ -105,12 +98,16 @@ def write_report(
     return value
 
 
-def _averages(grid: Grid) -> dict[str, tuple[str, ...]]:
-    shared = grid.shared(grid.models)
-    return {AVERAGE: shared} if len(grid.models) > 1 and shared else {}
-
-
 # ---------------------------------------------------------------------- numbers
+
+
+def _averages(grid: Grid) -> dict[str, Any]:
+    """The average of each model over the benchmarks that all have; empty for one model."""
+    shared = grid.shared(grid.models)
+    if len(grid.models) < 2 or not shared:
+        return {}
+    means = {model: average(grid, model, shared) for model in grid.models}
+    return {model: {"value": mean.value, "interval": list(mean.interval)} for model, mean in means.items()}
 
 
 def _models(grid: Grid, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -135,31 +132,6 @@ def _of(model: str, benchmark: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{model} on {benchmark}: {error}; leave it out of --metric") from error
-
-
-def _average(grid: Grid, benchmarks: Sequence[str]) -> dict[str, Any]:
-    """The average of every model, and the best one if any, with the warning that it was chosen on the test sets."""
-    best = best_model(grid, benchmarks)
-    means = {model: average(grid, model, benchmarks) for model in grid.models}
-    return {
-        "benchmarks": list(benchmarks),
-        "values": {model: {"value": mean.value, "interval": list(mean.interval)} for model, mean in means.items()},
-        "best": best,
-        "warning": CHOSEN_ON_TEST,
-    }
-
-
-def _best_line(name: str, found: Mapping[str, Any]) -> str:
-    best, values = found["best"], found["values"]
-    if best is None:
-        top = max(one["value"] for one in values.values())
-        equals = [model for model, one in values.items() if one["value"] == top]
-        return f"no best by {name} of {', '.join(found['benchmarks'])}: {' and '.join(equals)} are level"
-    low, high = values[best]["interval"]
-    return (
-        f"best by {name} of {', '.join(found['benchmarks'])}: {best}, {100 * values[best]['value']:.1f} "
-        f"[{100 * low:.1f}, {100 * high:.1f}]; {CHOSEN_ON_TEST}"
-    )
 
 
 # ---------------------------------------------------------------------- tables

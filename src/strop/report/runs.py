@@ -11,9 +11,9 @@ from typing import Any
 
 from strop.base.files import distinct_names
 from strop.base.metrics_file import by_step
-from strop.base.plain_view import benchmark_rates
 from strop.base.text import counted, duration
 from strop.base.types import InputError
+from strop.base.view import benchmark_rates
 from strop.config.edits import differing
 from strop.config.parse import parse
 from strop.config.schema import RunConfig

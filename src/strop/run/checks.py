@@ -32,7 +32,6 @@ from strop.model.settings import EMBEDDED, ModelSettings
 from strop.run.finding import Finding, Level, elsewhere, refused
 from strop.verifiers.answer import stated_answer
 from strop.verifiers.base import Verifier
-from strop.verifiers.judges import refusals
 from strop_verify.verdict import Status, shortened
 
 if TYPE_CHECKING:
@@ -179,10 +178,10 @@ def _files(config: RunConfig) -> Iterator[Finding]:
     if config.critic is not None and config.critic.path is not None:
         settings = config.model.model_copy(update={"path": config.critic.path, "fresh": None})
         yield from of_model_named(settings, key="critic.path")
-    for place in config.data.history:
-        if not Path(place).expanduser().exists():
-            found = f"data.history: there is no {place}; name a run folder or its pass_rates.jsonl"
-            yield Finding("history", "error", "data", found)
+    place = config.data.history
+    if place is not None and not Path(place).expanduser().exists():
+        found = f"data.history: there is no {place}; name a run folder or its pass_rates.jsonl"
+        yield Finding("history", "error", "data", found)
     for number, benchmark in enumerate(config.evaluation.benchmarks):
         if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():
             found = f"evaluation.benchmarks.{number}: there is no file {benchmark.name}"
@@ -291,8 +290,7 @@ def unjudgeable(
     An error for training. Where a model is only measured, an error if it can judge none: the others count in no rate.
     """
     asked = [(name, problem) for name, problems in parts for problem in problems]
-    reasons = refusals(verifier, [problem for _, problem in asked])  # at once: it may need its own processes
-    refused = [(*one, reason) for one, reason in zip(asked, reasons, strict=True) if reason is not None]
+    refused = [(*one, reason) for one in asked if (reason := verifier.refuses(one[1])) is not None]
     if not refused:
         return
     source, problem, reason = refused[0]

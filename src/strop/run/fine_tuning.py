@@ -7,16 +7,12 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 import numpy as np
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from strop.base import progress
@@ -36,17 +32,16 @@ from strop.model.device import pick_device
 from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
 from strop.orchestration.processes import Processes
-from strop.orchestration.rank_group import RankGroup, serve
-from strop.orchestration.workers import ControllerConnection, WorkerSpec
+from strop.orchestration.rank_group import serve
+from strop.orchestration.workers import ControllerConnection
 from strop.run.checks import large_adapters
 from strop.run.finding import Finding, elsewhere, note, refuse
-from strop.run.folder import RunFolder, check_free
-from strop.run.learners import agreed, loopback, meet
+from strop.run.folder import RunFolder, check_free, questions_of, write_questions
+from strop.run.learners import RankSettings, TrainerRanks, agreed, forwarded, meet
 from strop.run.memory import Device, largest_microbatch, of_tuning
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
-from strop.run.trained_on import questions_of, write_questions
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of
@@ -204,80 +199,31 @@ class FineTuner:
         """Nothing to do: there is no other process."""
 
 
-class Tuner(Protocol):
-    """The protocol of `FineTuner` and `TunerRanks`."""
-
-    def total(self) -> int: ...
-    def update(self) -> Metrics: ...
-    def save(self, root: Path) -> None: ...
-    def load(self, root: Path, step: int) -> None: ...
-    def export(self, folder: Path) -> None: ...
-    def close(self) -> None: ...
-
-
 SILENCE_SECONDS, STALL_SECONDS = 60.0, 1800.0  # after which a rank that gives no sign, or makes nothing, counts as dead
 
 
-@dataclass(frozen=True)
-class TunerRank:
-    """The settings of a rank's worker; ranks meet at a file."""
-
-    config: dict[str, Any]
-    rank: int
-    rendezvous: str
-
-
-class TunerRanks:
-    """A `Tuner` that runs `config.trainers` ranks, which are launched at once."""
+class TunerRanks(TrainerRanks):
+    """`FineTuner` over `config.trainers` ranks of this host, which each call it with their shards."""
 
     def __init__(self, config: SftConfig, folder: Path) -> None:
-        """`folder` is the run's."""
-        self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
-        data = config.model_dump(mode="json")
-        specs = [
-            WorkerSpec(
-                role=f"trainer-{rank}",
-                entry="strop.run.fine_tuning:main",
-                settings=TunerRank(data, rank, f"file://{self._meeting}/meet"),
-                threads=max(torch.get_num_threads() // config.trainers, 1),
-                environment=loopback(),
-                gpus=0,
-                beside_controller=rank == 0,
-            )
-            for rank in range(config.trainers)
-        ]
-        self._ranks = RankGroup(Processes(folder), specs, SILENCE_SECONDS, STALL_SECONDS)
+        """Launch the ranks of the run in `folder`."""
+        data, entry = config.model_dump(mode="json"), "strop.run.fine_tuning:main"
+        super().__init__(Processes(), entry, data, config.trainers, (SILENCE_SECONDS, STALL_SECONDS))
+        self.start(folder)
 
-    def total(self) -> int:
-        """As `FineTuner.total`; the first call, which waits until every rank has its shards."""
-        found: int = self._ranks.call("total")
-        return found
-
-    def update(self) -> Metrics:
-        """As `FineTuner.update`."""
-        found: Metrics = self._ranks.call("update")
-        return found
-
-    def save(self, root: Path) -> None:
-        """As `FineTuner.save`, each rank its rows."""
-        self._ranks.call("save", root.resolve())
-
-    def load(self, root: Path, step: int) -> None:
-        """As `FineTuner.load`."""
-        self._ranks.call("load", root.resolve(), step)
-
-    def export(self, folder: Path) -> None:
-        """As `FineTuner.export`, by the first rank."""
-        self._ranks.call("export", folder.resolve())
-
-    def close(self) -> None:
-        """End the ranks."""
-        self._ranks.close()
-        shutil.rmtree(self._meeting, ignore_errors=True)
+    total = forwarded(FineTuner.total)
+    update = forwarded(FineTuner.update)
+    save = forwarded(FineTuner.save)
+    load = forwarded(FineTuner.load)
+    export = forwarded(FineTuner.export)
 
 
-def main(connection: ControllerConnection, settings: TunerRank) -> None:
+Tuner = FineTuner | TunerRanks
+
+
+def main(connection: ControllerConnection, settings: RankSettings) -> None:
     """Run a rank: meet the others, then serve the controller's calls."""
+    assert settings.rendezvous is not None
     tuner = join(SftConfig.model_validate(settings.config), settings.rank, settings.rendezvous)
     same = (tuner.total, tuner.update, tuner.save, tuner.load, tuner.export)
     serve(connection, settings.rank == 0, {method.__name__: agreed(method) for method in same})
@@ -290,8 +236,6 @@ def join(config: SftConfig, rank: int, rendezvous: str) -> FineTuner:
     policy = sharded_policy(config.model, derive(config.seed, "model"), place)
     return FineTuner(policy, data, config, storage, ranks)
 
-
-__all__ = ["load_model", "preview", "preview_resume", "resume", "stored_config", "train"]
 
 FEW_UPDATES = 20  # at the learning rates of fine-tuning they leave a model as it was
 
@@ -309,7 +253,7 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     folder = RunFolder.create(out, config.model_dump(mode="json"))
     before = questions_of(config.model.path) or frozenset()
     try:
-        folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=(), answers=(), before=before).to_json())
+        folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=(), before=before).to_json())
         return _run(config, data, folder, view, None, tuner)
     finally:
         folder.close()
@@ -334,18 +278,7 @@ def preview(config: SftConfig, view: View) -> list[Finding]:
     Raises:
         InputError: what `train` refuses before it loads the model.
     """
-    return _previewed(as_taught(config), view)
-
-
-def preview_resume(out: Path, view: View) -> list[Finding]:
-    """Preview a resume. The run folder is not changed."""
-    folder = RunFolder.open(out)
-    at = checkpoint.latest(folder.checkpoints)
-    view.note(f"{out} has no checkpoint yet, and begins anew" if at is None else f"goes on after update {at}")
-    return _previewed(stored_config(folder), view)
-
-
-def _previewed(config: SftConfig, view: View) -> list[Finding]:
+    config = as_taught(config)
     data = read_data(config)
     plan = planned(data.demonstrations, shuffled(config))
     for line in _described(config, data):
@@ -415,6 +348,7 @@ class _FineTuningRun:
 
     def __init__(self, config: SftConfig, tuner: Tuner, folder: RunFolder, view: NotingView) -> None:
         self.config, self.tuner, self.folder, self.view = config, tuner, folder, view
+        self.checkpoints = folder.checkpoints.resolve()  # a rank may run in another folder
         self.step = 0
         self.total = 0
         self.interrupted = False
@@ -424,7 +358,7 @@ class _FineTuningRun:
         self.total = self.tuner.total()
         self.folder.truncate(0 if step is None else step)
         if step is not None:
-            self.tuner.load(self.folder.checkpoints, step)
+            self.tuner.load(self.checkpoints, step)
             self.step = step
             self.view.passing(f"going on after update {step} of {self.total}")
         with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
@@ -432,7 +366,7 @@ class _FineTuningRun:
                 self._train(step)
             except Stopped:  # within an update, which is given up
                 self._end_early()
-        self.tuner.export(self.folder.model)
+        self.tuner.export(self.folder.model.resolve())
         write_questions(self.folder.model, self.folder)
         return self.folder.model
 
@@ -453,7 +387,7 @@ class _FineTuningRun:
                 trackers.log(self.step, row)
                 self.view.advance(self.step, row)
                 if self.step % self.config.checkpoint_every == 0 or self.step == self.total:
-                    self.tuner.save(self.folder.checkpoints)
+                    self.tuner.save(self.checkpoints)
                 if self.interrupted and self.step < self.total:
                     self._end_early()
         finally:
@@ -461,8 +395,8 @@ class _FineTuningRun:
 
     def _end_early(self) -> NoReturn:
         """Save the last finished update and end the run."""
-        if self.step and self.step != checkpoint.latest(self.folder.checkpoints):
-            self.tuner.save(self.folder.checkpoints)
+        if self.step and self.step != checkpoint.latest(self.checkpoints):
+            self.tuner.save(self.checkpoints)
         raise Interrupted(
             f"stopped after update {self.step} of {self.total}; go on with: {command('sft --resume', self.folder.path)}"
         )

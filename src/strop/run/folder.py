@@ -20,7 +20,6 @@
     summary.json                 its result: steps, pass rates, the model
     status.json                  the driver's heartbeat, every second (`run/watchdog.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
-    quarantine.json              problems that ended more than one generator
     weights/                     published weights, where memory has no room for them
     weights-evaluated/           weights of steps that are being evaluated
 
@@ -50,19 +49,14 @@ from strop.base.sample import Sample
 from strop.base.types import Group, InputError
 from strop.config.edits import differing
 from strop.data.history import PASS_RATES
-from strop.data.loading import PROBLEMS, ProblemRecord
+from strop.data.loading import PROBLEMS, ProblemRecord, Seen
+from strop.data.source import question_digest
 
 FORMAT = 2
 LOCK = ".lock"
 SUMMARY = "summary.json"
 UNTRAINED = "untrained.json"
 CHANGES = "changes.json"
-PLACEMENT = "placement.json"  # the GPUs of each process
-CONTENTS = (
-    "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
-    "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS, UNTRAINED, CHANGES,
-)  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
 
@@ -76,29 +70,20 @@ class RunFolder:
         self._lock: TextIO | None = None
 
     @classmethod
-    def create(cls, path: Path | str, config: Mapping[str, Any], replace: bool = False) -> RunFolder:
+    def create(cls, path: Path | str, config: Mapping[str, Any]) -> RunFolder:
         """Start a run in a new or empty folder and write its configuration (plain JSON values).
 
-        `replace` clears an earlier run first; a folder that is not a run is never cleared.
-
         Raises:
-            InputError: the folder holds a run (without `replace`) or anything else, or is in use by another process.
+            InputError: the folder holds a run or anything else.
         """
         target = Path(path)
-        check_free(target, replace)
+        check_free(target)
         imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
             "format": FORMAT, "strop": strop.__version__, "id": _new_id(), "began": began,
             "imports": imports.to_record(json.dumps(config)),
         }  # fmt: skip
-        if is_run(target):
-            run = cls(target)
-            run.lock()
-            run._clear()  # first of all the checkpoints: none may be resumed under another configuration
-            run.write_json("config.json", config)
-            run.write_json(MARKER, marker)
-            return run
         # Filled next to it and renamed, so that a kill leaves a run with its configuration, or none.
         run = cls(target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}"))
         try:
@@ -306,33 +291,23 @@ class RunFolder:
             raise InputError(f"{self.path} is being written by another process; wait for it or end it") from error
         self._lock = lock
 
-    def _clear(self) -> None:
-        """Remove all that strop wrote except the configuration, which is that of the new run."""
-        for name in CONTENTS:
-            target = self.path / name
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
 
-
-def check_free(path: Path, replace: bool = False) -> None:
+def check_free(path: Path) -> None:
     """Refuse a folder that `RunFolder.create` could not use, before any work is done for it.
 
     Raises:
-        InputError: it holds a run (without `replace`), or anything else.
+        InputError: it holds a run, or anything else.
     """
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; choose another folder with --out")
     if not path.name or path.resolve() == Path.cwd():
         raise InputError(f"{path} is the folder you are in; choose another with --out")
     if is_run(path):
-        if not replace:
-            raise InputError(
-                f"{path} already holds a run: go on with it by {imports.command('train --resume', path)}, or choose "
-                "another folder with --out"
-            )
-    elif path.is_dir() and any(path.iterdir()):
+        raise InputError(
+            f"{path} already holds a run: go on with it by {imports.command('train --resume', path)}, or choose "
+            "another folder with --out"
+        )
+    if path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
 
 
@@ -348,6 +323,35 @@ def holds_out(model: str) -> bool:
 def is_run(path: Path) -> bool:
     """Whether the folder was written by strop."""
     return (path / MARKER).is_file()
+
+
+def free_folder(name: str) -> Path:
+    """`runs/NAME`, or `runs/NAME-2`, `-3` … where that is taken."""
+    folder = Path("runs") / name
+    count = 1
+    while folder.exists() and any(folder.iterdir()):
+        count += 1
+        folder = Path("runs") / f"{name}-{count}"
+    return folder
+
+
+def runs_in(root: Path) -> list[Path]:
+    """The run folders below `root`, itself included, the ones begun last first; runs within runs are not looked for.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if not root.is_dir():
+        raise InputError(f"there is no folder {root}; name the one that holds your runs")
+    found: list[Path] = []
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        if is_run(folder):
+            found.append(folder)
+        else:
+            waiting += [each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    return sorted(found, key=lambda run: (run / "run.json").stat().st_mtime, reverse=True)
 
 
 def near_run(path: Path) -> str:
@@ -390,3 +394,48 @@ def write_change(folder: RunFolder, change: SettingChange) -> None:
     found = [before for before in known if before.step < change.step] + [change] * bool(change.settings)
     if found != known:
         folder.write_json(CHANGES, {"changes": [change._asdict() for change in found]})
+
+
+QUESTIONS = "strop_trained_on.json"  # in the folder of a model
+
+
+def questions_of(model: str | None) -> frozenset[str] | None:
+    """Digests of the questions that a model was trained on, by its run and the runs before it.
+
+    Args:
+        model: a run, a folder that strop exported, or any other model.
+
+    Returns:
+        The digests; None if strop did not train the model or kept no record.
+
+    Raises:
+        InputError: a record is broken.
+    """
+    place = None if model is None else Path(model).expanduser().absolute()
+    if place is None:
+        return None
+    if (place / QUESTIONS).is_file():
+        try:
+            return frozenset(read_json(place / QUESTIONS)["questions"])
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{place / QUESTIONS} is not a record of questions: {error}") from error
+    run = next((path for path in (place, place.parent) if is_run(path)), None)
+    return None if run is None else _of_run(RunFolder.open(run))
+
+
+def _of_run(folder: RunFolder) -> frozenset[str] | None:
+    record = folder.read_problems()
+    return None if record is None else record.trained | record.before
+
+
+def trained_before(model: str | None) -> Seen:
+    """Return a function that says whether a model was trained on a problem; see `questions_of`."""
+    trained = questions_of(model) or frozenset()
+    return lambda problem: question_digest(problem) in trained
+
+
+def write_questions(model: Path, run: RunFolder) -> None:
+    """Write the questions that a model exported from `run` was trained on next to it, if they are known."""
+    questions = _of_run(run)
+    if questions is not None:
+        write_json(model / QUESTIONS, {"questions": sorted(questions)})

@@ -41,7 +41,7 @@ from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.sequence_parallel import SequenceParallel, refuse_heads
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, RankGroup, serve
-from strop.orchestration.weight_store import WeightStore, read
+from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerConnection, WorkerLauncher, WorkerSpec
 from strop.run.devices import Seat
 from strop.training.embedded_base import located
@@ -275,9 +275,9 @@ def handlers(learner: Learner) -> dict[str, Handler]:
         result = learner.learn(*arguments)
         return None if result is None else TrainResult(result.samples, plain(result.metrics))
 
-    def publish(root: str, version: int) -> tuple[StoredWeights | None, str]:
+    def publish(path: str, version: int) -> tuple[StoredWeights | None, str]:
         weights = learner.weights()  # of all ranks together; the first one has them and writes them
-        return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
+        return (WeightFile(Path(path)).write(version, weights.items()) if weights else None), ""
 
     same = (
         learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
@@ -340,16 +340,16 @@ R = TypeVar("R")
 
 
 def forwarded(
-    method: Callable[Concatenate[Learner, P], R], changes_weights: bool = False
-) -> Callable[Concatenate[RankGroupLearner, P], R]:
-    """A method of `Learner` as one of `RankGroupLearner`: every rank is called with it, the first one's value returned.
+    method: Callable[Concatenate[Any, P], R], changes_weights: bool = False
+) -> Callable[Concatenate[TrainerRanks, P], R]:
+    """A method of what each rank holds, as one of `TrainerRanks`: all ranks are called, the first one's value returned.
 
     Args:
         method: what is called.
         changes_weights: whether weights that lie in a store are old afterwards.
     """
 
-    def call(self: RankGroupLearner, /, *given: P.args, **named: P.kwargs) -> R:
+    def call(self: TrainerRanks, /, *given: P.args, **named: P.kwargs) -> R:
         bound = signature(method).bind(self, *given, **named)
         value: R = self.call(method.__name__, *bound.args[1:])
         if changes_weights:
@@ -360,40 +360,41 @@ def forwarded(
     return call
 
 
-class RankGroupLearner:
-    """A `Learning` over `config.orchestration.trainers` ranks.
+class TrainerRanks:
+    """Worker processes that are the ranks of one trainer: launched together, called alike, ended together.
 
     Args:
-        config: of the run.
         launcher: starts the ranks.
-        threads: of each rank, for computing on a CPU.
-        note: receives, in one line, what does not end the run.
+        entry: the function of a rank's process, as `WorkerSpec` names it.
+        config: of the run, as plain data.
+        size: how many ranks there are.
+        patience: seconds of silence, and without progress, after which a rank counts as dead.
         scattered: ranks may be on several hosts, the first one on this; else what they say to each other stays here.
         seats: what each rank is given to compute on; none: this host's CPU.
     """
 
     def __init__(
         self,
-        config: RunConfig,
         launcher: WorkerLauncher,
-        threads: int,
-        note: Callable[[str], None],
+        entry: str,
+        config: dict[str, Any],
+        size: int,
+        patience: tuple[float, float],
         scattered: bool = False,
         seats: Sequence[Seat] = (),
     ) -> None:
-        self._config = config
         self._launcher = launcher
-        self._threads = threads
-        self._note = note
+        self._entry = entry
+        self._config = config
+        self._size = size
+        self._patience = patience
         self._scattered = scattered
-        self._seats = seats or [Seat("cpu")] * config.orchestration.trainers
+        self._seats = seats or [Seat("cpu")] * size
         self._apart = scattered  # they have not met yet
         self._folder = Path()
         self._ranks: RankGroup | None = None
         self._meeting: Path | None = None
         self.stored: StoredWeights | None = None  # the present weights, where they lie in a store
-
-    # ------------------------------------------------------------------ the ranks
 
     def start(self, folder: Path) -> None:
         """Launch the ranks, which then load their shards."""
@@ -403,22 +404,21 @@ class RankGroupLearner:
         if not self._scattered:  # ranks meet at a file: unlike a port no other process can connect to it
             self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
             rendezvous = f"file://{self._meeting}/meet"
-        orchestration = self._config.orchestration
-        data = self._config.model_dump(mode="json")
         environment = {} if self._scattered else loopback()
+        silence, stall = self._patience
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
-                entry="strop.run.learners:main",
-                settings=RankSettings(data, rank, orchestration.trainers, rendezvous, orchestration.stall_seconds),
-                threads=self._threads,
+                entry=self._entry,
+                settings=RankSettings(self._config, rank, self._size, rendezvous, stall),
+                threads=max(torch.get_num_threads() // self._size, 1),
                 environment={**environment, **self._seats[rank].environment},
                 gpus=self._seats[rank].gpus,
                 beside_controller=rank == 0,  # it writes the weights, into memory of this host
             )
-            for rank in range(orchestration.trainers)
+            for rank in range(self._size)
         ]
-        self._ranks = RankGroup(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
+        self._ranks = RankGroup(self._launcher, specs, silence, stall)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method on every rank and return the result of the first. Scattered ranks meet at the first call.
@@ -436,18 +436,45 @@ class RankGroupLearner:
         return self._ranks.call(method, *arguments)
 
     def close(self) -> None:
-        """Wait for the current checkpoint and end the ranks; may be called twice."""
-        if self._ranks is not None and self._ranks.alive:
-            try:
-                if not self._apart:
-                    self.settle(wait=True)
-            except StropError as error:
-                self._note(str(error))
+        """End the ranks; may be called twice."""
+        if self._ranks is not None:
             self._ranks.close()
         if self._meeting is not None:
             shutil.rmtree(self._meeting, ignore_errors=True)
 
-    # ------------------------------------------------------------------ what every rank does
+
+class RankGroupLearner(TrainerRanks):
+    """A `Learning` over `config.orchestration.trainers` ranks.
+
+    Args:
+        config: of the run.
+        launcher, scattered, seats: as `TrainerRanks` has them.
+        note: receives, in one line, what does not end the run.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        launcher: WorkerLauncher,
+        note: Callable[[str], None],
+        scattered: bool = False,
+        seats: Sequence[Seat] = (),
+    ) -> None:
+        settings = config.orchestration
+        patience = settings.silence_seconds, settings.stall_seconds
+        data = config.model_dump(mode="json")
+        entry = "strop.run.learners:main"
+        super().__init__(launcher, entry, data, settings.trainers, patience, scattered, seats)
+        self._note = note
+
+    def close(self) -> None:
+        """Wait for the current checkpoint and end the ranks; may be called twice."""
+        if self._ranks is not None and self._ranks.alive and not self._apart:
+            try:
+                self.settle(wait=True)
+            except StropError as error:
+                self._note(str(error))
+        super().close()
 
     sizes = forwarded(Learner.sizes)
     enter = forwarded(Learner.enter)
@@ -460,13 +487,13 @@ class RankGroupLearner:
     load = forwarded(Learner.load, changes_weights=True)
     export = forwarded(Learner.export)
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Have the first rank write the weights as `version` of a store.
+    def publish(self, file: WeightFile, version: int) -> StoredWeights:
+        """Have the first rank write the weights into a file.
 
         Raises:
             DiskFull: there is no room for them.
         """
-        stored = self.call("publish", str(store.root.resolve()), version)
+        stored = self.call("publish", str(file.path), version)
         assert isinstance(stored, StoredWeights)
         self.stored = stored
         return stored
@@ -476,6 +503,7 @@ class RankGroupLearner:
         if self.stored is not None:
             return read(self.stored)
         with tempfile.TemporaryDirectory(prefix="strop-weights-") as place:
-            found = read(self.publish(WeightStore(Path(place)), 0))  # stays mapped when the file is gone
+            stored = self.publish(WeightFile(Path(place, "weights.safetensors")), 0)
+            found = read(stored)  # stays mapped when the file is gone
         self.stored = None
         return found

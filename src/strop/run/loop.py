@@ -42,7 +42,7 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
 from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
-from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Learning, Lost, Publication, Quarantined
+from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Learning, Lost, Publication
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.ledger import Ledger, LedgerGroup, StaleGroups
 from strop.run.curriculum import Curriculum
@@ -166,7 +166,6 @@ class Loop:
         self._told_of_scale = False
         self._reported = 0  # the progress count at the last report
         self.stale = StaleGroups()
-        self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
 
     # ------------------------------------------------------------------ one step
@@ -221,8 +220,6 @@ class Loop:
         for event in events:
             if isinstance(event, Lost):
                 self._regenerate(event)
-            elif isinstance(event, Quarantined):
-                self._quarantine(event)
             else:
                 self._hand_to_judge(event)
         self._report()
@@ -262,18 +259,6 @@ class Loop:
         self.gate.restart(entry.ticket)
         self.view.note(f"group {entry.ticket} is generated again (attempt {entry.attempt + 1}): {lost.reason}")
         self._request(entry)
-
-    def _quarantine(self, event: Quarantined) -> None:
-        """Remove the group, and never use its problem again."""
-        entry = self.ledger.find(event.request_id)
-        if entry is None:
-            return
-        self._cancel(self.ledger.forget(entry.ticket))
-        self.gate.give_up(entry.ticket)
-        self.curriculum.retire([entry.index])
-        row = {"problem": entry.problem.id, "group": entry.ticket, "step": self.step + 1, "reason": event.reason}
-        self.quarantined.append(row)
-        self.view.note(f"problem {entry.problem.id} has ended more than one generator and is left out: {event.reason}")
 
     def _hand_to_judge(self, completion: Completion) -> None:
         if self.stale.aborted(completion):

@@ -63,7 +63,7 @@ from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.checks import findings, of_problems, unjudgeable
 from strop.run.finding import Finding, note, refuse
-from strop.run.folder import RunFolder, holds_out, is_run
+from strop.run.folder import RunFolder, holds_out, is_run, questions_of, trained_before
 from strop.run.models import (
     DEFAULT_RECIPE,
     ModelSetup,
@@ -74,7 +74,6 @@ from strop.run.models import (
     open_model,
 )
 from strop.run.questions import facts_of, first_prompt, play_of
-from strop.run.trained_on import questions_of, trained_before
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import OpenJudges
@@ -157,9 +156,6 @@ def problems_of(setup: ModelSetup, tokenizer: PreTrainedTokenizerBase, view: Vie
     if setup.own and record is not None and record.held_out:
         source = settings.source if settings.held_out is None else settings.held_out.source or settings.source
         problems = record.held_out_of(source.load(), source.label)[: setup.limit]
-        changed = record.other_answers(problems)
-        if changed is not None:
-            view.note(f"{source.label}: {changed}")
         template, room = settings.template, settings.max_prompt_tokens
         chosen = build_dataset(source.label, problems, template, tokenizer, room, setup.config.instruction)
         kind = "held-out problems"

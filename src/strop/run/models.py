@@ -31,9 +31,8 @@ from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.checks import findings
 from strop.run.finding import refuse
-from strop.run.folder import RunFolder, holds_out, is_run, near_run
+from strop.run.folder import RunFolder, holds_out, is_run, near_run, write_questions
 from strop.run.sft_config import stored_config
-from strop.run.trained_on import write_questions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "grpo"
 NOT_TRAINING = ("evaluation.every=none", "evaluation.benchmarks=[]")  # of a model that is asked: nothing comes due
 ALL = "all"
-_PROBLEMS = ("data.source", "data.path", "data.limit", "data.held_out")  # settings that name other problems
+_SOURCES = ("data.source", "data.source.path", "data.path")  # settings that name another source
+_PROBLEMS = (*_SOURCES, "data.source.", "data.limit", "data.held_out")  # settings that choose other problems
 
 
 class NamedModel(NamedTuple):
@@ -153,10 +153,9 @@ def configure(
     recipe: str | None = None,
     sets: Sequence[str] = (),
     source: str | ProblemSource | None = None,
-    path: str | None = None,
     limit: int | None = None,
 ) -> ModelSetup:
-    """The configuration of a model and its problems; `source` replaces both its problems and its held-out ones.
+    """The configuration of a model and its problems; another source replaces both its problems and its held-out ones.
 
     Template, verifier and sampling come from `recipe`, else from the run, else from GRPO's recipe; `sets` change them.
     Problems that a run held out are chosen before `limit` applies.
@@ -180,17 +179,11 @@ def configure(
         edits += _edits("template", template.model_dump(mode="json"))
     if source is not None:
         edits += _edits("source", source if isinstance(source, str) else source.model_dump(mode="json"))
-    if source is not None or any(text.partition("=")[0].strip() == "data.source" for text in sets):
+    if source is not None or any(text.partition("=")[0].strip() in _SOURCES for text in sets):
         edits.append("data.held_out=none")
-    if path is not None:
-        edits.append(f"data.path={json.dumps(path)}")
-    other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
+    other = source is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
     own = holds_out(model.place) and recipe is None and not other
-    named = base if base is not None else DEFAULT_RECIPE
-    config = resolve(named, [*edits, *sets])
-    if other and _held_out_elsewhere(config, resolve(named, edits)):
-        config = resolve(named, [*edits, *sets, "data.held_out=none"])
-    _refuse_limit_elsewhere(config, sets)
+    config = resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
     if limit is not None and config.data.held_out is None:
         config = edit(config, [f"data.limit={limit}"])  # no more are read
     return ModelSetup(config, None if run is None else Path(model.place), own, limit, verbatim=template is None)
@@ -202,19 +195,19 @@ def as_measured(sets: Sequence[str]) -> tuple[str, ...]:
 
 
 def usable(
-    model: NamedModel, recipe: str | None = None, sets: Sequence[str] = (), source: str | None = None,
-    path: str | None = None, limit: int | None = None, *, reads_problems: bool = False,
+    model: NamedModel, recipe: str | None = None, sets: Sequence[str] = (), limit: int | None = None, *,
+    reads_problems: bool = False,
 ) -> ModelSetup:  # fmt: skip
     """The configuration of a model after the checks that need no torch.
 
     Args:
-        model, recipe, sets, source, path, limit: see `configure`.
+        model, recipe, sets, limit: see `configure`.
         reads_problems: whether the problems of its configuration are used.
 
     Raises:
         InputError: the first error that the checks found.
     """
-    setup = configure(model, recipe, sets, source, path, limit)
+    setup = configure(model, recipe, sets, limit=limit)
     if setup.run is None:
         _refuse_unknown(model.place, setup.config.model)
     refuse(findings(setup.config, trains=False, reads_problems=reads_problems))
@@ -222,7 +215,7 @@ def usable(
 
 
 def refuse_without_problems(model: NamedModel, recipe: str | None, sets: Sequence[str]) -> None:
-    """Refuse to measure a model without a training run if no problems are named.
+    """Refuse to ask a model without a training run if no problems are named.
 
     Raises:
         InputError: no problems are named.
@@ -233,8 +226,8 @@ def refuse_without_problems(model: NamedModel, recipe: str | None, sets: Sequenc
     above = Path(model.place).expanduser().absolute().parent
     of_run = f"; what its run held out: {command('eval', above)}" if holds_out(str(above)) else ""
     raise InputError(
-        f"{model.place} held out no problems: say what to measure it on by --benchmark (a name of strop eval --list, "
-        f"or a file of problems), or by --set data.source=…{of_run}"
+        f"{model.place} held out no problems: name some by --set data.source=…, a benchmark by strop eval --benchmark, "
+        f"or a prompt by strop sample --prompt{of_run}"
     )
 
 
@@ -258,23 +251,6 @@ def _refuse_unknown(place: str, settings: ModelSettings) -> None:
 
 def _edits(key: str, value: object) -> list[str]:
     return [f"{name}={text}" for name, text in flatten({"data": {key: value}})]
-
-
-def _held_out_elsewhere(config: RunConfig, before: RunConfig) -> bool:
-    """Whether settings name another source, while the held-out problems still come from the source set before."""
-    kept = config.data.held_out
-    elsewhere = kept is not None and kept.source is not None and kept == before.data.held_out
-    return elsewhere and config.data.source != before.data.source
-
-
-def _refuse_limit_elsewhere(config: RunConfig, sets: Sequence[str]) -> None:
-    """Refuse `data.limit` where it limits the training problems and the held-out ones have another source."""
-    limits = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == "data.limit"]
-    if limits and config.data.held_out is not None and config.data.held_out.source is not None:
-        raise InputError(
-            f"data.limit={limits[-1]} limits the training problems, and the held-out ones come from another source; "
-            f"use the first so many of them with --limit {limits[-1]}"
-        )
 
 
 # ---------------------------------------------------------------------- loading

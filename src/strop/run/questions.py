@@ -32,8 +32,8 @@ from strop.model.location import RESERVED, found_config
 from strop.run.checks import ModelFacts, findings, unjudgeable
 from strop.run.finding import Finding, refuse
 from strop.run.finding import note as note_findings
+from strop.run.folder import trained_before
 from strop.run.memory import NotKnownBeforehand, of_memory, outline
-from strop.run.trained_on import trained_before
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 from strop_verify.verdict import shortened
 

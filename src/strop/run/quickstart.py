@@ -10,12 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.base.types import InputError
 from strop.base.view import View
 from strop.evaluation.result import paired_test
-from strop.recipes.quickstart import calculator, recipe
 from strop.recipes.resolve import resolve
-from strop.run.folder import SUMMARY, RunFolder, is_run
+from strop.run.folder import SUMMARY, RunFolder
 from strop.run.run import RunOutcome, train
 from strop.training.embedded_base import located
 
@@ -40,37 +38,20 @@ class QuickstartSummary:
 
 
 def run(seed: int, out: Path, view: View, environment: bool = False) -> QuickstartSummary:
-    """Make the base, train it, write summary.json and the curves into `out`; an earlier quickstart there is replaced.
+    """Make the base, train it, and write summary.json into the run folder `out`.
 
     With `environment` the quickstart has several turns, and the model learns to call a calculator.
-
-    Raises:
-        InputError: `out` holds a run that is not a quickstart.
     """
-    _refuse_other(out)
-    if is_run(out):
-        view.note(f"the quickstart in {out} is replaced")
     begin = time.perf_counter()
     config = resolve("quickstart.calculator" if environment else "quickstart", [f"seed={seed}"])
     base = located(config.model, seed, view).path
     sft_seconds = time.perf_counter() - begin
     view.note(f"base model: {base}")
-    outcome = train(config, out, view, replace=True)
+    outcome = train(config, out, view)
     summary = _summary(outcome, seed, sft_seconds, time.perf_counter() - begin)
     folder = RunFolder.open(out)
     folder.write_json(SUMMARY, folder.read_summary() | as_json(summary))
     return summary
-
-
-def _refuse_other(out: Path) -> None:
-    """Refuse to replace a run that is not a quickstart of any seed."""
-    if not is_run(out):
-        return
-    stored = RunFolder.open(out).read_json("config.json")
-    seed = {"seed": stored.get("seed")}
-    made = (recipe(), resolve("quickstart"), calculator(), resolve("quickstart.calculator"))
-    if stored not in [config.model_dump(mode="json") | seed for config in made]:
-        raise InputError(f"{out} holds a run that strop quickstart has not made; name another folder with --out")
 
 
 def as_json(summary: QuickstartSummary) -> dict[str, Any]:

@@ -37,18 +37,18 @@ from strop.run.devices import devices_apart
 from strop.run.finding import refuse
 from strop.run.folder import (
     CHANGES,
-    PLACEMENT,
     SUMMARY,
     UNTRAINED,
     RunFolder,
     SettingChange,
     check_free,
+    questions_of,
     write_change,
+    write_questions,
 )
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
 from strop.run.tracking import Trackers, open_trackers
-from strop.run.trained_on import questions_of, write_questions
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
@@ -124,7 +124,6 @@ class Saver:
         self._under_way = None
 
 
-QUARANTINE = "quarantine.json"
 PATIENCE = 0.2  # seconds of each wait for an evaluation
 
 
@@ -155,7 +154,7 @@ class RunOutcome:
     seconds: float
 
 
-def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> RunOutcome:
+def train(config: RunConfig, out: Path, view: View) -> RunOutcome:
     """Start a run in a new folder and train it to its end.
 
     Raises:
@@ -163,10 +162,10 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     """
     # The parts are built before the folder, so that a failure leaves no folder behind.
     config = as_asked(validated(config))
-    check_free(out, replace)
+    check_free(out)
     refuse(findings(config))
     parts = assemble(config, view)
-    folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
+    folder = RunFolder.create(out, parts.config.model_dump(mode="json"))
     try:
         folder.write_json(PROBLEMS, _record(parts).to_json())
         return _to_the_end(parts.config, parts, folder, view)
@@ -241,10 +240,6 @@ class _Run:
         self.view = self.watch.view
         self.parts = parts
         parts.start(folder.path, self.view)
-        if parts.placement is not None and any(parts.placement.hosts):
-            folder.write_json(PLACEMENT, parts.placement.as_json())
-        else:
-            (folder.path / PLACEMENT).unlink(missing_ok=True)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         sizes = parts.learner.sizes()
         trainers, generators = devices_apart(config, sizes.devices)
@@ -256,13 +251,10 @@ class _Run:
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saver = Saver(folder, parts.learner, self.view)
         self.resumed_at: int | None = None
-        self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Restore a checkpoint and remove everything after it; None starts over."""
-        other_answers = refuse_other_problems(self.folder, self.parts.data, found)
-        if other_answers is not None:
-            self.view.note(other_answers)
+        refuse_other_problems(self.folder, self.parts.data, found)
         if self.folder.read_problems() is None:
             self.folder.write_json(PROBLEMS, _record(self.parts).to_json())
         if found is None:
@@ -270,7 +262,6 @@ class _Run:
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
             self.folder.truncate(-1)
             (self.folder.path / CHANGES).unlink(missing_ok=True)
-            self._forget_quarantined(0)
             return
         self.loop.load(found.state["loop"])
         self.compute.load(found.state["compute"])
@@ -288,7 +279,6 @@ class _Run:
         self.resumed_at = found.step
         write_change(self.folder, changed)
         self.folder.truncate(found.step)
-        self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
 
@@ -332,7 +322,6 @@ class _Run:
                     self._save_checkpoint(last=True)
                     raise self._interrupted() from None
         finally:
-            self._list_quarantined()
             trackers.close()
             self.parts.executor.close()
         return self._finish()
@@ -373,7 +362,6 @@ class _Run:
         config, step = self.config, record.step
         self.boundary = self.loop.state()
         row = dict(record.metrics)
-        self._list_quarantined()
         self.folder.write_rollouts(step, record.groups, record.samples)
         try:
             row |= self._evaluate(step, trackers)
@@ -398,18 +386,6 @@ class _Run:
         spent["idle/trainer"] = (seconds["rollout"] + seconds["verify"]) / seconds["step"]
         spent["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         return spent
-
-    def _list_quarantined(self) -> None:
-        """Write the quarantined problems to the run folder, if there are any."""
-        if self.loop.quarantined:
-            self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
-
-    def _forget_quarantined(self, after: int) -> None:
-        """Remove problems that later steps quarantined: their groups are generated again."""
-        if (self.folder.path / QUARANTINE).exists():
-            found = self.folder.read_json(QUARANTINE)["problems"]
-            self.quarantined_before = [row for row in found if row["step"] <= after]
-            self.folder.write_json(QUARANTINE, {"problems": self.quarantined_before})
 
     def _evaluate(self, step: int, trackers: Trackers) -> Row:
         """Start the evaluation due after `step`; return its metrics if it has finished, and record others that have."""
@@ -456,7 +432,7 @@ class _Run:
         }
         keep, metric = self.validation.retention(self.config.checkpoint), self.validation.held_out.get(step)
         entry = checkpoint.CheckpointEntry(self.folder.checkpoints.resolve(), step, state, metric, keep)
-        history = self.loop.curriculum.history.lines(self.parts.data.train.problems, self.folder.identity)
+        history = self.loop.curriculum.history.lines(self.parts.data.train.problems)
         self.saver.begin(entry, list(history))
         if last:
             self.saver.settle(wait=True, last=True)

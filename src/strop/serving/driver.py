@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from strop.base.types import Completion, StropError
-from strop.engines.protocol import Drawn, Engine, Request, Scoring, Streaming
+from strop.engines.protocol import Drawn, Engine, Request, Streaming
 
 T = TypeVar("T")
 Event = Drawn | Completion | StropError
 
 
 @runtime_checkable
-class ServedEngine(Engine, Streaming, Scoring, Protocol):
+class ServedEngine(Engine, Streaming, Protocol):
     """The protocols that the endpoint needs; both engines of strop implement them."""
 
 

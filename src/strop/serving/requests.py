@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import from_json
 from transformers import PreTrainedTokenizerBase
 
@@ -24,14 +24,13 @@ DEFAULT_NEW_TOKENS = 16  # of a text completion, as at OpenAI; a chat may fill t
 
 # Fields that would change the completion, with the value that does not. Other unknown fields are ignored.
 UNSUPPORTED: Mapping[str, Any] = {
-    "best_of": 1, "frequency_penalty": 0, "functions": [], "ignore_eos": False, "logit_bias": {}, "min_p": 0,
-    "min_tokens": 0, "presence_penalty": 0, "repetition_penalty": 1, "response_format": {"type": "text"},
-    "suffix": "", "tools": [],
+    "best_of": 1, "echo": False, "frequency_penalty": 0, "functions": [], "ignore_eos": False, "logit_bias": {},
+    "min_p": 0, "min_tokens": 0, "presence_penalty": 0, "repetition_penalty": 1, "response_format": {"type": "text"},
+    "stop_token_ids": [], "suffix": "", "tools": [], "top_logprobs": 0,
 }  # fmt: skip
 
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
-Top = Annotated[int, Field(ge=0, le=20)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 _Item = TypeVar("_Item")
 _List = Annotated[list[_Item], Field(fail_fast=True)]  # one error about a long list is enough
@@ -56,7 +55,6 @@ class _Body(_Strict):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    stop_token_ids: Annotated[list[Token], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -67,17 +65,8 @@ class CompletionBody(_Body):
     """POST /v1/completions."""
 
     prompt: str | _List[str] | _List[Token] | _List[_List[Token]]
-    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    logprobs: Top | None = None
-    echo: bool | None = None
-
-    @model_validator(mode="after")
-    def _answerable(self) -> Self:
-        if self.stream and (self.echo or self.logprobs):
-            raise ValueError("stream: has neither echo nor the log-probs of other tokens than the sampled ones")
-        if self.max_tokens == 0 and not self.echo:
-            raise ValueError("max_tokens: 0 needs echo=true, which scores the prompt")
-        return self
+    max_tokens: Tokens | None = None
+    logprobs: Literal[0] | None = None  # OpenAI counts the other tokens, of which there are none
 
 
 class TextPart(_Strict):
@@ -106,14 +95,7 @@ class ChatBody(_Body):
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Top | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
-
-    @model_validator(mode="after")
-    def _answerable(self) -> Self:
-        if self.stream and self.top_logprobs:
-            raise ValueError("top_logprobs: a stream has log-probs of the sampled tokens only")
-        return self
 
 
 Body = TypeVar("Body", CompletionBody, ChatBody)
@@ -149,21 +131,11 @@ def _refusal(error: ValidationError) -> Refusal:
 
 @dataclass(frozen=True, eq=False)
 class ServedRequest:
-    """A request, ready for the engine.
-
-    Attributes:
-        body: as it came.
-        prompts: token ids of each; a chat has one.
-        texts: the prompts as text, for `echo`.
-        sampling: None if the prompts are only scored.
-        top: how many of the most probable tokens to return with each token's log-prob; None: no log-probs at all.
-    """
+    """A request, ready for the engine: its body as it came, and the token ids of each prompt; a chat has one."""
 
     body: CompletionBody | ChatBody
     prompts: tuple[IntArray, ...]
-    texts: tuple[str, ...]
-    sampling: Sampling | None
-    top: int | None
+    sampling: Sampling
 
     @property
     def chat(self) -> bool:
@@ -171,9 +143,9 @@ class ServedRequest:
         return isinstance(self.body, ChatBody)
 
     @property
-    def echo(self) -> bool:
-        """Whether the prompt comes in front of the completion, in text and log-probs."""
-        return isinstance(self.body, CompletionBody) and bool(self.body.echo)
+    def logprobs(self) -> bool:
+        """Whether the answer has the log-prob of every sampled token."""
+        return bool(self.body.logprobs) if isinstance(self.body, ChatBody) else self.body.logprobs is not None
 
     @property
     def n(self) -> int:
@@ -185,15 +157,8 @@ class ServedRequest:
         """Whether a stream ends with a chunk that has the usage."""
         return self.body.stream_options is not None and bool(self.body.stream_options.include_usage)
 
-    @property
-    def temperature(self) -> float:
-        """Log-probs are of logits / temperature; 1 if greedy."""
-        return 1.0 if self.sampling is None else self.sampling.temperature or 1.0
-
     def requests(self, names: Sequence[str]) -> list[Request]:
         """An engine request for each prompt; with a seed, a prompt's completions do not depend on the other prompts."""
-        if self.sampling is None:
-            return []
         seed = self.body.seed
         return [
             Request(name, ids, self.sampling, secrets.randbits(62) if seed is None else seed, self.n)
@@ -227,11 +192,9 @@ class RequestReader:
         prompts = tuple(self._encode(one) if isinstance(one, str) else np.array(one, np.int32) for one in listed)
         if not prompts or not all(len(ids) for ids in prompts):
             raise Refusal(400, "prompt: holds no token", "prompt")
-        texts = tuple(one if isinstance(one, str) else str(self._tokenizer.decode(one)) for one in listed)
         room = self._room(prompts)
         asked = min(DEFAULT_NEW_TOKENS, room) if body.max_tokens is None else body.max_tokens
-        sampling = None if asked == 0 and body.echo else self._sampling(body, asked, room)
-        return ServedRequest(body, prompts, texts, sampling, body.logprobs)
+        return ServedRequest(body, prompts, self._sampling(body, asked, room))
 
     def chat(self, body: ChatBody) -> ServedRequest:
         """A chat request. Raises `Refusal`."""
@@ -239,8 +202,7 @@ class RequestReader:
         prompts = (self._chat_prompt(body),)
         room = self._room(prompts)
         asked = body.max_completion_tokens or body.max_tokens or min(room, self._limits.new_tokens or room)
-        top = (body.top_logprobs or 0) if body.logprobs else None
-        return ServedRequest(body, prompts, ("",), self._sampling(body, asked, room), top)
+        return ServedRequest(body, prompts, self._sampling(body, asked, room))
 
     def _encode(self, text: str) -> IntArray:
         try:
@@ -281,7 +243,6 @@ class RequestReader:
             top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
             max_new_tokens=asked,
             stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-            stop_token_ids=tuple(body.stop_token_ids or ()),
         )
 
     def _refuse_many(self, samples: int) -> None:

@@ -1,5 +1,7 @@
 """Answers: completions, chat completions and their chunks, in OpenAI's shapes, and the text that streams.
 
+A request that is not streamed gets the same choices as a stream, each in one piece.
+
 Log-probs are those of the engine: natural, of logits / temperature over the whole vocabulary, whatever top-p and top-k.
 Every sampled token has one, the end-of-sequence token and those of a stop string too, though their text is left out.
 """
@@ -8,13 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FloatArray, IntArray
-from strop.engines.protocol import Scores
+from strop.engines.protocol import Drawn
 from strop.serving.requests import ServedRequest
 
 LOWEST = -9999.0  # JSON has no infinity
@@ -23,202 +24,121 @@ MOST_HELD = 3  # a character has at most four bytes
 LONGEST_WINDOW, OVERLAP = 48, 8
 
 
-class TokenRow(NamedTuple):
-    """A token of an answer with its log-prob (None: nothing predicts it) and the most probable ones in its place."""
-
-    token: int
-    logprob: float | None
-    top: Sequence[tuple[int, float]] = ()
-
-
-@dataclass(frozen=True, eq=False)
 class ServedAnswer:
-    """One choice; `completion` is None where the prompt was only scored, `scores` are of prompt and completion."""
+    """The answer to one request, made from the events of the engine.
 
-    prompt: int
-    index: int
-    completion: Completion | None
-    scores: Scores | None = None
+    Args:
+        head: the fields `id` and `model`.
+        names: the engine's request id of each prompt.
+        version: the engine's weight version when the request came.
+    """
 
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, pieces: Pieces, request: ServedRequest, names: Sequence[str],
+        head: dict[str, Any], version: int,
+    ) -> None:  # fmt: skip
+        self._request, self._head, self._version = request, head, version
+        self._writers = {
+            (name, index): ChoiceWriter(tokenizer, pieces, request, prompt, index)
+            for prompt, name in enumerate(names)
+            for index in range(request.n)
+        }
+        self._sampled = 0  # tokens of finished completions
 
-class Answers:
-    """Shapes the answers of one model."""
+    def choice(self, event: Drawn | Completion) -> dict[str, Any] | None:
+        """The choice that an event adds; None if it adds nothing yet."""
+        writer = self._writers[event.request_id, event.index]
+        if isinstance(event, Drawn):
+            return writer.take(event.token_ids, event.logprobs)
+        self._sampled += len(event.token_ids)
+        self._version = max(self._version, *(span.version for span in event.versions), 0)
+        return writer.finish(event)
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: str) -> None:
-        self._tokenizer = tokenizer
-        self._model = model
-        self._pieces = Pieces(tokenizer)
-
-    def whole(self, name: str, request: ServedRequest, answers: Sequence[ServedAnswer], version: int) -> dict[str, Any]:
+    def whole(self, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The answer to a request that is not streamed."""
+        ordered = sorted(choices, key=lambda choice: int(choice["index"]))
+        return {**self._fields(""), "choices": ordered, "usage": self.usage}
+
+    def chunk(self, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """A chunk of a stream; the last one has no choice, but the usage."""
+        value = {**self._fields(".chunk"), "choices": choices}
+        if self._request.include_usage:
+            value["usage"] = None if choices else self.usage
+        return value
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens that were read and sampled; a prompt counts once, whatever n."""
+        prompt = sum(len(ids) for ids in self._request.prompts)
         return {
-            **self._head(name, "chat.completion" if request.chat else "text_completion", version),
-            "choices": [self._choice(request, answer) for answer in answers],
-            "usage": usage(request, [answer.completion for answer in answers if answer.completion is not None]),
-        }
+            "prompt_tokens": prompt, "completion_tokens": self._sampled, "total_tokens": prompt + self._sampled,
+        }  # fmt: skip
 
-    def chunk(self, name: str, request: ServedRequest, version: int, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """A chunk of a stream."""
-        value = self._head(name, "chat.completion.chunk" if request.chat else "text_completion", version)
-        return {**value, "choices": choices, **({"usage": None} if request.include_usage else {})}
-
-    def writer(self, request: ServedRequest, prompt: int, index: int) -> ChoiceWriter:
-        """The stream of one choice."""
-        assert request.sampling is not None
-        return ChoiceWriter(self, request, prompt, index, TextStream(self._tokenizer, request.sampling.stop))
-
-    def logprobs(self, request: ServedRequest, rows: Sequence[TokenRow]) -> dict[str, Any]:
-        """The log-probs of some tokens."""
-        pieces = self._pieces
-        if request.chat:
-            return {
-                "content": [
-                    {**pieces.entry(row.token, row.logprob), "top_logprobs": [pieces.entry(*best) for best in row.top]}
-                    for row in rows
-                ],
-                "refusal": None,
-            }
+    def _fields(self, suffix: str) -> dict[str, Any]:
         return {
-            "tokens": [pieces(row.token) for row in rows],
-            "token_logprobs": [row.logprob for row in rows],
-            "top_logprobs": [self._top(row) for row in rows] if request.top else None,
-        }
-
-    def _head(self, name: str, kind: str, version: int) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": kind,
+            **self._head,
+            "object": f"chat.completion{suffix}" if self._request.chat else "text_completion",
             "created": int(time.time()),
-            "model": self._model,
-            "system_fingerprint": f"strop-weights-{version}",
-            "weight_version": version,
+            "system_fingerprint": f"strop-weights-{self._version}",
+            "weight_version": self._version,
         }
-
-    def _choice(self, request: ServedRequest, answer: ServedAnswer) -> dict[str, Any]:
-        completion = answer.completion
-        text, reason, stopped = ("", "length", None) if completion is None else self._text(request, completion)
-        if request.echo:
-            text = request.texts[answer.prompt] + text
-        choice: dict[str, Any] = {"index": answer.prompt * request.n + answer.index, "finish_reason": reason}
-        choice["stop_reason"] = stopped
-        if request.chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
-        choice["logprobs"] = None if request.top is None else self.logprobs(request, _rows(request, answer))
-        if request.body.return_token_ids:
-            choice["prompt_token_ids"] = request.prompts[answer.prompt].tolist()
-            choice["token_ids"] = [] if completion is None else completion.token_ids.tolist()
-            choice["weight_versions"] = [] if completion is None else [list(span) for span in completion.versions]
-        return choice
-
-    def _text(self, request: ServedRequest, completion: Completion) -> tuple[str, str, str | int | None]:
-        """The text before the first stop string, why it ends, and the stop string or stop token id that ended it."""
-        assert request.sampling is not None
-        text = decode(self._tokenizer, completion.token_ids.tolist())
-        found = first_stop(text, request.sampling.stop)
-        if found is None:
-            return text, completion.finish_reason, stop_id(request, completion)
-        return text[: found[0]], "stop", found[1]
-
-    def _top(self, row: TokenRow) -> dict[str, float] | None:
-        """Best first, and the token itself where it is not among them, as OpenAI has it."""
-        if row.logprob is None:
-            return None
-        found: dict[str, float] = {}
-        for token, logprob in (*row.top, (row.token, row.logprob)):
-            found.setdefault(self._pieces(token), logprob)
-        return found
 
 
 class ChoiceWriter:
-    """One choice of a stream: takes tokens as they come, and returns the choices of the chunks that they make."""
+    """One choice: takes tokens as they come, and returns the parts of the choice that they make."""
 
-    def __init__(self, answers: Answers, request: ServedRequest, prompt: int, index: int, text: TextStream) -> None:
-        self._answers, self._request, self._text = answers, request, text
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, pieces: Pieces, request: ServedRequest, prompt: int, index: int
+    ) -> None:
+        self._pieces, self._request, self._text = pieces, request, TextStream(tokenizer, request.sampling.stop)
         self._prompt, self._index = prompt, prompt * request.n + index
         self._taken = 0
         self._begun = False
 
-    def take(self, token_ids: IntArray, logprobs: FloatArray) -> list[dict[str, Any]]:
+    def take(self, token_ids: IntArray, logprobs: FloatArray) -> dict[str, Any] | None:
         """New tokens of a running sample."""
         self._taken += len(token_ids)
-        return self._choices(self._text.push(token_ids.tolist()), token_ids, logprobs, None)
+        text, body = self._text.push(token_ids.tolist()), self._request.body
+        if not text and not ((body.return_token_ids or self._request.logprobs) and len(token_ids)):
+            return None
+        return self._part(text, token_ids, logprobs, None)
 
-    def finish(self, completion: Completion) -> list[dict[str, Any]]:
+    def finish(self, completion: Completion) -> dict[str, Any]:
         """The whole completion, which repeats what was taken before."""
         token_ids, logprobs = completion.token_ids[self._taken :], completion.logprobs[self._taken :]
         text = self._text.push(token_ids.tolist()) + self._text.finish()
         stopped = self._text.stopped
         reason = completion.finish_reason if stopped is None else "stop"
-        choices = self._choices(text, token_ids, logprobs, reason)
-        choices[-1]["stop_reason"] = stop_id(self._request, completion) if stopped is None else stopped
-        if self._request.body.return_token_ids:
-            choices[-1]["weight_versions"] = [list(span) for span in completion.versions]
-        return choices
+        return {**self._part(text, token_ids, logprobs, reason), "stop_reason": stopped}
 
-    def _choices(
-        self, text: str, token_ids: IntArray, logprobs: FloatArray, reason: str | None
-    ) -> list[dict[str, Any]]:
-        request, listed = self._request, self._request.body.return_token_ids
-        if not text and reason is None and not ((listed or request.top is not None) and len(token_ids)):
-            return []
-        choice: dict[str, Any] = {"index": self._index, "finish_reason": reason, "logprobs": None}
-        if request.chat:
-            choice["delta"] = {"content": text} if self._begun else {"role": "assistant", "content": text}
+    def _part(self, text: str, token_ids: IntArray, logprobs: FloatArray, reason: str | None) -> dict[str, Any]:
+        request = self._request
+        part: dict[str, Any] = {"index": self._index, "finish_reason": reason, "logprobs": None}
+        if not request.chat:
+            part["text"] = text
+        elif request.body.stream:
+            part["delta"] = {"content": text} if self._begun else {"role": "assistant", "content": text}
         else:
-            choice["text"] = text
-        if request.top is not None:
-            choice["logprobs"] = self._answers.logprobs(request, token_rows(token_ids, logprobs))
-        if listed:
+            part["message"] = {"role": "assistant", "content": text, "refusal": None}
+        if request.logprobs:
+            part["logprobs"] = self._logprobs(token_ids, logprobs)
+        if request.body.return_token_ids:
             if not self._begun:
-                choice["prompt_token_ids"] = request.prompts[self._prompt].tolist()
-            choice["token_ids"] = token_ids.tolist()
+                part["prompt_token_ids"] = request.prompts[self._prompt].tolist()
+            part["token_ids"] = token_ids.tolist()
         self._begun = True
-        return [choice]
+        return part
 
-
-def stop_id(request: ServedRequest, completion: Completion) -> int | None:
-    """The token of `stop_token_ids` that ended a completion."""
-    assert request.sampling is not None
-    last = int(completion.token_ids[-1]) if completion.finish_reason == "stop" else -1
-    return last if last in request.sampling.stop_token_ids else None
-
-
-def usage(request: ServedRequest, completions: Iterable[Completion]) -> dict[str, int]:
-    """Tokens that were read and sampled; a prompt counts once, whatever n."""
-    prompt = sum(len(ids) for ids in request.prompts)
-    completion = sum(len(found.token_ids) for found in completions)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def token_rows(
-    token_ids: IntArray, logprobs: FloatArray, scores: Scores | None = None, start: int = 0, top: int = 0
-) -> list[TokenRow]:
-    """Tokens [T] with their log-probs [T], and the `top` best ones of the places from `start` in `scores`."""
-    values = zip(token_ids.tolist(), logprobs.tolist(), strict=True)
-    if scores is None or not top:
-        return [TokenRow(token, max(logprob, LOWEST)) for token, logprob in values]
-    end = start + len(token_ids)
-    ids = scores.top_ids[start:end, :top].tolist()
-    best = scores.top_logprobs[start:end, :top].clip(min=LOWEST).tolist()
-    return [
-        TokenRow(token, max(logprob, LOWEST), list(zip(ids[place], best[place], strict=True)))
-        for place, (token, logprob) in enumerate(values)
-    ]
-
-
-def _rows(request: ServedRequest, answer: ServedAnswer) -> list[TokenRow]:
-    """The tokens of a choice, those of the prompt first under `echo`."""
-    prompt, scores, top = request.prompts[answer.prompt], answer.scores, request.top or 0
-    length = len(prompt)
-    rows: list[TokenRow] = []
-    if request.echo:
-        assert scores is not None
-        rows = [TokenRow(int(prompt[0]), None), *token_rows(prompt[1:], scores.logprobs[: length - 1], scores, 0, top)]
-    if answer.completion is not None:
-        rows += token_rows(answer.completion.token_ids, answer.completion.logprobs, scores, length - 1, top)
-    return rows
+    def _logprobs(self, token_ids: IntArray, logprobs: FloatArray) -> dict[str, Any]:
+        texts = [self._pieces(token) for token in token_ids.tolist()]
+        values = logprobs.clip(min=LOWEST).tolist()
+        if not self._request.chat:
+            return {"tokens": texts, "token_logprobs": values, "top_logprobs": None}
+        entries = [
+            {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, value in zip(texts, values, strict=True)
+        ]
+        return {"content": entries, "refusal": None}
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special: bool = False) -> str:
@@ -244,11 +164,6 @@ class Pieces:
             named = str(self._tokenizer.convert_ids_to_tokens(token)) if REPLACEMENT in text else text
             self._known[token] = named
         return self._known[token]
-
-    def entry(self, token: int, logprob: float | None) -> dict[str, Any]:
-        """The token as chats list it."""
-        text = self(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
 class Detokenizer:

@@ -15,35 +15,30 @@ import json
 import socket
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import Completion, InputError, IntArray
-from strop.engines.protocol import Scores
+from strop.base.types import Completion, InputError
 from strop.serving import ServeLimits
 from strop.serving.driver import Driver, EngineFailure, ServedEngine, Ticket
 from strop.serving.http import HttpServer, Refusal, asks_loopback, misrouted, read_body, refused
 from strop.serving.requests import Body, ChatBody, CompletionBody, RequestReader, ServedRequest, parse
-from strop.serving.responses import Answers, ServedAnswer, usage
+from strop.serving.responses import Pieces, ServedAnswer
 
 T = TypeVar("T")
-Log = Callable[[str], None]
 HEALTH_SECONDS = 10.0
-SCORED_AT_ONCE = 8192  # tokens; between two portions the others' sequences get a step
-VERSION_HEADER = "x-strop-weight-version"
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,6 @@ class Served:
         key: clients must send `Authorization: Bearer KEY`; None admits everyone. Never printed.
         local_only: answer only requests whose Host header names this machine, so that no web page can reach the
             endpoint through a host name that points here.
-        log: receives one line for every answered request.
         template_arguments: of the tokenizer's chat template, unless a request overrides them.
     """
 
@@ -63,7 +57,6 @@ class Served:
     limits: ServeLimits = ServeLimits()
     key: str | None = field(default=None, repr=False)
     local_only: bool = True
-    log: Log | None = None
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -78,7 +71,7 @@ class ModelServer(HttpServer):
         tokenizer.encode("a", add_special_tokens=False)
         self._served = served
         self._driver = Driver(engine, lambda failure: self.stop())
-        self._answers = Answers(tokenizer, served.model)
+        self._tokenizer, self._pieces = tokenizer, Pieces(tokenizer)
         self._context, self._whole_logprobs = engine.capabilities.max_tokens, engine.capabilities.whole_logprobs
         self._reader = RequestReader(tokenizer, self._context, served.limits, served.template_arguments)
         self._since = int(time.time())
@@ -200,111 +193,60 @@ class ModelServer(HttpServer):
 
         return await asyncio.get_running_loop().run_in_executor(self._encoder, work)
 
-    async def _version(self) -> int:
-        return await self._driver.call(lambda engine: engine.weight_version)
-
     async def _answer(self, request: ServedRequest, name: str) -> Response:
-        sampling = request.sampling
-        cut = sampling is not None and sampling.temperature > 0 and sampling.truncates
-        if request.top is not None and cut and not self._whole_logprobs:
+        cut = request.sampling.temperature > 0 and request.sampling.truncates
+        if request.logprobs and cut and not self._whole_logprobs:
             raise Refusal(400, "logprobs: this engine does not know them under top_p and top_k", "logprobs")
-        if not request.body.stream:
-            value = await self._whole(name, request)
-            return JSONResponse(value, headers={VERSION_HEADER: str(value["weight_version"])})
-        version = await self._version()
-        events = self._events(name, request, version)
-        await anext(events)  # raises a refusal while the status can still say so
-        headers = {"Cache-Control": "no-cache", VERSION_HEADER: str(version)}
-        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
-
-    async def _whole(self, name: str, request: ServedRequest) -> dict[str, Any]:
-        """The answer to a request that is not streamed."""
-        found: dict[tuple[int, int], Completion] = {}
+        version = await self._driver.call(lambda engine: engine.weight_version)
         names = [self._driver.name() for _ in request.prompts]
-        if request.sampling is not None:
-            async with Ticket(self._driver, streamed=False) as ticket:
-                await _submit(ticket, request, names)
-                while ticket.unfinished:
-                    completion = await ticket.next()
-                    assert isinstance(completion, Completion)
-                    _refuse_aborted(completion)
-                    found[names.index(completion.request_id), completion.index] = completion
-        answers = [
-            ServedAnswer(prompt, index, found.get((prompt, index)))
-            for prompt in range(len(request.prompts))
-            for index in range(request.n)
-        ]
-        if request.top or (request.top is not None and request.echo):
-            answers = await self._scored(request, answers)
-        return self._answers.whole(name, request, answers, await self._version())
+        head = {"id": name, "model": self._served.model}
+        answer = ServedAnswer(self._tokenizer, self._pieces, request, names, head, version)
+        choices = self._choices(request, names, answer)
+        await anext(choices)  # raises a refusal while the status can still say so
+        if request.body.stream:
+            events = _events(request, answer, choices)
+            return StreamingResponse(events, headers={"Cache-Control": "no-cache"}, media_type="text/event-stream")
+        return JSONResponse(answer.whole([choice async for choice in choices]))
 
-    async def _events(self, name: str, request: ServedRequest, version: int) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events. The first item is empty and comes once the engine accepted the request.
+    async def _choices(
+        self, request: ServedRequest, names: list[str], answer: ServedAnswer
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The choices of an answer, or their parts as they come in a stream.
 
-        After the engine's failure the last event is that error.
+        The first item is empty and comes once the engine accepted the request.
+
+        Raises:
+            Refusal: the engine cannot honour the request, or gave it up.
+            EngineFailure: the engine broke.
         """
-        names = [self._driver.name() for _ in request.prompts]
-        writers = {
-            (request_id, index): self._answers.writer(request, prompt, index)
-            for prompt, request_id in enumerate(names)
-            for index in range(request.n)
-        }
-        done: list[Completion] = []
-        async with Ticket(self._driver, streamed=True) as ticket:
-            await _submit(ticket, request, names)
-            yield b""
+        async with Ticket(self._driver, streamed=bool(request.body.stream)) as ticket:
             try:
-                while ticket.unfinished:
-                    event = await ticket.next()
-                    writer = writers[event.request_id, event.index]
-                    if isinstance(event, Completion):
-                        _refuse_aborted(event)
-                        done.append(event)
-                        version = max(version, *(span.version for span in event.versions), 0)
-                        choices = writer.finish(event)
-                    else:
-                        choices = writer.take(event.token_ids, event.logprobs)
-                    for choice in choices:
-                        yield _event(self._answers.chunk(name, request, version, [choice]))
-            except (Refusal, EngineFailure) as error:
-                yield _event((error if isinstance(error, Refusal) else _failed(error)).body())
-                return
-        if request.include_usage:
-            yield _event({**self._answers.chunk(name, request, version, []), "usage": usage(request, done)})
-        yield b"data: [DONE]\n\n"
-
-    async def _scored(self, request: ServedRequest, answers: Sequence[ServedAnswer]) -> list[ServedAnswer]:
-        """The answers with log-probs of their prompts (`echo`), and the most probable tokens where `request.top`."""
-        top = request.top or 0
-        sequences = [
-            np.concatenate((ids, answer.completion.token_ids)) if answer.completion is not None and top else ids
-            for answer in answers
-            for ids in (request.prompts[answer.prompt],)
-        ]
-        scores: list[Scores] = []
-        while len(scores) < len(sequences):
-            sizes = np.cumsum([len(ids) for ids in sequences[len(scores) :]])
-            portion = sequences[len(scores) :][: max(1, int((sizes <= SCORED_AT_ONCE).sum()))]
-            scores += await self._score(portion, request.temperature, top)
-        return [replace(answer, scores=score) for answer, score in zip(answers, scores, strict=True)]
-
-    async def _score(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
-        try:
-            return await self._driver.call(lambda engine: engine.score(sequences, temperature, top))
-        except InputError as error:
-            raise Refusal(400, str(error), "prompt") from None
+                await ticket.submit(request.requests(names))
+            except InputError as error:
+                raise Refusal(400, str(error)) from None
+            yield {}
+            while ticket.unfinished:
+                event = await ticket.next()
+                if isinstance(event, Completion) and event.finish_reason == "abort":
+                    raise Refusal(503, "the engine gave this request up; try again", code="aborted")
+                choice = answer.choice(event)
+                if choice is not None:
+                    yield choice
 
 
-async def _submit(ticket: Ticket, request: ServedRequest, names: Sequence[str]) -> None:
+async def _events(
+    request: ServedRequest, answer: ServedAnswer, choices: AsyncIterator[dict[str, Any]]
+) -> AsyncGenerator[bytes, None]:
+    """The answer as server-sent events; after the engine's failure the last event is that error."""
     try:
-        await ticket.submit(request.requests(names))
-    except InputError as error:
-        raise Refusal(400, str(error)) from None
-
-
-def _refuse_aborted(completion: Completion) -> None:
-    if completion.finish_reason == "abort":
-        raise Refusal(503, "the engine gave this request up; try again", code="aborted")
+        async for choice in choices:
+            yield _event(answer.chunk([choice]))
+    except (Refusal, EngineFailure) as error:
+        yield _event((error if isinstance(error, Refusal) else _failed(error)).body())
+        return
+    if request.include_usage:
+        yield _event(answer.chunk([]))
+    yield b"data: [DONE]\n\n"
 
 
 def _failed(error: Exception) -> Refusal:
@@ -316,7 +258,7 @@ def _event(value: dict[str, Any]) -> bytes:
 
 
 class _Gate:
-    """Checks who is asking, before any route; logs requests."""
+    """Checks who is asking, before any route."""
 
     def __init__(self, app: ASGIApp, served: Served) -> None:
         self._app, self._served = app, served
@@ -326,20 +268,7 @@ class _Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), "hung up"
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = str(message["status"])
-            await send(message)
-
-        try:
-            await (self._refusal(scope["path"], Headers(scope=scope)) or self._app)(scope, receive, noted)
-        finally:
-            if self._served.log is not None:
-                seconds = time.perf_counter() - began
-                self._served.log(f"{scope['method']} {scope['path'][:200]!r} {status} {seconds:.3f} s")
+        await (self._refusal(scope["path"], Headers(scope=scope)) or self._app)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> Response | None:
         if self._served.local_only and not asks_loopback(headers.get("host")):

@@ -2,73 +2,123 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
 
 from strop.base.types import Completion, Problem, Verdict
 from strop.verifiers.base import Verifier, response
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import ByDomain
-from strop.verifiers.process_pool import VerifierPool, refusal_of, verdict_of
+from strop.verifiers.process_pool import VerifierPool, verdict_of
 from strop.verifiers.protocol import InlineJudge, Judge, Key, Responder
+from strop_verify.pool import JobReply
 from strop_verify.verdict import Status
 
 
-class SandboxJudge(Judge):
-    """A `Judge` for a `CodeVerifier`, with its own sandbox.
+class FutureJudge(Judge):
+    """Begins each verdict at once, elsewhere, and collects those that are there; a subclass says where.
 
-    Args:
-        verifier: how programs are judged.
+    Work goes on while nobody polls. Both methods of a subclass may raise `WorkersLost`.
+    """
+
+    def __init__(self) -> None:
+        self._pending = 0
+        self._done: SimpleQueue[tuple[Key, Future[Any]]] = SimpleQueue()
+        self._ready: list[tuple[Key, Future[Any]]] = []
+
+    @property
+    def pending(self) -> int:
+        """Completions submitted whose verdict was not yet polled."""
+        return self._pending
+
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
+        """Begin the verdict on a completion."""
+        self._begin(problem, completion).add_done_callback(lambda future: self._done.put((key, future)))
+        self._pending += 1
+
+    def poll(self) -> list[tuple[Key, Verdict]]:
+        """The verdicts that are there; does not wait."""
+        while not self._done.empty():
+            self._ready.append(self._done.get())
+        ready, self._ready = self._ready, []
+        self._pending -= len(ready)
+        return [(key, self._verdict(future.result())) for key, future in ready]
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a verdict is there, at most `seconds`."""
+        if self._pending and not self._ready:
+            with suppress(Empty):
+                self._ready.append(self._done.get(timeout=seconds))
+
+    @abstractmethod
+    def _begin(self, problem: Problem, completion: Completion) -> Future[Any]:
+        """Begin the verdict."""
+
+    @abstractmethod
+    def _verdict(self, result: Any) -> Verdict:
+        """The verdict in the result of a future."""
+
+
+class SandboxJudge(FutureJudge):
+    """A `Judge` for a `CodeVerifier`, with its own sandbox.
 
     Raises:
         NoIsolation: this machine cannot isolate foreign programs.
     """
 
     def __init__(self, verifier: CodeVerifier) -> None:
+        super().__init__()
         self._verifier = verifier
         self._sandbox = verifier.open_sandbox()
         self._threads = ThreadPoolExecutor(self._sandbox.workers, thread_name_prefix="strop-sandbox")
-        self._running: dict[Key, Future[Verdict]] = {}
-
-    @property
-    def pending(self) -> int:
-        """Completions submitted whose verdict was not yet polled."""
-        return len(self._running)
-
-    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
-        """Queue a completion; returns at once.
-
-        Raises:
-            ValueError: a completion of this key is being judged already.
-        """
-        if key in self._running:
-            raise ValueError(f"completion {key} is being judged already")
-        self._running[key] = self._threads.submit(self._judge, problem, completion)
-
-    def poll(self) -> list[tuple[Key, Verdict]]:
-        """The verdicts that have come in since; never waits."""
-        done = [key for key, future in self._running.items() if future.done()]
-        return [(key, self._running.pop(key).result()) for key in done]
-
-    def wait(self, seconds: float) -> None:
-        """Sleep until a verdict is there, at most `seconds`."""
-        if self._running:
-            wait(self._running.values(), seconds, FIRST_COMPLETED)
 
     def close(self) -> None:
         """Drop what is queued, kill what runs, leave nothing behind."""
-        for future in self._running.values():
-            future.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._sandbox.close()
         self._threads.shutdown()
-        self._running.clear()
+        self._pending = 0
+
+    def _begin(self, problem: Problem, completion: Completion) -> Future[Any]:
+        return self._threads.submit(self._judge, problem, completion)
+
+    def _verdict(self, result: Any) -> Verdict:
+        verdict: Verdict = result
+        return verdict
 
     def _judge(self, problem: Problem, completion: Completion) -> Verdict:
         verifier = self._verifier
         if completion.truncated and verifier.require_stop:
             return Verdict(0.0, Status.UNPARSED, "truncated")
         return verifier.judge_in(self._sandbox, problem, response(problem, completion.text))
+
+
+class ProcessJudge(FutureJudge):
+    """Judges in worker processes: one that hangs, crashes or eats memory is killed by the supervisor."""
+
+    def __init__(self, verifier: Verifier, pool: VerifierPool | None = None) -> None:
+        super().__init__()
+        self._pool = pool or VerifierPool(verifier)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.close()
+
+    def _begin(self, problem: Problem, completion: Completion) -> Future[Any]:
+        try:
+            return self._pool.ask(problem, completion.text, completion.truncated)
+        except TypeError as error:
+            failed: Future[JobReply] = Future()
+            detail = f"the problem cannot be given to a worker: {error}"
+            failed.set_result(JobReply(None, Status.ERROR, detail))
+            return failed
+
+    def _verdict(self, result: Any) -> Verdict:
+        return verdict_of(result)
 
 
 def judge_for(verifier: Verifier) -> Judge:
@@ -119,52 +169,6 @@ class OpenJudges:
         self._own = []
 
 
-class ProcessJudge(Judge):
-    """Judges in worker processes while the caller generates: `submit` starts the work, `poll` only collects.
-
-    A worker that hangs, crashes or eats memory is killed by the supervisor, also while this process does not poll.
-    """
-
-    def __init__(self, verifier: Verifier, pool: VerifierPool | None = None) -> None:
-        self._pool = pool or VerifierPool(verifier)
-        self._keys: dict[int, Key] = {}
-        self._ready: list[tuple[Key, Verdict]] = []
-
-    @property
-    def pending(self) -> int:
-        """Completions submitted whose verdict was not yet polled."""
-        return len(self._keys) + len(self._ready)
-
-    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
-        """Send a completion to the workers; raises `WorkersLost` where they cannot be kept alive."""
-        try:
-            number = self._pool.ask("judge", problem, completion.text, completion.truncated)
-        except TypeError as error:
-            reason = f"the problem cannot be given to a worker: {error}"
-            self._ready.append((key, Verdict(0.0, Status.ERROR, reason)))
-            return
-        self._keys[number] = key
-
-    def poll(self) -> list[tuple[Key, Verdict]]:
-        """The verdicts that are there; raises `WorkersLost` where the workers cannot be kept alive."""
-        self._collect(0.0)
-        ready, self._ready = self._ready, []
-        return ready
-
-    def wait(self, seconds: float) -> None:
-        """Sleep until a verdict is there, at most `seconds`."""
-        if not self._ready:
-            self._collect(seconds)
-
-    def close(self) -> None:
-        """End the workers."""
-        self._pool.close()
-
-    def _collect(self, seconds: float) -> None:
-        for number, reply in self._pool.receive(seconds):
-            self._ready.append((self._keys.pop(number), verdict_of(reply)))
-
-
 class DomainJudge(Judge):
     """Hands each completion to the judge of its problem's domain."""
 
@@ -201,23 +205,3 @@ class DomainJudge(Judge):
         """End every member."""
         for member in self._members.values():
             member.close()
-
-
-FEW = 64  # problems that one worker has judged before a pool has started
-
-
-def refusals(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
-    """For each problem why the verifier can never judge it, or None.
-
-    A verifier that needs processes judges few problems in one worker, which starts sooner than a pool does.
-    """
-    if type(verifier).refuses is Verifier.refuses:
-        return [None] * len(problems)
-    if verifier.isolated() is None or len(problems) < FEW:
-        return [verifier.refuses(problem) for problem in problems]
-    pool = VerifierPool(verifier)
-    try:
-        replies = dict(pool.completed([pool.ask("refuses", problem) for problem in problems]))
-    finally:
-        pool.close()
-    return [refusal_of(replies[place]) for place in range(len(problems))]

@@ -6,42 +6,15 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt
 
-from strop.base.pieces import Settings
 from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.base import Isolation, Verifier, instruction_for, reference_text, response
-from strop_verify.math import Bounds, MathSettings
+from strop_verify.math import MathSettings
 from strop_verify.math.verifier import GoldForm, MatchType, answer_key, unreadable, verify_here, warm
 from strop_verify.pool import in_worker
 from strop_verify.verdict import Status
-
-
-class MathBounds(Settings):
-    r"""How large an answer may be.
-
-    Fields:
-        characters: its length.
-        parentheses: how deep `(`, `[` may nest.
-        braces: how deep `{` may nest.
-        digits: of one number.
-        exponent: the largest literal exponent; a power of numbers may have four times as many bits.
-        factorial: the largest number before a `!`.
-        binomial: the largest number in a binomial coefficient.
-        members: of a list, set, matrix or sum.
-        signs: how many `\pm`; each doubles the answer.
-    """
-
-    characters: PositiveInt = 4000
-    parentheses: PositiveInt = 16
-    braces: PositiveInt = 24
-    digits: PositiveInt = 1000
-    exponent: PositiveInt = 100_000
-    factorial: PositiveInt = 3000
-    binomial: PositiveInt = 20_000
-    members: PositiveInt = 64
-    signs: PositiveInt = 4
 
 
 class MathVerifier(Verifier):
@@ -61,8 +34,6 @@ class MathVerifier(Verifier):
         strict: names count, else they match by their order (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
         ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set of solutions.
-        bounds: what is too large to be read.
-        remember: a worker keeps its latest verdicts: the samples of a group give the same few answers again and again.
         explain: the detail says the kinds, the normal forms and the proof.
         isolation: the processes in which it runs.
     """
@@ -75,8 +46,6 @@ class MathVerifier(Verifier):
     strict: bool = True
     allow_set_relation_comp: bool = False
     ordered_lists: bool = True
-    bounds: MathBounds = MathBounds()
-    remember: bool = True
     explain: bool = False
     isolation: Isolation = Isolation()
 
@@ -123,5 +92,4 @@ class MathVerifier(Verifier):
 
 @lru_cache(maxsize=256)
 def _settings(verifier: MathVerifier) -> MathSettings:
-    same = {each.name: getattr(verifier, each.name) for each in fields(MathSettings) if each.name != "bounds"}
-    return MathSettings(**same, bounds=Bounds(**verifier.bounds.model_dump()))
+    return MathSettings(**{each.name: getattr(verifier, each.name) for each in fields(MathSettings)})

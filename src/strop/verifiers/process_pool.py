@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -14,57 +15,39 @@ from strop.verifiers.base import Isolation, Verifier
 from strop_verify.pool import JobReply, Pool, WorkerLimits, submit
 from strop_verify.verdict import Status
 
-Operation = Literal["judge", "refuses"]
 SERVE = "strop.verifiers.process_pool:serve"
 
 
 class VerifierPool(Pool):
-    """A pool whose workers run a verifier; `verdict_of` and `refusal_of` read its replies.
+    """A pool whose workers run a verifier; `verdict_of` reads its replies.
 
     Args:
-        verifier: the piece served; a job may name a variant of it.
+        verifier: the piece served.
         isolation: how many processes and how long they may take; by default what the verifier asks for.
     """
 
     def __init__(self, verifier: Verifier, isolation: Isolation | None = None) -> None:
         self.verifier = verifier
-        self.written = verifier.model_dump_json()
+        self._written = verifier.model_dump_json()
         limits = isolation or verifier.isolated() or Isolation()
-        super().__init__(SERVE, _setup(self.written), WorkerLimits(**limits.model_dump()))
+        super().__init__(SERVE, _setup(self._written), WorkerLimits(**limits.model_dump()))
 
-    def ask(
-        self, operation: Operation, problem: Problem, text: str = "", truncated: bool = False,
-        written: str | None = None,
-    ) -> int:  # fmt: skip
-        """Start a job and return its number.
-
-        Args:
-            operation: what is asked of the verifier about the problem.
-            text: the completion to judge.
-            truncated: the budget ended it.
-            written: the verifier as JSON where it is not the pool's own.
+    def ask(self, problem: Problem, text: str, truncated: bool = False) -> Future[JobReply]:
+        """Start a verdict on a completion; `truncated`: the budget ended it.
 
         Raises:
             TypeError: the problem holds something that cannot be written as JSON.
-            WorkersLost: the supervisor cannot be kept alive.
+            WorkersLost: the pool is closed.
         """
-        return self.submit(_job(operation, written or self.written, problem, text, truncated))
+        return self.submit(_job(self._written, problem, text, truncated))
 
 
 def verdict_of(reply: JobReply) -> Verdict:
-    """The verdict in a reply to `judge`."""
+    """The verdict in a reply."""
     if reply.failure is not None:
         return Verdict(0.0, reply.failure, reply.detail)
     score, status, detail, reward = reply.value
     return Verdict(score, Status(status), detail, reward)
-
-
-def refusal_of(reply: JobReply) -> str | None:
-    """The answer in a reply to `refuses`: why the verifier can never judge the problem, or None."""
-    if reply.failure is not None:
-        return reply.detail
-    refusal: str | None = reply.value
-    return refusal
 
 
 def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]]) -> list[Verdict]:
@@ -77,10 +60,9 @@ def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]])
         return [verifier(*each) for each in completions]
     pool = VerifierPool(verifier)
     try:
-        replies = dict(pool.completed([pool.ask("judge", *each) for each in completions]))
+        return [verdict_of(reply.result()) for reply in [pool.ask(*each) for each in completions]]
     finally:
         pool.close()
-    return [verdict_of(replies[place]) for place in range(len(replies))]
 
 
 def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: bool) -> Verdict:
@@ -89,7 +71,7 @@ def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: 
     `text` already holds what the prompt wrote of the response.
     """
     written = verifier.model_dump_json()
-    job = _job("judge", written, Problem(problem.id, "", problem.reference), text, truncated)
+    job = _job(written, Problem(problem.id, "", problem.reference), text, truncated)
     limits = WorkerLimits(**(verifier.isolated() or Isolation()).model_dump())
     try:
         return verdict_of(submit(SERVE, _setup(written), limits, job).result())
@@ -119,9 +101,8 @@ def _setup(written: str) -> dict[str, Any]:
     return {"verifier": written, "code": carried(written)}
 
 
-def _job(operation: Operation, verifier: str, problem: Problem, text: str, truncated: bool) -> dict[str, Any]:
-    fields = problem_fields(problem)
-    return {"do": operation, "verifier": verifier, "problem": fields, "text": text, "truncated": truncated}
+def _job(verifier: str, problem: Problem, text: str, truncated: bool) -> dict[str, Any]:
+    return {"verifier": verifier, "problem": problem_fields(problem), "text": text, "truncated": truncated}
 
 
 # ---------------------------------------------------------------------- in the supervisor and its workers
@@ -134,12 +115,8 @@ def serve(setup: dict[str, Any]) -> Any:
     return _handle
 
 
-def _handle(job: dict[str, Any]) -> tuple[float, str, str, float | None] | str | None:
-    verifier = read_verifier(job["verifier"])
-    problem = read_problem(job["problem"])
-    if job["do"] == "refuses":
-        return verifier.refuses(problem)
-    verdict = verifier(problem, job["text"], job["truncated"])
+def _handle(job: dict[str, Any]) -> tuple[float, str, str, float | None]:
+    verdict = read_verifier(job["verifier"])(read_problem(job["problem"]), job["text"], job["truncated"])
     return verdict.score, str(verdict.status), verdict.detail, verdict.reward
 
 

@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 from tests.forks import forking
 from tests.lab.ablation.cases import small_plan, write_base
-from tests.runs import metrics, parameters, small_config
+from tests.runs import metrics, parameters
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.lab.ablation import run_process
 from strop.lab.ablation.collect import collect
 from strop.lab.ablation.manifest import read_manifest, write_manifest
-from strop.lab.ablation.run_process import environment
-from strop.lab.ablation.scheduler import AblationProgress, execute
+from strop.lab.ablation.scheduler import AblationProgress, environment, execute
 from strop.run.folder import RunFolder
 from strop.run.run import train
 
@@ -162,14 +160,6 @@ def test_seeds_are_paired(trained: Path) -> None:
     found = collect(trained / "out")
     for run, other in zip(found.variants[0].runs, found.variants[1].runs, strict=True):
         assert run.curve is not None and other.curve is not None and run.curve.r0 == other.curve.r0
-
-
-def test_a_run_with_another_configuration_is_left_alone(tmp_path: Path) -> None:
-    config = small_config().model_dump(mode="json")
-    RunFolder.create(tmp_path / "run", config | {"steps": 99}).close()
-    with pytest.raises(InputError, match="is not that of the ablation; remove"):
-        run_process._run(tmp_path / "run", config, [])
-    assert lines(tmp_path / "run") == 0
 
 
 def test_steps_follow_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:

@@ -55,28 +55,6 @@ def test_another_piece_is_one_difference() -> None:
     assert found["algorithm.aggregation"][1].startswith("PromptMean")
 
 
-def test_leaving_one_out_against_a_baseline_goes_back_one_setting_at_a_time() -> None:
-    base, baseline = resolve("scalerl"), resolve("grpo")
-    found = variants("scalerl", VariantRequest(leave_one_out=True, baseline="grpo"))
-    names = {variant.name: variant for variant in found.all[1:]}
-    assert {"no-loss", "no-aggregation", "no-truncation_mask", "no-selection"} <= set(names)
-    loss = names["no-loss"].config.algorithm
-    assert loss.loss == baseline.algorithm.loss != base.algorithm.loss
-    assert loss.aggregation == base.algorithm.aggregation
-    for variant in names.values():
-        # One top-level setting of one section, however many keys that is.
-        assert len({".".join(key.split(".")[:2]) for key in variant.changes}) == 1
-        assert variant.config.data == base.data
-
-
-def test_what_needs_each_other_goes_back_together() -> None:
-    found = variants("open_reasoner_zero.0.5b", VariantRequest(leave_one_out=True, baseline="grpo"), small=True)
-    names = {variant.name: variant.config for variant in found.all}
-    assert "no-advantage" not in names and "no-critic" not in names
-    together = names["no-advantage+critic"]
-    assert together.critic is None and together.algorithm.advantage == resolve("grpo").algorithm.advantage
-
-
 def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from strop import recipes
 
@@ -93,7 +71,6 @@ def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.Monk
     [
         (VariantRequest(), "--leave-one-out"),
         (VariantRequest(leave_one_out=True), r"grpo\.loo_NAME"),
-        (VariantRequest(leave_one_out=True, baseline="grpo"), "--baseline grpo"),
         (VariantRequest(grid=("optim.lr",)), "--grid 'optim.lr'"),
         (VariantRequest(grid=("optim.lr=1", "optim.lr=2")), r"optim\.lr"),
         (VariantRequest(grid=("optim.lx=1",)), r"--grid: .*optim\.lx"),
@@ -102,7 +79,6 @@ def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.Monk
         (VariantRequest(named=("a",)), "--variant 'a'"),
         (VariantRequest(named=("a:optim.lr=2", "a:optim.lr=3")), "'a'"),
         (VariantRequest(named=("base:optim.lr=2",)), "'base'"),
-        (VariantRequest(grid=("optim.lr=2",), baseline="grpo"), "--leave-one-out"),
     ],
 )
 def test_refusals(small: str, wanted: VariantRequest, expected: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth
 
 from strop.lab.scaling import Curve, Fit, FitSettings, Sigmoid, compare, fit, joint_refit, refit
-from strop.lab.scaling.compare import auto_windows, fit_windows, seeds
+from strop.lab.scaling.compare import seeds
 
 SETTINGS = FitSettings(bootstrap=100)
 
@@ -55,7 +55,7 @@ def test_a_refused_fit_is_compared_with_nothing() -> None:
     flat = fit(Curve("flat", COMPUTE, np.full(len(COMPUTE), 0.3), R_0), SETTINGS)
     assert compare("flat", [flat], "good", [fitted(0.61)]) is None
     assert joint_refit([flat]) == []
-    with pytest.raises(ValueError, match="has no fit"):
+    with pytest.raises(ValueError):
         refit(flat, 0.6)
 
 
@@ -79,7 +79,7 @@ def test_a_joint_refit_fixes_a_to_the_average_and_slopes_compare() -> None:
     assert joint[0].sigmoid.B < fits[0].sigmoid.B and joint[1].sigmoid.B > fits[1].sigmoid.B  # type: ignore[union-attr]
     low, high = joint[1].b_interval
     assert low < joint[1].sigmoid.B < high and joint[0].sse > (fits[0].sse or 0.0)
-    with pytest.raises(ValueError, match="does not lie above R_0"):
+    with pytest.raises(ValueError, match="R_0"):
         refit(fits[0], 0.1)
 
 
@@ -88,16 +88,3 @@ def test_refitting_with_the_true_a_keeps_the_curve() -> None:
     found = fit(Curve("c", COMPUTE, sigmoid.value(COMPUTE), R_0, None, 0.0), SETTINGS)
     again = refit(found, sigmoid.A).sigmoid
     assert (again.B, again.C_mid) == pytest.approx((sigmoid.B, sigmoid.C_mid), rel=1e-6)
-
-
-def test_windows_of_a_stable_curve_agree() -> None:
-    curve = drawn(truth().value(COMPUTE))
-    windows = auto_windows(curve, FitSettings(skip_until=1500.0))
-    last = float(COMPUTE[-1])
-    assert windows == [(0.0, last), (1500.0, last), (1500.0, last / 2), (0.0, last / 2), (5000.0, last)]
-    found = fit_windows(curve, windows, SETTINGS)
-    assert list(found)[1] == f"1500:{last:g}"
-    for each in found.values():
-        assert each.sigmoid is not None and abs(each.sigmoid.A - 0.61) < 0.01
-    narrow = fit_windows(curve, [(40000.0, 44000.0)], SETTINGS)["40000:44000"]
-    assert narrow.refused is not None

@@ -58,7 +58,8 @@ def test_the_file_holds_exactly_what_it_promises(tmp_path: Path, good: Path, fla
     assert first["predictions"][1]["pass_rate"] == pytest.approx(float(truth().value(1e5)), abs=0.005)
     assert second["refused"].startswith("flat")
     assert all(second[key] is None for key in KEYS[1:8]) and second["sse"] is None
-    assert second["predictions"] == [{"compute": c, "pass_rate": None, "interval": None} for c in (60000, 100000)]
+    nothing = {"pass_rate": None, "interval": None, "measured": None}
+    assert second["predictions"] == [{"compute": compute, **nothing} for compute in (60000, 100000)]
 
 
 def test_the_exit_code_says_whether_anything_was_fitted(tmp_path: Path, good: Path, flat: Path) -> None:
@@ -85,13 +86,12 @@ def test_a_csv_without_stderr_and_r0_takes_it_from_the_flag(tmp_path: Path) -> N
         run(path)
 
 
-def test_held_back_points_windows_and_the_papers_method(good: Path) -> None:
-    value = as_json(good, "--fit-until", 20000, "--skip-until", 2000, "--windows", "1500:50000,0:25000")
+def test_held_back_points_and_the_papers_method(good: Path) -> None:
+    value = as_json(good, "--fit-until", 20000, "--skip-until", 2000)
     (details,) = value["fits"]
     assert details["fitted_from"] == COMPUTE[1] and details["fitted_to"] <= 20000
     assert details["held_back"]["points"] == int((COMPUTE > 20000).sum())
     assert details["held_back"]["mean_absolute_error"] < 0.01
-    assert list(value["windows"]["good"]) == ["1500:50000", "0:25000"]
     (grid,) = as_json(good, "--method", "paper")["fits"]
     assert grid["A"] in (pytest.approx(0.605), pytest.approx(0.61), pytest.approx(0.615))
 
@@ -149,7 +149,7 @@ def test_pictures_are_written_as_png_and_svg(tmp_path: Path, good: Path, flat: P
 
 
 def test_the_table_says_what_was_found_and_why_not(good: Path, flat: Path) -> None:
-    text = run(good, flat, "--predict", 100000, "--fit-until", 30000, "--windows", "auto").stdout
+    text = run(good, flat, "--predict", 100000, "--fit-until", 30000).stdout
     for expected in ("90 %", "intervals", "power law", "held back", "flat: refused, flat: the pass rate", "100,000"):
         assert expected in text
 
@@ -159,8 +159,6 @@ def test_the_table_says_what_was_found_and_why_not(good: Path, flat: Path) -> No
     [
         (("--predict", "1,x"), "--predict 1,x"),
         (("--predict", "-1"), "--predict -1"),
-        (("--windows", "5"), "--windows 5"),
-        (("--windows", "9:5"), "--windows 9:5"),
         (("--method", "other"), "--method other"),
         (("--x", "hours"), "--x hours"),
         (("--level", "90"), "--level 90"),

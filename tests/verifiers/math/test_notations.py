@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop_verify.math.compare import Rules, compare_readings
-from strop_verify.math.expressions import Bounds, TooMuch, Unreadable
+from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
 
@@ -137,7 +137,7 @@ def test_what_the_reference_leaves_open(gold: str, answer: str, same: bool) -> N
     ],
 )  # fmt: skip
 def test_sentences(text: str, answer: str | None) -> None:
-    found = Finder(Bounds()).in_prose(text)
+    found = Finder().in_prose(text)
     if answer is None:
         assert not isinstance(found, Reading) or found.letters != "C"
     else:
@@ -155,7 +155,7 @@ def test_sentences(text: str, answer: str | None) -> None:
     ],
 )  # fmt: skip
 def test_sentences_about_another_number(text: str) -> None:
-    found = Finder(Bounds()).in_prose(text.format(12))
+    found = Finder().in_prose(text.format(12))
     assert not isinstance(found, Reading) or not compare_readings(read("12"), found, Rules()).equal
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from strop_verify.math.compare import Rules, compare_readings
-from strop_verify.math.expressions import Bounds
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
 
-FINDER = Finder(Bounds())
+FINDER = Finder()
 
 
 def states(text: str, gold: str) -> bool:
@@ -105,6 +104,6 @@ def test_what_is_not_stated(text: str, lucky: str) -> None:
 
 def test_formulas_and_sentences_are_looked_for_as_asked() -> None:
     formula, sentence = "Hence $x^2$", "Hence it is 5"
-    assert isinstance(Finder(Bounds(), latex=True, plain=False).in_prose(formula), Reading)
-    assert isinstance(Finder(Bounds(), latex=True, plain=False).in_prose(sentence), str)
-    assert isinstance(Finder(Bounds(), latex=False, plain=True).in_prose(sentence), Reading)
+    assert isinstance(Finder(latex=True, plain=False).in_prose(formula), Reading)
+    assert isinstance(Finder(latex=True, plain=False).in_prose(sentence), str)
+    assert isinstance(Finder(latex=False, plain=True).in_prose(sentence), Reading)

@@ -10,11 +10,11 @@ from strop.base.types import Problem
 from strop.verifiers.base import Isolation
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.math.compare import Rules, compare_readings
-from strop_verify.math.expressions import Bounds, TooMuch, Unreadable
+from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
 
-FINDER = Finder(Bounds())
+FINDER = Finder()
 
 
 def rewarded(gold: str, answer: str) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from strop_verify.math.compare import Rules, compare_readings
-from strop_verify.math.expressions import Bounds
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
 
-FINDER = Finder(Bounds())
+FINDER = Finder()
 
 
 def rewarded(gold: str, answer: str) -> bool:

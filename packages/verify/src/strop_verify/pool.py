@@ -1,8 +1,7 @@
 """A pool of killable worker processes: jobs in, replies out, a dead or silent supervisor replaced.
 
     pool = Pool("package.module:serve", setup, WorkerLimits(seconds=2.0))  # serve(setup) returns the job function
-    number = pool.submit(job)                                              # jobs and replies are JSON
-    for place, reply in pool.completed([number]): ...
+    reply = pool.submit(job).result()                                      # jobs and replies are JSON
 
 The pool starts a supervisor (`supervisor.py`), which forks the workers and kills those that take too long.
 """
@@ -13,15 +12,16 @@ import atexit
 import json
 import math
 import os
-import queue
+import select
 import struct
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from strop_verify.child_process import connect_to_parent, start_module, thread_environment
@@ -33,7 +33,6 @@ CLOSING_SECONDS = 5.0
 QUIET_SECONDS = 1.0  # after which a supervisor with open jobs is asked whether it still runs
 ANSWER_SECONDS = 10.0  # for that answer: a supervisor only passes messages on, and answers within milliseconds
 START_SECONDS = 300.0  # for its first message: a user's module may take long to import
-SHARED_SECONDS = 0.002  # the longest that a job waits for the thread of a shared pool while other jobs are open
 
 HEARTBEAT = 0  # the number of the messages that check whether the supervisor runs; jobs count from 1
 _NUMBER = struct.Struct(">Q")
@@ -140,14 +139,15 @@ def connect(build: Callable[[dict[str, Any]], Served]) -> tuple[Channel, Served]
 
 @dataclass
 class _OpenJob:
-    """A job without a result; `silences` counts the supervisors that stopped answering while they had it."""
+    """A job without a reply; `silences` counts the supervisors that stopped answering while they had it."""
 
-    message: bytes
+    body: bytes
+    future: Future[JobReply] = field(default_factory=Future)
     silences: int = 0
 
 
 class Pool:
-    """Runs jobs in killable processes. Not thread-safe.
+    """Runs jobs in killable processes; any thread may submit them. A thread of the pool passes jobs and replies on.
 
     A new pool takes jobs at once; its supervisor first imports what it needs, and the jobs wait for that.
 
@@ -159,6 +159,9 @@ class Pool:
             call with each job. What it imports and builds, all workers share.
         setup: its argument, JSON-able.
         limits: how many processes there are and what they may use.
+
+    Raises:
+        WorkersLost: the supervisor cannot be started.
     """
 
     def __init__(self, serve: str, setup: Any = None, limits: WorkerLimits | None = None) -> None:
@@ -167,114 +170,127 @@ class Pool:
         self._serve, self._setup = serve, setup
         self._owner = os.getpid()
         self._next = HEARTBEAT + 1
+        self._new: deque[_OpenJob] = deque()
         self._open: dict[int, _OpenJob] = {}
         self._restarts = 0
-        self._closed = False
+        self._closed = ""  # why it takes no more jobs
+        self._lock = threading.Lock()  # of the two above that submitting threads change: `_new` and `_closed`
         self._start()
-
-    @property
-    def owned(self) -> bool:
-        """Whether this process made the pool; a fork of it must make its own."""
-        return self._owner == os.getpid()
+        self._wake = os.eventfd(0)
+        self._thread = threading.Thread(target=self._run, daemon=True, name="worker pool")
+        self._thread.start()
 
     @property
     def pid(self) -> int:
         """The supervisor's process id."""
         return self._supervisor.child.pid
 
-    def submit(self, job: Any) -> int:
-        """Start a job and return its number.
+    def submit(self, job: Any) -> Future[JobReply]:
+        """Start a job; its future raises `WorkersLost` if the supervisor cannot be kept alive.
 
         Raises:
             TypeError: the job cannot be written as JSON.
-            WorkersLost: the supervisor cannot be kept alive.
+            WorkersLost: the pool is closed.
         """
-        number = self._next
-        message = numbered(number, json.dumps(job).encode())
-        self._next += 1
-        self._open[number] = _OpenJob(message)
-        try:
-            self._channel.send(message)
-        except OSError:
-            self._restart()
-        return number
-
-    def receive(self, seconds: float | None = 0.0) -> list[tuple[int, JobReply]]:
-        """The replies that are in; waits up to `seconds` (None: as long as it takes) if there are none yet.
-
-        Raises:
-            WorkersLost: the supervisor cannot be kept alive.
-        """
-        deadline = math.inf if seconds is None else time.monotonic() + seconds
-        while self._open:
-            found = self._collect() or self._check_heartbeat()
-            left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
-            self._channel.wait(min(left, QUIET_SECONDS))
-        return []
-
-    def completed(self, numbers: Sequence[int]) -> Iterator[tuple[int, JobReply]]:
-        """The replies to these jobs as they come, each with the place of its number; those of other jobs are dropped.
-
-        Raises:
-            WorkersLost: the supervisor cannot be kept alive.
-        """
-        places = {number: place for place, number in enumerate(numbers)}
-        while places:
-            for number, reply in self.receive(None):
-                if number in places:
-                    yield places.pop(number), reply
+        begun = _OpenJob(json.dumps(job).encode())
+        begun.future.set_running_or_notify_cancel()  # it cannot be cancelled
+        with self._lock:
+            if self._closed:
+                raise WorkersLost(self._closed)
+            self._new.append(begun)
+            os.eventfd_write(self._wake, 1)
+        return begun.future
 
     def close(self) -> None:
-        """End the supervisor and its workers; may be called twice."""
-        if self._closed or not self.owned:
-            return
-        self._closed = True
-        self._supervisor.end(CLOSING_SECONDS)
+        """End the supervisor and its workers; jobs without a reply raise `WorkersLost`. May be called twice."""
+        if self._owner != os.getpid():
+            return  # a fork has a copy of the object, and neither the thread nor the processes
+        with self._lock:
+            if not self._closed:
+                self._closed = "the worker processes were closed"
+                os.eventfd_write(self._wake, 1)
+        self._thread.join()
 
-    def _collect(self) -> list[tuple[int, JobReply]]:
-        """The replies that are in; does not wait."""
-        found: list[tuple[int, JobReply]] = []
-        lost = False
+    def _run(self) -> None:
+        try:
+            while True:
+                self._wait()
+                with self._lock:
+                    if self._closed:
+                        self._supervisor.end(CLOSING_SECONDS)
+                        raise WorkersLost(self._closed)
+                    taken = list(self._new)
+                    self._new.clear()
+                self._begin(taken)
+                if self._open:
+                    self._collect()
+                    self._check_heartbeat()
+        except WorkersLost as error:
+            with self._lock:
+                self._closed = str(error)
+                os.close(self._wake)
+            for job in (*self._open.values(), *self._new):
+                job.future.set_exception(error)
+
+    def _wait(self) -> None:
+        """Sleep until there is a new job, a reply, or room for what is unsent; with open jobs a second at most."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._open:
+            poll.register(self._channel.socket, select.POLLIN | (select.POLLOUT if self._channel.unsent else 0))
+        found = poll.poll(QUIET_SECONDS * 1000 if self._open else None)
+        if any(descriptor == self._wake for descriptor, _ in found):
+            os.eventfd_read(self._wake)
+
+    def _begin(self, jobs: list[_OpenJob]) -> None:
+        first, self._next = self._next, self._next + len(jobs)
+        numbers = dict(enumerate(jobs, first))
+        self._open |= numbers
+        try:
+            for number, job in numbers.items():
+                self._channel.send(numbered(number, job.body))
+        except OSError:
+            self._restart()
+
+    def _collect(self) -> None:
+        """Pass on the replies that are in; does not wait."""
         try:
             self._channel.flush()
             for message in self._channel.receive():
                 number, body = split_number(message)
                 self._heard, self._answer_due = time.monotonic(), math.inf
-                if self._open.pop(number, None) is not None:
-                    found.append((number, read_reply(body)))
+                job = self._open.pop(number, None)
+                if job is not None:
+                    self._restarts = 0
+                    job.future.set_result(read_reply(body))
         except (EOFError, OSError):
-            lost = True
-        if found:
-            self._restarts = 0
-        if lost:
             self._restart()
-        return found
 
-    def _check_heartbeat(self) -> list[tuple[int, JobReply]]:
-        """Ask a quiet supervisor whether it runs and replace one that did not answer; returns the jobs given up."""
+    def _check_heartbeat(self) -> None:
+        """Ask a quiet supervisor whether it runs, and replace one that did not answer."""
         now = time.monotonic()
         if now >= self._answer_due:
-            return self._replace_silent()
-        if self._answer_due == math.inf and now - self._heard >= QUIET_SECONDS:
+            self._replace_silent()
+        elif self._answer_due == math.inf and now - self._heard >= QUIET_SECONDS:
             self._answer_due = now + ANSWER_SECONDS
             try:
                 self._channel.send(numbered(HEARTBEAT))
             except OSError:
                 self._restart()
-        return []
 
-    def _replace_silent(self) -> list[tuple[int, JobReply]]:
-        detail = "the worker processes did not answer twice"
-        given_up = [number for number, job in self._open.items() if job.silences]
-        for number in given_up:
-            del self._open[number]
+    def _replace_silent(self) -> None:
+        given_up = {number: job for number, job in self._open.items() if job.silences}
+        self._open = {number: job for number, job in self._open.items() if number not in given_up}
         for job in self._open.values():
             job.silences += 1
         self._supervisor.child.kill()
-        self._restart("did not answer and was killed")
-        return [(number, JobReply(None, Status.TIMEOUT, detail)) for number in given_up]
+        try:
+            self._restart("did not answer and was killed")
+        except WorkersLost:
+            self._open |= given_up
+            raise
+        for job in given_up.values():
+            job.future.set_result(JobReply(None, Status.TIMEOUT, "the worker processes did not answer twice"))
 
     def _start(self) -> None:
         setup = {
@@ -283,7 +299,6 @@ class Pool:
         try:
             self._supervisor = ServedProcess("strop_verify.supervisor", setup)
         except OSError as error:
-            self._closed = True
             raise WorkersLost(f"the worker processes cannot be started: {error}") from error
         self._channel = self._supervisor.channel
         self._heard = time.monotonic()
@@ -293,20 +308,17 @@ class Pool:
         """Start another supervisor and give it every open job.
 
         Raises:
-            WorkersLost: the pool was closed, or that happened too often, or no process can be started.
+            WorkersLost: that happened too often, or no process can be started.
         """
-        if self._closed:
-            raise WorkersLost("the worker processes were closed while replies were awaited")
         ended = self._supervisor.end(CLOSING_SECONDS)
         self._restarts += 1
         if self._restarts > RESTARTS:
-            self._closed = True
             how = reason or ended
             raise WorkersLost(f"the supervisor of the workers ended {self._restarts} times in a row: it {how}")
+        self._start()
         try:
-            self._start()
-            for job in self._open.values():
-                self._channel.send(job.message)
+            for number, job in self._open.items():
+                self._channel.send(numbered(number, job.body))
         except OSError:
             self._restart()
 
@@ -316,61 +328,8 @@ def default_workers() -> int:
     return max(1, min(8, len(os.sched_getaffinity(0)) - 1))
 
 
-class SharedPool:
-    """A pool that many threads use at once. One thread of this class owns the pool and passes jobs and replies on.
-
-    Args:
-        serve, setup, limits: see `Pool`.
-    """
-
-    def __init__(self, serve: str, setup: Any, limits: WorkerLimits) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Any, Future[JobReply]] | None] = queue.SimpleQueue()
-        self._pool = Pool(serve, setup, limits)
-        self._thread = threading.Thread(target=self._run, daemon=True, name="shared workers")
-        self._thread.start()
-
-    def submit(self, job: Any) -> Future[JobReply]:
-        """Start a job. Its future raises TypeError if the job is not JSON, WorkersLost if the workers are gone."""
-        future: Future[JobReply] = Future()
-        self._jobs.put((job, future))
-        return future
-
-    def close(self) -> None:
-        """End the workers; jobs without a reply raise WorkersLost."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        open_jobs: dict[int, Future[JobReply]] = {}
-        while True:
-            try:
-                while not open_jobs or not self._jobs.empty():
-                    taken = self._jobs.get()
-                    if taken is None:
-                        self._pool.close()
-                        self._fail(open_jobs, WorkersLost("the worker processes were closed"))
-                        return
-                    self._submit(*taken, open_jobs)
-                for number, reply in self._pool.receive(SHARED_SECONDS):
-                    open_jobs.pop(number).set_result(reply)
-            except WorkersLost as error:
-                self._fail(open_jobs, error)
-
-    def _submit(self, job: Any, future: Future[JobReply], open_jobs: dict[int, Future[JobReply]]) -> None:
-        try:
-            open_jobs[self._pool.submit(job)] = future
-        except (TypeError, WorkersLost) as error:
-            future.set_exception(error)
-
-    @staticmethod
-    def _fail(open_jobs: dict[int, Future[JobReply]], error: WorkersLost) -> None:
-        for future in open_jobs.values():
-            future.set_exception(error)
-        open_jobs.clear()
-
-
 _lock = threading.Lock()
-_shared: dict[tuple[int, str, WorkerLimits], SharedPool] = {}
+_shared: dict[tuple[int, str, WorkerLimits], Pool] = {}
 
 
 def submit(serve: str, setup: Any, limits: WorkerLimits, job: Any) -> Future[JobReply]:
@@ -385,7 +344,7 @@ def submit(serve: str, setup: Any, limits: WorkerLimits, job: Any) -> Future[Job
     key = (os.getpid(), serve, limits)
     with _lock:
         if key not in _shared:
-            _shared[key] = SharedPool(serve, setup, limits)
+            _shared[key] = Pool(serve, setup, limits)
         return _shared[key].submit(job)
 
 

@@ -1,26 +1,17 @@
 // The page: runs and their state, the tabs, and asking again every two seconds, or less often where that takes long.
 "use strict";
 const EVERY = 2000;
-const PARTS = {rollout: 0, verify: 1, update: 2, evaluation: 3, other: 7};
 
 function card(run) {
   const status = run.status || {}, notes = (status.notes || []).slice(-3);
-  const spent = Object.entries(status.shares || {});
-  const busy = (status.processes || []).filter(each => each.cpu !== null).map(
-    each => `${each.role} ${each.cpu.toFixed(1)} cores, ${Math.round(each.memory / 2 ** 20)} MiB`);
-  const rates = [["training", status.pass_rate, status.step], ["held out", status.held_out_pass_rate, status.held_out_step],
-    ...Object.entries(status.benchmarks || {}).map(([name, [rate, step]]) => [name, rate, step])].filter(([, rate]) => rate !== null && rate !== undefined);
+  const rates = Object.entries(status.pass_rates || {}).map(([name, [rate, step]]) => [name, rate, step]);
   const box = el("input", {type: "checkbox", checked: run.shown, onchange: event => { run.shown = event.target.checked; drawAll(); settings(); }});
   const left = status.eta === null || status.eta === undefined ? "" : `, about ${duration(status.eta)} left`;
   return el("article", {class: "run", style: `--run:${colour(run.place)}`, "data-run": run.name},
     el("label", {}, box, ` ${run.name}`),
     el("p", {}, el("b", {}, status.state || "unreadable"), ` · step ${status.step ?? "–"} of ${status.steps ?? "–"}${left} · ${status.recipe || "fine-tuning"}`),
     rates.length ? el("p", {}, "pass rate: ", rates.map(([name, rate, step]) => `${name} ${percent(rate)}${step === status.step ? "" : ` (step ${step})`}`).join(", ")) : null,
-    spent.length ? el("div", {class: "shares", title: spent.map(([name, share]) => `${name} ${percent(share)}`).join(", ")},
-      ...spent.map(([name, share]) => el("i", {style: `width:${100 * share}%;background:${colour(PARTS[name])}`}))) : null,
-    spent.length ? el("p", {}, `${number(status.step_seconds, 3)} s a step: `, spent.filter(([, share]) => share >= 0.005).map(([name, share]) => `${name} ${Math.round(100 * share)} %`).join(", "),
-      status.lag_max ? `; lag ${number(status.lag_mean)} mean, ${number(status.lag_max)} at most` : "") : null,
-    busy.length ? el("p", {}, busy.join("; ")) : null,
+    status.step_seconds ? el("p", {}, `${number(status.step_seconds, 3)} s a step`) : null,
     status.explanation ? el("p", {}, status.explanation) : null,
     status.error || run.error ? el("p", {class: "error"}, status.error || run.error) : null,
     ...notes.map(note => el("p", {class: "alert"}, note)));

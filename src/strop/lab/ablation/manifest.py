@@ -2,6 +2,7 @@
 
 FOLDER/ablation.json            the variants with their configurations, the seeds, and the state of every run
 FOLDER/runs/VARIANT/seed0       a run folder; finished once it has a summary.json
+FOLDER/runs/VARIANT/seed0.json  the configuration from which it was started
 FOLDER/logs/VARIANT-seed0.log   the output of that run
 """
 
@@ -117,26 +118,6 @@ def plan(recipe: str, found: Variants, seeds: Sequence[int]) -> Manifest:
 def _entry(variant: Variant) -> VariantEntry:
     config = variant.config.model_dump(mode="json")
     return VariantEntry(name=variant.name, folder=variant.folder, changes=variant.changes, config=config)
-
-
-def outline(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """An ablation as plain values: its runs, which of them are finished, and what each variant changes."""
-    return {
-        "folder": str(folder),
-        "runs": [
-            {
-                "variant": run.variant, "seed": run.seed, "folder": str(manifest.path(folder, run)),
-                "steps": int(manifest.variant(run.variant).config["steps"]),
-                "finished": is_finished(manifest.path(folder, run)),
-            }
-            for run in manifest.runs
-        ],
-        "variants": [
-            {"name": entry.name, "changes": {key: list(pair) for key, pair in entry.changes.items()}}
-            for entry in manifest.variants
-        ],
-        "notes": list(manifest.notes),
-    }  # fmt: skip
 
 
 def merged(folder: Path, wanted: Manifest) -> Manifest:

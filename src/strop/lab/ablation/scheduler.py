@@ -1,20 +1,37 @@
-"""The scheduler of an ablation: runs in parallel, seed by seed, continued where an earlier process stopped."""
+"""The scheduler of an ablation: runs in parallel, seed by seed, continued where an earlier process stopped.
+
+Each run is a process of this machine, `strop train CONFIG.json --out RUN` or `strop train --resume RUN`, which ends
+when this process does.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from strop.base.files import write_json, writing
+from strop.base.imports import code_settings
 from strop.base.interrupt import on_interrupt
 from strop.base.metrics_file import read_metrics
 from strop.base.text import counted, duration, percent
 from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
-from strop.lab.ablation.run_process import Ended, RunJob, RunProcess, environment
+from strop.run.folder import is_run
+from strop_verify.child_process import ChildProcess, import_path, thread_environment
 
+# The command line, in a process that dies with its parent, whose id is the first argument.
+PROGRAM = """
+import sys
+from strop_verify.child_process import die_with_parent
+die_with_parent(int(sys.argv.pop(1)))
+from strop.cli import main
+main()
+"""
 INTERVAL = 0.2  # seconds between two looks at the runs
 KILL_AFTER = 600.0  # seconds within which a run that was asked to stop must have saved its step
 
@@ -108,7 +125,7 @@ class _Work:
     """A run in progress."""
 
     run: RunEntry
-    process: RunProcess
+    process: ChildProcess
     progress: AblationProgress
     begun: float
 
@@ -141,9 +158,10 @@ class _Scheduler:
         asked: float | None = None
         while self._slots or (self.waiting and not self.stopping):
             if self.stopping:
-                asked = asked or time.monotonic()
-                for work in self._slots.values():
-                    work.process.stop()
+                if asked is None:
+                    asked = time.monotonic()
+                    for work in self._slots.values():
+                        work.process.terminate()
                 if time.monotonic() - asked > KILL_AFTER:
                     return
             else:
@@ -159,6 +177,7 @@ class _Scheduler:
     def close(self) -> None:
         """End what is still under way."""
         for work in self._slots.values():
+            work.process.end()
             work.process.close()
             self.manifest = self.manifest.marked(work.run, "stopped" if work.progress.step else "waiting")
         self._slots.clear()
@@ -168,39 +187,85 @@ class _Scheduler:
         free = [slot for slot in range(self.jobs) if slot not in self._slots]
         for slot in free[: len(self.waiting)]:
             run = self.waiting.pop(0)
-            path, log = self.manifest.path(self.folder, run), self.manifest.log(self.folder, run)
-            progress = AblationProgress(path / "metrics.jsonl")
+            progress = AblationProgress(self.manifest.path(self.folder, run) / "metrics.jsonl")
             progress.look()
-            job = RunJob(path, self.manifest.config(run).model_dump(mode="json"), log, self.imports)
-            self._slots[slot] = _Work(run, RunProcess(job, environment(slot, self.jobs)), progress, time.monotonic())
+            self._slots[slot] = _Work(run, self._process(run, slot), progress, time.monotonic())
             self._done[run] = progress.step
             self.manifest = self.manifest.marked(run, "running")
             write_manifest(self.folder, self.manifest)
             self.view.note(f"{run.label}: {f'going on after step {progress.step}' if progress.step else 'begins'}")
 
+    def _process(self, run: RunEntry, slot: int) -> ChildProcess:
+        """Start the run, or go on with it; its output is appended to its log."""
+        path, log = self.manifest.path(self.folder, run), self.manifest.log(self.folder, run)
+        config = self.manifest.config(run).model_dump(mode="json")
+        if is_run(path):
+            arguments = ["train", "--resume", str(path)]
+        else:
+            given = path.with_suffix(".json")
+            write_json(given, config)
+            arguments = ["train", str(given), "--out", str(path)]
+        with writing(log):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            output = log.open("a+b")
+        allowed = [f"--allow={key}" for key, *_ in code_settings(config)]  # this process has checked them
+        imports = [f"--import={module}" for module in self.imports]
+        return ChildProcess(
+            [sys.executable, "-c", PROGRAM, str(os.getpid()), *allowed, *arguments, "--plain", *imports],
+            {**os.environ, "PYTHONPATH": import_path(), **environment(slot, self.jobs)},
+            output,
+        )
+
     def _poll(self) -> None:
         for slot, work in list(self._slots.items()):
-            ended = work.process.poll()
+            status = work.process.status
             if work.progress.look():
                 self._done[work.run] = work.progress.step
                 self.view.advance(sum(self._done.values()), {})
                 self.view.aside(work.run.label, work.progress.step, self._total[work.run])
-            if ended is not None:
+            if status is not None:
                 del self._slots[slot]
+                self._end(work, status)
                 work.process.close()
-                self._end(work, ended)
                 write_manifest(self.folder, self.manifest)
 
-    def _end(self, work: _Work, ended: Ended) -> None:
-        run, progress = work.run, work.progress
-        if ended.outcome == "finished" and not is_finished(self.manifest.path(self.folder, run)):
-            ended = Ended("failed", f"ended without a summary; see {self.manifest.log(self.folder, run)}")
-        self.manifest = self.manifest.marked(run, ended.outcome, ended.error if ended.outcome == "failed" else None)
-        if ended.outcome == "finished":
-            rate = "" if progress.pass_rate is None else f", held-out pass rate {percent(progress.pass_rate)}"
-            self.view.note(f"{run.label}: finished in {duration(time.monotonic() - work.begun)}{rate}")
-        elif ended.outcome == "failed":
-            self.view.note(f"{run.label}: failed, {ended.error}")
+    def _end(self, work: _Work, status: int) -> None:
+        run, progress, log = work.run, work.progress, self.manifest.log(self.folder, work.run)
+        error = None
+        if status != 0 and self.stopping:
+            self.manifest = self.manifest.marked(run, "stopped")
+            self.view.note(f"{run.label}: stopped after step {progress.step}")
+            return
+        if status != 0:
+            said = work.process.last_line().removeprefix("strop: ") if status > 0 else ""
+            error = said or f"it {work.process.exit_reason()}; see {log}"
+        elif not is_finished(self.manifest.path(self.folder, run)):
+            error = f"ended without a summary; see {log}"
+        self.manifest = self.manifest.marked(run, "failed" if error else "finished", error)
+        if error is not None:
+            self.view.note(f"{run.label}: failed, {error}")
             self._done[run] = self._total[run]  # none of its steps is left to do
         else:
-            self.view.note(f"{run.label}: stopped after step {progress.step}")
+            rate = "" if progress.pass_rate is None else f", held-out pass rate {percent(progress.pass_rate)}"
+            self.view.note(f"{run.label}: finished in {duration(time.monotonic() - work.begun)}{rate}")
+
+
+def environment(slot: int, jobs: int) -> dict[str, str]:
+    """Environment variables of a run, in place `slot` of `jobs`: its share of the cores, and one of several GPUs."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    most = min(cores, int(given)) if given.isdecimal() and int(given) > 0 else cores
+    found = thread_environment(max(1, min(most, cores // jobs)))
+    gpus = _gpus()
+    if jobs > 1 and len(gpus) > 1:
+        found["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+    return found
+
+
+def _gpus() -> list[str]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from strop.base.text import markdown_table, number
@@ -14,6 +14,8 @@ COLUMNS = (
     "variant", "runs", "A", "B", "C_mid", "B, A fixed", "final", "against base", "verdict", "trunc. max",
     "entropy", "mism. max", "spikes", "device-s", "wall s",
 )  # fmt: skip
+
+SHORT = ("variant", "runs", "A", "B", "C_mid", "final", "against base", "verdict")  # for a terminal
 
 
 def cells(found: Ablation) -> list[tuple[str, ...]]:
@@ -39,16 +41,9 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
     )
 
 
-def pieces(found: Ablation, width: int) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Columns and rows of as many tables as a terminal of `width` letters needs, each with the variants' names."""
-    rows = cells(found)
-    widths = [max(len(COLUMNS[place]), *(len(row[place]) for row in rows)) + 3 for place in range(len(COLUMNS))]
-    shown = [place for place in range(1, len(COLUMNS)) if any(row[place] for row in rows)]
-    while shown:
-        piece = [0]
-        while shown and (len(piece) == 1 or sum(widths[place] for place in [*piece, shown[0]]) <= width):
-            piece.append(shown.pop(0))
-        yield [COLUMNS[place] for place in piece], [[row[place] for place in piece] for row in rows]
+def short_cells(found: Ablation) -> list[tuple[str, ...]]:
+    """The columns of `SHORT`."""
+    return [tuple(row[COLUMNS.index(column)] for column in SHORT) for row in cells(found)]
 
 
 def progress(variant: VariantResult) -> str:

@@ -4,8 +4,7 @@ Three ways, which may be combined:
 
     grid            `optim.lr=1e-4,3e-4` twice makes the product of both
     named           `slow:optim.lr=1e-4,optim.warmup_steps=10`
-    leave-one-out   the recipes `FILE.loo_NAME` that a recipe declares; or, against a baseline, every setting of the
-                    algorithm in which the recipe differs from it set back to the baseline's, one at a time
+    leave-one-out   the recipes `FILE.loo_NAME` that a recipe declares
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from strop import recipes
 from strop.base.types import InputError
-from strop.config.parse import edit, parse
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 
@@ -66,12 +65,6 @@ def readable(value: Any) -> str:
 BASE = "base"
 LEAVE_ONE_OUT = "loo_"
 
-# What makes the algorithm, and may differ between recipes: all of these sections' settings, and some single ones.
-SECTIONS = ("algorithm", "batch", "sampling", "optim")
-SINGLE = (
-    "critic", "stages", "orchestration.max_lag", "model.trainer_fp32_head", "model.generator_fp32_head",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class VariantRequest:
@@ -80,7 +73,6 @@ class VariantRequest:
     grid: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     leave_one_out: bool = False
-    baseline: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,15 +105,11 @@ def variants(target: str, wanted: VariantRequest, sets: Sequence[str] = (), smal
     base = resolve(target, list(sets), small)  # first of all: a recipe that is not there has no variants to ask for
     if not (wanted.grid or wanted.named or wanted.leave_one_out):
         raise InputError("say what to vary: --leave-one-out, --grid key=a,b,c or --variant NAME:key=value")
-    if wanted.baseline is not None and not wanted.leave_one_out:
-        raise InputError("--baseline says what --leave-one-out goes back to; add --leave-one-out")
     found: list[Variant] = []
     notes: list[str] = []
-    for variant, why in _every(target, base, wanted, sets, small):
-        if why is not None:
-            notes.append(f"{variant}: left out, {why}")
-        elif isinstance(variant, Variant):
-            _add(variant, found, notes)
+    declared = _declared(target, base, sets, small) if wanted.leave_one_out else []
+    for variant in [*declared, *_grid(base, wanted.grid), *(_named(base, text) for text in wanted.named)]:
+        _add(variant, found, notes)
     if not found:
         raise InputError(f"nothing differs from {target}" + (f": {notes[0]}" if notes else ""))
     return Variants((Variant(BASE, base), *found), tuple(notes))
@@ -140,19 +128,6 @@ def _add(variant: Variant, found: list[Variant], notes: list[str]) -> None:
     if variant.folder == BASE:
         raise InputError(f"a variant cannot be called {BASE!r}, which is the recipe as it is; choose another name")
     found.append(variant)
-
-
-def _every(
-    target: str, base: RunConfig, wanted: VariantRequest, sets: Sequence[str], small: bool
-) -> Iterator[tuple[Variant | str, str | None]]:
-    """Variants, or names of such that cannot be made with the reason."""
-    if wanted.leave_one_out:
-        if wanted.baseline is not None:
-            yield from _reverted(base, resolve(wanted.baseline, list(sets), small), wanted.baseline)
-        else:
-            yield from ((variant, None) for variant in _declared(target, base, sets, small))
-    for variant in [*_grid(base, wanted.grid), *(_named(base, text) for text in wanted.named)]:
-        yield variant, None
 
 
 # ---------------------------------------------------------------------- grids and named changes
@@ -232,8 +207,8 @@ def _declared(target: str, base: RunConfig, sets: Sequence[str], small: bool) ->
     found = [(_left_out(target, name) or name, resolve(name, list(sets), small)) for name in names]
     if not found:
         raise InputError(
-            f"{target} declares no leave-one-out variants ({short_name(target)}.{LEAVE_ONE_OUT}NAME); name a recipe "
-            "to go back to one setting at a time, such as --baseline grpo"
+            f"{target} declares no leave-one-out variants ({short_name(target)}.{LEAVE_ONE_OUT}NAME); name changes "
+            "with --variant NAME:key=value"
         )
     return [Variant(name, config, differences(base, config)) for name, config in found]
 
@@ -248,47 +223,3 @@ def _left_out(target: str, name: str) -> str | None:
     """`plan` of `scalerl.loo_plan`; None for what is no such variant of `target`."""
     own = name.removeprefix(f"{target}.").replace("-", "_")
     return own.removeprefix(LEAVE_ONE_OUT) if name != own and own.startswith(LEAVE_ONE_OUT) else None
-
-
-def _reverted(base: RunConfig, baseline: RunConfig, name: str) -> Iterator[tuple[Variant | str, str | None]]:
-    """The base with one setting of its algorithm at a time as the baseline has it."""
-    ours, theirs = base.model_dump(mode="json"), baseline.model_dump(mode="json")
-    keys = [f"{section}.{key}" for section in SECTIONS for key in ours[section]] + list(SINGLE)
-    differ = [key for key in keys if _at(ours, key) != _at(theirs, key)]
-    if not differ:
-        raise InputError(f"--baseline {name}: its algorithm is that of the recipe; name a baseline that differs")
-    refused: dict[str, str] = {}
-    for key in differ:
-        try:
-            yield _back(base, theirs, [key]), None
-        except InputError as error:
-            refused[key] = str(error)
-    if len(refused) > 1:
-        # Parts that need each other, such as a critic and its advantage, may go back together.
-        try:
-            yield _back(base, theirs, list(refused)), None
-        except InputError:
-            pass  # what stands in the way of each is said below
-        else:
-            return
-    for key, why in refused.items():
-        yield f"no-{_label(key)}", f"{key} cannot be changed to that of {name} by itself: {why}"
-
-
-def _back(base: RunConfig, theirs: dict[str, Any], keys: list[str]) -> Variant:
-    """The base with the settings `keys` as the baseline has them."""
-    data = base.model_dump(mode="json")
-    for key in keys:
-        first, _, second = key.partition(".")
-        data[first] = data[first] | {second: theirs[first][second]} if second else theirs[first]
-    config = parse(data, keys[0], to_run=False)
-    return Variant(f"no-{'+'.join(map(_label, keys))}", config, differences(base, config))
-
-
-def _at(data: dict[str, Any], key: str) -> Any:
-    first, _, second = key.partition(".")
-    return data[first][second] if second else data[first]
-
-
-def _label(key: str) -> str:
-    return key.rpartition(".")[2]

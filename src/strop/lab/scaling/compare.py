@@ -1,4 +1,4 @@
-"""Comparison of recipes by their fitted curves (ScaleRL A.5, Figure 5), of seeds, and of windows (A.7).
+"""Comparison of recipes by their fitted curves (ScaleRL A.5, Figure 5), and of seeds.
 
 Two recipes differ in A when their asymptotes lie more than the margin apart (0.02 in the paper, from three seeds) and
 the interval of the difference excludes 0. If A is within the margin, both are fitted again with A fixed to the
@@ -9,15 +9,14 @@ Shapes: S bootstrap samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.lab.scaling.curves import Curve
-from strop.lab.scaling.fitting import Fit, FitSettings, Interval, fit, quantiles, r0_weight, redraw
+from strop.lab.scaling.fitting import Fit, Interval, quantiles, r0_weight, redraw
 from strop.lab.scaling.sigmoid import FitProblem, Sigmoid, solve
 
 Array = NDArray[np.float64]
@@ -204,20 +203,3 @@ def _pool(parts: Sequence[tuple[float, Array]], stream: int) -> tuple[float, Arr
 def _difference(first: tuple[float, Array], second: tuple[float, Array], level: float) -> tuple[float, Interval]:
     size = min(len(first[1]), len(second[1]))
     return first[0] - second[0], quantiles(first[1][:size] - second[1][:size], level)
-
-
-def auto_windows(curve: Curve, settings: FitSettings) -> list[tuple[float, float]]:
-    """The windows of A.7, whose figures for a run to 100k with a cut-off of 1.5k were (1.5k, 50k), (0, 100k), (0, 50k)
-    and (5k, 50k): with and without early compute, all of the curve and half of it."""
-    last = float(curve.compute[-1])
-    early = settings.skip_until if settings.skip_until > 0 else 0.015 * last
-    return [(0.0, last), (early, last), (early, last / 2), (0.0, last / 2), (10.0 / 3.0 * early, last)]
-
-
-def fit_windows(curve: Curve, windows: Sequence[tuple[float, float]], settings: FitSettings) -> Mapping[str, Fit]:
-    """The curve fitted over each window (low, high), by `low:high` (A.7)."""
-    found: dict[str, Fit] = {}
-    for low, high in windows:
-        chosen = FitSettings.model_validate(settings.model_dump() | {"skip_until": low, "fit_until": high})
-        found[f"{low:g}:{high:g}"] = fit(curve, chosen)
-    return found

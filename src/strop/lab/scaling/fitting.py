@@ -35,6 +35,7 @@ from strop.lab.scaling.support import PowerLaw, fit_power_law
 Array = NDArray[np.float64]
 Interval = tuple[float, float]
 Parameter = Literal["A", "B", "C_mid"]
+PARAMETERS: tuple[Parameter, ...] = ("A", "B", "C_mid")
 
 
 class FitSettings(Settings):
@@ -124,7 +125,7 @@ class Fit:
             ValueError: the fit was refused.
         """
         self.accepted()
-        low, high = quantiles(self.samples[:, ("A", "B", "C_mid").index(parameter)], self.settings.level)
+        low, high = quantiles(self.samples[:, PARAMETERS.index(parameter)], self.settings.level)
         if parameter == "A" and self.settings.method == "paper":
             first, last, count = self.settings.a_grid
             half = (last - first) / (count - 1) / 2.0

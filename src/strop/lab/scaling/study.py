@@ -4,13 +4,13 @@
 
 `R_0` is the measured one; `curve_R_0` is where the curve starts, within the noise of that measurement. A refused fit
 has null for every number but `level`, and the reason under `refused`. Intervals are [low, high]. The `interval` of a
-prediction is that of the curve; `measured_intervals` has those of a measurement there.
+prediction is that of the curve, `measured` that of a measurement there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -25,16 +25,12 @@ from strop.lab.scaling.compare import (
     CurveComparison,
     Refit,
     Seeds,
-    auto_windows,
     compare,
-    fit_windows,
     joint_refit,
     seeds,
 )
 from strop.lab.scaling.curves import Curve
-from strop.lab.scaling.fitting import Fit, FitSettings, fit
-
-Window = tuple[float, float]
+from strop.lab.scaling.fitting import PARAMETERS, Fit, FitSettings, fit
 
 
 def fit_settings(given: Mapping[str, object]) -> FitSettings:
@@ -66,28 +62,6 @@ def computes(flag: str, text: str) -> list[float]:
         raise InputError(f"{flag} {text}: computes are positive numbers")
     return found
 
-
-def windows(text: str) -> list[Window] | None:
-    """Windows as LOW:HIGH with commas between; None for `auto`, empty where none are asked for.
-
-    Raises:
-        InputError: one of them is not written so.
-    """
-    if text == "auto":
-        return None
-    found = []
-    for part in text.split(",") if text else ():
-        low, _, high = part.partition(":")
-        try:
-            window = float(low), float(high)
-        except ValueError as error:
-            raise InputError(f"--windows {part}: write LOW:HIGH, such as 1500:50000, or auto") from error
-        if not 0 <= window[0] < window[1] < float("inf"):
-            raise InputError(f"--windows {part}: LOW must be 0 or more and below HIGH")
-        found.append(window)
-    return found
-
-
 MOST_RECIPES = 12  # whose pairs are compared: beyond that the table cannot be read
 
 
@@ -98,7 +72,6 @@ class Study:
     Attributes:
         fits: one a curve, in the order given.
         predict: the computes asked for.
-        windows: by name of a fit, the fits over several windows.
         joint: all accepted fits with A fixed to their average; empty for a single one.
         comparisons: every pair of recipes, where there are at most 12.
         seeds: the scatter of each recipe with several seeds.
@@ -106,7 +79,6 @@ class Study:
 
     fits: Sequence[Fit]
     predict: Sequence[float] = ()
-    windows: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
     joint: Sequence[Refit] = ()
     comparisons: Sequence[CurveComparison] = ()
     seeds: Sequence[Seeds] = ()
@@ -116,7 +88,6 @@ def fit_study(
     recipes: Mapping[str, Sequence[Curve]],
     settings: FitSettings,
     predict: Sequence[float] = (),
-    windows: Sequence[tuple[float, float]] | None = (),
     margin: float = MARGIN,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Study:
@@ -126,18 +97,13 @@ def fit_study(
         recipes: curves by recipe.
         settings: of every fit.
         predict: computes to predict at.
-        windows: (low, high) of further fits of each curve; None for those of `auto_windows`.
         margin: by how much A must differ to count.
         progress: called after each curve with the number of those done.
     """
     fitted: dict[str, list[Fit]] = {}
-    over: dict[str, Mapping[str, Fit]] = {}
     for recipe, curves in recipes.items():
         for curve in curves:
             fitted.setdefault(recipe, []).append(fit(curve, settings))
-            chosen = auto_windows(curve, settings) if windows is None else windows
-            if chosen:
-                over[curve.name] = fit_windows(curve, chosen, settings)
             progress(sum(map(len, fitted.values())))
     fits = [found for members in fitted.values() for found in members]
     pairs = combinations(fitted, 2) if len(fitted) <= MOST_RECIPES else ()
@@ -145,7 +111,6 @@ def fit_study(
     return Study(
         fits,
         predict,
-        over,
         joint_refit(fits) if len(fits) > 1 else (),
         [each for each in compared if each is not None],
         [seeds(name, members) for name, members in fitted.items() if len(members) > 1],
@@ -154,102 +119,57 @@ def fit_study(
 
 def as_json(found: Study) -> dict[str, Any]:
     """The whole study as plain values; no NaN, no infinity."""
-    value: dict[str, Any] = {
-        "fits": [fit_as_json(each, found.predict) | _details(each, found.predict) for each in found.fits],
-    }
-    if found.windows:
-        value["windows"] = {
-            name: {window: fit_as_json(each, found.predict) for window, each in fits.items()}
-            for name, fits in found.windows.items()
-        }
+    value: dict[str, Any] = {"fits": [_fit(each, found.predict) for each in found.fits]}
     if found.joint:
-        value["joint"] = {"A": found.joint[0].sigmoid.A, "fits": [_refit(each) for each in found.joint]}
+        refits = [
+            {"name": each.fit.name, "B": each.sigmoid.B, "C_mid": each.sigmoid.C_mid, "B_interval": each.b_interval,
+             "C_mid_interval": each.c_mid_interval, "sse": each.sse}
+            for each in found.joint
+        ]  # fmt: skip
+        value["joint"] = {"A": found.joint[0].sigmoid.A, "fits": refits}
     if found.comparisons:
-        value["comparisons"] = [_comparison(each) for each in found.comparisons]
+        value["comparisons"] = [asdict(each) | {"text": str(each)} for each in found.comparisons]
     if found.seeds:
-        value["seeds"] = [_seeds(each) for each in found.seeds]
+        value["seeds"] = [
+            {"recipe": each.recipe, "asymptotes": each.asymptotes, "mean": each.mean if each.asymptotes else None,
+             "largest_deviation": each.deviation if each.asymptotes else None, "enough": each.enough}
+            for each in found.seeds
+        ]  # fmt: skip
     return value
 
 
-def fit_as_json(found: Fit, predict: Sequence[float] = ()) -> dict[str, Any]:
+def _fit(found: Fit, predict: Sequence[float]) -> dict[str, Any]:
     """One entry of `fits`."""
-    sigmoid = found.sigmoid
-    if sigmoid is None:
-        numbers: dict[str, Any] = dict.fromkeys(("A", "B", "C_mid", "R_0"))
-        numbers |= dict.fromkeys(("A_interval", "B_interval", "C_mid_interval"))
-        predictions: list[dict[str, Any]] = [
-            {"compute": compute, "pass_rate": None, "interval": None} for compute in predict
-        ]
-    else:
-        numbers = {
-            "A": sigmoid.A,
-            "B": sigmoid.B,
-            "C_mid": sigmoid.C_mid,
-            "R_0": found.curve.r0,
-            "A_interval": list(found.interval("A")),
-            "B_interval": list(found.interval("B")),
-            "C_mid_interval": list(found.interval("C_mid")),
-        }
-        predictions = [
-            {"compute": each.compute, "pass_rate": each.pass_rate, "interval": list(each.interval)}
-            for each in found.predict(predict)
-        ]
-    return {
-        "name": found.name,
-        **numbers,
+    sigmoid, held = found.sigmoid, found.held_back_error()
+    names = ("A", "B", "C_mid", "R_0", "A_interval", "B_interval", "C_mid_interval")
+    value: dict[str, Any] = {"name": found.name, **dict.fromkeys(names)}
+    predictions: list[dict[str, Any]] = [
+        {"compute": compute, "pass_rate": None, "interval": None, "measured": None} for compute in predict
+    ]
+    details: dict[str, Any] = {}
+    if sigmoid is not None:
+        value |= {"A": sigmoid.A, "B": sigmoid.B, "C_mid": sigmoid.C_mid, "R_0": found.curve.r0}
+        value |= {f"{name}_interval": found.interval(name) for name in PARAMETERS}
+        predictions = [each._asdict() for each in found.predict(predict)]
+        law = found.power_law()
+        rates = [{"compute": compute, "pass_rate": float(law.value(compute))} for compute in predict]
+        details = {"curve_R_0": sigmoid.R_0, "noise": found.noise, "power_law": asdict(law) | {"predictions": rates},
+                   "held_back": None if held is None else held._asdict()}  # fmt: skip
+    used = found.used.compute
+    return value | {
         "level": found.settings.level,
         "sse": found.sse,
         "predictions": predictions,
         "refused": found.refused,
-    }
-
-
-def _details(found: Fit, predict: Sequence[float]) -> dict[str, Any]:
-    value: dict[str, Any] = {
         "unit": found.curve.unit,
         "points": len(found.curve),
-        "fitted_points": len(found.used),
-        "fitted_from": float(found.used.compute[0]) if len(found.used) else None,
-        "fitted_to": float(found.used.compute[-1]) if len(found.used) else None,
+        "fitted_points": len(used),
+        "fitted_from": float(used[0]) if len(used) else None,
+        "fitted_to": float(used[-1]) if len(used) else None,
         "stderr_known": found.curve.stderr is not None,
         "settings": found.settings.model_dump(mode="json"),
         "notes": list(found.notes),
-    }
-    if found.sigmoid is not None:
-        law, held = found.power_law(), found.held_back_error()
-        value["curve_R_0"] = found.sigmoid.R_0
-        value["noise"] = found.noise
-        value["power_law"] = {"A": law.A, "D": law.D, "B": law.B, "sse": law.sse}
-        value["power_law"]["predictions"] = [{"compute": c, "pass_rate": float(law.value(c))} for c in predict]
-        value["measured_intervals"] = [list(each.measured) for each in found.predict(predict)]
-        value["held_back"] = None if held is None else held._asdict()
-    return value
-
-
-def _refit(each: Refit) -> dict[str, Any]:
-    return {
-        "name": each.fit.name,
-        "B": each.sigmoid.B,
-        "C_mid": each.sigmoid.C_mid,
-        "B_interval": list(each.b_interval),
-        "C_mid_interval": list(each.c_mid_interval),
-        "sse": each.sse,
-    }
-
-
-def _comparison(each: CurveComparison) -> dict[str, Any]:
-    value = asdict(each)
-    return value | {"interval": list(each.interval), "A": value.pop("asymptote"), "text": str(each)}
-
-
-def _seeds(each: Seeds) -> dict[str, Any]:
-    known = len(each.asymptotes) > 0
-    return {
-        "recipe": each.recipe,
-        "asymptotes": list(each.asymptotes),
-        "mean": each.mean if known else None,
-        "largest_deviation": each.deviation if known else None,
-        "enough": each.enough,
+        **details,
     }
 
 
@@ -261,7 +181,7 @@ class TextTable(NamedTuple):
 
 
 def tables(found: Study) -> Iterator[TextTable | str]:
-    """The fits, refusals and notes, predictions, windows, the joint refit, seeds and comparisons."""
+    """The fits, refusals and notes, predictions, the joint refit, seeds and comparisons."""
     if any(each.refused is None for each in found.fits):
         yield from _fitted(found)
     for each in found.fits:
@@ -269,13 +189,6 @@ def tables(found: Study) -> Iterator[TextTable | str]:
             yield f"{each.name}: refused, {each.refused}"
         yield from (f"{each.name}: {note}" for note in each.notes)
     yield from _predictions(found)
-    rows = [
-        (name, window, str(len(each.used)), *_parameters(each, "refused", (each.refused or "").partition(":")[0]))
-        for name, fits in found.windows.items()
-        for window, each in fits.items()
-    ]
-    if rows:
-        yield TextTable(("windows", "compute", "points", "A", "B", "C_mid"), rows)
     if len(found.joint) > 1:
         joint = [
             (each.fit.name, with_interval(each.sigmoid.B, each.b_interval, ".2f"),
@@ -296,17 +209,16 @@ def tables(found: Study) -> Iterator[TextTable | str]:
 def _fitted(found: Study) -> Iterator[TextTable]:
     """The parameters of the fits, and the points and errors behind them."""
     level = f"{100 * found.fits[0].settings.level:g} % intervals"
-    yield TextTable((level, "A", "B", "C_mid"), [(each.name, *_parameters(each, "refused")) for each in found.fits])
+    yield TextTable((level, "A", "B", "C_mid"), [(each.name, *_parameters(each)) for each in found.fits])
     columns = ("", "R_0", "points", "sse", "power law sse", "power law A")
     yield TextTable(columns, [_points_row(each) for each in found.fits])
 
 
-def _parameters(each: Fit, *refused: str) -> tuple[str, str, str]:
-    """A, B and C_mid with their intervals, or in their place what `refused` says."""
+def _parameters(each: Fit) -> tuple[str, str, str]:
+    """A, B and C_mid with their intervals."""
     sigmoid = each.sigmoid
     if sigmoid is None:
-        first, second, third = (*refused, "", "")[:3]
-        return first, second, third
+        return "refused", "", ""
     return (
         with_interval(sigmoid.A, each.interval("A"), ".3f"),
         with_interval(sigmoid.B, each.interval("B"), ".2f"),

@@ -1,6 +1,5 @@
 """Mathematical answers: found, read by kind, bounded, and proved equal or different."""
 
-from strop_verify.math.expressions import Bounds
 from strop_verify.math.verifier import MathSettings, verify, verify_all
 
-__all__ = ["Bounds", "MathSettings", "verify", "verify_all"]
+__all__ = ["MathSettings", "verify", "verify_all"]

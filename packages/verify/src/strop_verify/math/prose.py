@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from strop_verify.extract import Box, after_thinking, answer_tag, boxes, last_boxed
-from strop_verify.math.expressions import Bounds, Node, TooMuch, Unreadable
+from strop_verify.math.expressions import Node, TooMuch, Unreadable, refuse_text
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
 from strop_verify.math.wordings import NO_VALUE
@@ -93,12 +93,10 @@ class Finder(NamedTuple):
     """Finds answers and reads them.
 
     Attributes:
-        bounds: what is too large to be read.
         latex: formulas in delimiters are looked for where nothing marks the answer.
         plain: so are plain sentences.
     """
 
-    bounds: Bounds
     latex: bool = True
     plain: bool = True
 
@@ -124,7 +122,7 @@ class Finder(NamedTuple):
 
     def read(self, text: str) -> Reading | str:
         """An answer of which the extent is known, or why it cannot be read."""
-        reason = self.bounds.refuse(text)
+        reason = refuse_text(text)
         if reason is not None:
             return reason
         try:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from strop_verify.math.expressions import Bounds
+from strop_verify.math.expressions import MOST_DIGITS, refuse_answer
 from strop_verify.pool import JobReply, WorkerLimits, submit
 from strop_verify.verdict import UNDECIDED, Status, Verdict, shortened
 
@@ -40,8 +40,6 @@ class MathSettings:
         strict: names count, else they match by their order (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
         ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set of solutions.
-        bounds: what is too large to be read.
-        remember: keep the latest proofs: the samples of a group give the same few answers again and again.
         explain: the detail says the kinds, the normal forms and the proof.
     """
 
@@ -53,8 +51,6 @@ class MathSettings:
     strict: bool = True
     allow_set_relation_comp: bool = False
     ordered_lists: bool = True
-    bounds: Bounds = field(default_factory=Bounds)
-    remember: bool = True
     explain: bool = False
 
     def __post_init__(self) -> None:
@@ -114,26 +110,25 @@ def verdict_of(reply: JobReply) -> Verdict:
 
 def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     """The verdict, made in this process: correct, wrong (also where neither is proved), unparsed or error."""
-    reference = _reference(gold, settings.gold_form, settings.bounds)
+    reference = _reference(gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
     found = _found(text, settings)
     if isinstance(found, str):
         return Verdict(0.0, Status.UNPARSED, found)
-    reason = settings.bounds.refuse_answer(found.answer)
+    reason = refuse_answer(found.answer)
     if reason is not None and found.answer != reference.answer:
         return Verdict(0.0, Status.UNPARSED, reason)
-    proof = _remembered(settings, reference, found) if settings.remember else _proof(settings, reference, found)
-    return _verdict(proof, reference, found, settings.explain)
+    return _verdict(_proof(settings, reference, found), reference, found, settings.explain)
 
 
 def unreadable(gold: str, settings: MathSettings) -> str | None:
     """Why a reference can never be compared: it is beyond the bounds, cannot be read or has no value; else None."""
     if not gold.strip():
         return "the reference is empty"
-    if gold.strip().lstrip("-").isdigit() and len(gold) < settings.bounds.digits:
+    if gold.strip().lstrip("-").isdigit() and len(gold) < MOST_DIGITS:
         return None
-    reading = _reference(gold, settings.gold_form, settings.bounds)
+    reading = _reference(gold, settings.gold_form)
     return reading if isinstance(reading, str) else None
 
 
@@ -170,14 +165,14 @@ def _handle(job: dict[str, Any]) -> tuple[float, str, str]:
 
 
 def _read_settings(fields: dict[str, Any]) -> MathSettings:
-    return MathSettings(**fields | {"match_types": tuple(fields["match_types"]), "bounds": Bounds(**fields["bounds"])})
+    return MathSettings(**fields | {"match_types": tuple(fields["match_types"])})
 
 
 def _found(text: str, settings: MathSettings) -> Reading | str:
     from strop_verify.math.expressions import TooMuch
     from strop_verify.math.prose import Finder
 
-    finder = Finder(settings.bounds, "latex" in settings.match_types, "expr" in settings.match_types)
+    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types)
     try:
         return finder.find(text, settings.extract, settings.box_required)
     except TooMuch as limit:
@@ -186,17 +181,12 @@ def _found(text: str, settings: MathSettings) -> Reading | str:
         return "beyond the bounds: too deeply nested"
 
 
+@lru_cache(maxsize=2 * KEPT)  # the samples of a group give the same few answers again and again
 def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
     from strop_verify.math.compare import Rules, compare_readings
 
     rules = Rules(settings.precision, settings.strict, settings.allow_set_relation_comp, settings.ordered_lists)
     return compare_readings(reference, found, rules)
-
-
-@lru_cache(maxsize=2 * KEPT)
-def _remembered(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
-    """The proof, which depends only on these three."""
-    return _proof(settings, reference, found)
 
 
 def _verdict(proof: Proof, reference: Reading, found: Reading, explain: bool) -> Verdict:
@@ -212,7 +202,7 @@ def _verdict(proof: Proof, reference: Reading, found: Reading, explain: bool) ->
 
 
 @lru_cache(maxsize=KEPT)
-def _reference(text: str, form: GoldForm, bounds: Bounds) -> Reading | str:
+def _reference(text: str, form: GoldForm) -> Reading | str:
     """A reference as it was read, or why it cannot be; in a `raw` or marked one the answer is found first."""
     from strop_verify.math.compare import without_value
     from strop_verify.math.expressions import TooMuch
@@ -220,13 +210,13 @@ def _reference(text: str, form: GoldForm, bounds: Bounds) -> Reading | str:
 
     shown = shortened(text)
     try:
-        finder = Finder(bounds)
+        finder = Finder()
         marked = r"\boxed" in text or "####" in text
         reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
         if isinstance(reading, str):
             verb = "is" if reading.startswith("beyond") else "cannot be parsed:"
             return f"the reference {shown!r} {verb} {reading}"
-        reason = bounds.refuse_answer(reading.answer)
+        reason = refuse_answer(reading.answer)
         if reason is not None:
             return f"the reference {shown!r} is {reason}"
         return f"the reference {shown!r} has no value" if without_value(reading.answer) else reading
