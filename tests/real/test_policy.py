@@ -187,6 +187,7 @@ def test_an_adapter_begins_as_nothing_and_learns(
     assert trained and all(parameter.grad is not None for parameter in trained)
     with torch.no_grad():
         for parameter in trained:
-            parameter += 1e-3 * parameter.grad.sign() if parameter.grad is not None else 0
+            assert parameter.grad is not None
+            parameter += 1e-3 * parameter.grad.sign()
         adapted.merge()
         assert adapted(packed, 1.0)[0].sum() > found.sum()

@@ -68,6 +68,10 @@ class Products:
         self._panel = int(library.strop_panel())
         self._dots = bool(library.strop_dots())
 
+    def __deepcopy__(self, memo: object) -> Products:
+        """Itself: copies of a model share the library."""
+        return self
+
     def call(self, name: str, *given: Tensor | float | None) -> None:
         """A function of the source."""
         self._functions[name](*given)
