@@ -188,6 +188,6 @@ def test_an_adapter_begins_as_nothing_and_learns(
     with torch.no_grad():
         for parameter in trained:
             assert parameter.grad is not None
-            parameter += 1e-3 * parameter.grad.sign()
+            parameter.add_(parameter.grad.sign(), alpha=1e-3)
         adapted.merge()
         assert adapted(packed, 1.0)[0].sum() > found.sum()
