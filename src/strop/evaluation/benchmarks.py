@@ -32,9 +32,8 @@ from strop.data.columns import (
     Columns,
     NoColumn,
     Row,
-    final_answer,
+    as_prompt,
     pick,
-    question_asked,
     refuse_unseen,
     stated,
 )
@@ -69,7 +68,7 @@ def math_question(row: Cells, whole: bool) -> Prompt:
         ValueError: there is no column with it, or `whole` and one holds a part of it only.
     """
     named = Columns().named(row)
-    asked = question_asked(pick(row, str(named.prompt)))
+    asked = as_prompt(pick(row, str(named.prompt)))
     if whole:
         refuse_unseen({**row, "context": None}, str(named.prompt), "")
     if isinstance(asked, str):
@@ -96,11 +95,6 @@ def math_answer(row: Cells) -> str:
     answer = pick(row, str(named.answer))
     text = _text(answer) if named.answer in SOLUTIONS else _answer_text(answer)
     return str(stated(text, "math", worked=named.answer in SOLUTIONS)[0])
-
-
-def gsm8k_answer(row: Cells) -> str:
-    """The answer after `####` of the worked solution."""
-    return final_answer(column(row, "answer"))
 
 
 def choice_question(row: Cells, seed_of: str) -> tuple[str, str]:
@@ -589,5 +583,4 @@ def _problem(found: Benchmark, row: Row) -> Problem | None:
         prompt, letter = choice_question(columns, str(columns.get("Record ID", identity)))
         return Problem(identity, prompt, letter, domain=found.domain, source=found.family)
     asked = math_question(columns, whole=found.path is not None)
-    answer = gsm8k_answer(columns) if found.family == "gsm8k" else math_answer(columns)
-    return Problem(identity, asked, answer, domain="math", source=found.family)
+    return Problem(identity, asked, math_answer(columns), domain="math", source=found.family)
