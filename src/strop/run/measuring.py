@@ -54,7 +54,7 @@ from strop.evaluation.evaluate import (
     with_prompts,
 )
 from strop.evaluation.grid import ORDER, Grid, load_grid
-from strop.evaluation.protocols import PLAIN, Protocol
+from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, has_samples, load_result
 from strop.model.files import load_tokenizer
@@ -198,8 +198,6 @@ class BenchmarkPlan:
         out: the evaluation folder.
         limit: the first so many problems of each benchmark only.
         seed: of the samples.
-        recipe: template, sampling and verifier of mathematics come from it where no paper's protocol is named; also the
-            settings of engine and device, by default those of the run, else GRPO's.
         sets: changes of settings. `sampling`, `verifier` and `data.template` win over the protocol;
             `evaluation.benchmark_data` is the folder with the benchmarks' files.
         endpoint: the URL of an OpenAI-compatible endpoint (up to and with `/v1`) that has the models.
@@ -211,7 +209,6 @@ class BenchmarkPlan:
     out: Path
     limit: int | None = None
     seed: int = 0
-    recipe: str | None = None
     sets: tuple[str, ...] = ()
     endpoint: str | None = None
 
@@ -219,11 +216,6 @@ class BenchmarkPlan:
         """The changes of settings that are `keys` or inside them."""
         named = [(f"{text.partition('=')[0].strip()}.", text) for text in as_measured(self.sets)]
         return [text for name, text in named if any(name.startswith(f"{key}.") for key in keys)]
-
-    @property
-    def by_recipe(self) -> bool:
-        """Whether template, sampling and verifier are those of `recipe`."""
-        return self.recipe is not None and self.protocol.name == PLAIN.name
 
 
 def measure(plan: BenchmarkPlan, view: View) -> Grid:
@@ -270,8 +262,8 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
 
 def _config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
     if plan.endpoint is None:
-        return configure(model, plan.recipe, (*_seed_of_base(plan, model), *plan.sets)).config
-    return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, as_measured(plan.sets))
+        return configure(model, None, (*_seed_of_base(plan, model), *plan.sets)).config
+    return resolve(DEFAULT_RECIPE, as_measured(plan.sets))
 
 
 # ---------------------------------------------------------------------- the same terms for all models
@@ -293,7 +285,7 @@ def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
     template, environment = shared_template(plan, configs), shared_environment(plan, configs)
     held_out = held_out_of(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
     folder = any_config.evaluation.benchmark_data if plan.setting("evaluation.benchmark_data") else None
-    sampling = benchmark_sampling(plan, any_config)
+    sampling = benchmark_sampling(plan)
     problems: dict[str, tuple[Problem, ...]] = {}
     samplings: dict[str, Sampling] = {}
     verifiers: dict[str, Verifier] = {}
@@ -304,21 +296,18 @@ def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
         else:
             problems[found.name] = load_problems(found, None if folder is None else Path(folder), plan.limit)
             samplings[found.name] = sampling
-            recipes = plan.by_recipe and found.kind == "math"
-            verifiers[found.name] = any_config.verifier if recipes else plan.protocol.verifier_of(found)
+            verifiers[found.name] = plan.protocol.verifier_of(found)
         if plan.setting("verifier"):
             verifiers[found.name] = any_config.verifier
     return _Terms(template, environment, problems, samplings, verifiers)
 
 
-def benchmark_sampling(plan: BenchmarkPlan, config: RunConfig) -> Sampling:
-    """How benchmarks are sampled: as the protocol or the recipe says, with the plan's changes of `sampling`.
+def benchmark_sampling(plan: BenchmarkPlan) -> Sampling:
+    """How benchmarks are sampled: as the protocol says, with the plan's changes of `sampling`.
 
     Raises:
         InputError: an unknown setting, or a value that it cannot have.
     """
-    if plan.by_recipe:
-        return evaluation_sampling(config)  # with the changes in it
     changed = plan.protocol.sampling.model_dump(mode="json")
     for text in plan.setting("sampling", "evaluation.temperature", "evaluation.top_p"):
         (edits,) = parse_set(text).values()
@@ -369,7 +358,7 @@ def held_out_of(plan: BenchmarkPlan) -> HeldOut:
 
 
 def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
-    """The template for all models: as --set, protocol or recipe say, else that of the runs among them, else `Auto`.
+    """The template for all models: as --set or the protocol says, else that of the runs among them, else `Auto`.
 
     If only strop's own bases are measured, their prompts ask for no form of the answer, as in training.
 
@@ -381,14 +370,11 @@ def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> Pr
         return any_config.data.template
     if plan.protocol.template is not None:
         return plan.protocol.template
-    if plan.by_recipe and any_config.data.template != Auto():
-        return any_config.data.template
     found: dict[str, PromptTemplate] = {}  # by the first run that was trained with it
-    if plan.recipe is None:
-        for model in plan.models:
-            template = configs[model.label].data.template
-            if holds_out(model.place) and template not in found.values():
-                found[model.label] = template
+    for model in plan.models:
+        template = configs[model.label].data.template
+        if holds_out(model.place) and template not in found.values():
+            found[model.label] = template
     if len(found) > 1:
         named = ", ".join(f"{label} with {template.model_dump_json()}" for label, template in found.items())
         raise InputError(f"the runs were trained with different prompts ({named}); choose one by --set data.template=…")
@@ -408,7 +394,7 @@ def shared_environment(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) ->
     named = plan.setting("environment")
     for model in plan.models:
         environment = configs[model.label].environment
-        if (named or (plan.recipe is None and holds_out(model.place))) and environment not in found.values():
+        if (named or holds_out(model.place)) and environment not in found.values():
             found[model.label] = environment
     if len(found) > 1:
         names = {label: "none" if one is None else one.model_dump_json() for label, one in found.items()}
