@@ -19,6 +19,8 @@ ARGS ?=
 PIP_FLAGS ?=
 # One more than there are cores: some tests wait for a process to die or a limit to pass.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Bytecode is kept: each worker and each program that a test starts would otherwise compile every module again.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$p && break; done)
@@ -70,10 +72,10 @@ quickstart: $(CORE)
 
 # One thread a worker: the tests are small, and threads of several workers would only fight for the cores.
 test: $(FULL)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 test-all: $(FULL)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal \
+	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal \
 		-m 'slow or not slow' --timeout 1800 $(ARGS)
 
 # vLLM pins a torch and a transformers of its own, so it lives in an environment of its own; strop's tests talk to it.
@@ -87,8 +89,8 @@ $(VLLM_READY): constraints-vllm.txt tests/engines/vllm_metadata.py
 	@touch $@
 
 test-vllm: $(FULL) $(if $(VLLM_PYTHON),,$(VLLM_READY))
-	OMP_NUM_THREADS=1 STROP_VLLM_PYTHON=$(or $(VLLM_PYTHON),$(abspath $(VLLM_VENV))/bin/python) \
-		$(BIN)/python -m pytest -p no:xdist -m vllm tests/engines $(ARGS)
+	STROP_VLLM_PYTHON=$(or $(VLLM_PYTHON),$(abspath $(VLLM_VENV))/bin/python) \
+		$(PYTEST) -p no:xdist -m vllm tests/engines $(ARGS)
 
 # The extra `docs` is needed for this alone. Pages, README and what they link to are laid side by side as they lie here;
 # a link or an anchor that leads nowhere ends it.

@@ -40,7 +40,7 @@ from strop.model.files import byte_tokenizer
 from strop.orchestration.fleet import Fleet
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
-from strop.orchestration.weight_store import MEMORY, WeightStore, WeightTransport
+from strop.orchestration.weight_store import WeightFile, WeightStore
 from strop.orchestration.workers import Supervision, WorkerSpec, end
 from strop.recipes.resolve import resolve
 from strop.run.loop import Loop
@@ -90,8 +90,8 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
     fleet = Fleet(
         launcher=Processes(),
         specs=[WorkerSpec(f"generator-{n}", "bench.simulated:main", shape.simulation) for n in range(shape.generators)],
-        source=lambda store, version: store.write(version, learner.weights()),
-        transport=WeightTransport(1 << 16, silent.note),
+        source=lambda file, version: file.write(version, learner.weights()),
+        store=WeightStore(1 << 16, silent.note),
         supervision=Supervision(),
         note=lambda line: None,
     )
@@ -121,17 +121,6 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
 def bound(shape: Shape) -> tuple[float, str]:
     """The least mean step time that any run of this shape can have, and by which formula."""
     simulation = shape.simulation
-    try:
-        from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, pipeline_bound
-    except ImportError:
-        pass
-    else:
-        setup = Setup(
-            shape.prompts, shape.samples, max_lag=shape.lag, generators=shape.generators, slots=simulation.slots
-        )
-        costs = Costs(decode_step=simulation.token_seconds, train_token=shape.train_token)
-        lengths = Straggling(ConstantLength(simulation.tokens), simulation.straggler_share, simulation.straggler_factor)
-        return pipeline_bound(setup, costs, lengths).seconds, "strop.lab.planning.pipeline_bound"
     count = shape.prompts * shape.samples
     share, factor, usual = simulation.straggler_share, simulation.straggler_factor, simulation.tokens
     tokens = count * usual * (1 - share + share * factor)
@@ -182,14 +171,14 @@ def publication(arguments: argparse.Namespace) -> None:
     size = sum(weight.nbytes for weight in policy.weights().values())
     settings = GeneratorSettings(model, EngineSettings(slots=16, max_tokens=64), seed=1)
 
-    def write(store: WeightStore, version: int) -> StoredWeights:
-        return store.write(version, policy.weights().items())
+    def write(file: WeightFile, version: int) -> StoredWeights:
+        return file.write(version, policy.weights().items())
 
     fleet = Fleet(
         launcher=Processes(),
         specs=[WorkerSpec(f"generator-{n}", "strop.orchestration.fleet:main", settings) for n in range(2)],
         source=write,
-        transport=WeightTransport(size, print, MEMORY if arguments.weights == "shared_memory" else None),
+        store=WeightStore(size, print, in_memory=arguments.weights == "memory"),
         supervision=Supervision(),
         note=lambda line: None,
     )
@@ -313,8 +302,8 @@ def main() -> None:
     parser.add_argument("--quality-steps", type=int, default=96)
     parser.add_argument("--jobs", type=int, default=1, help="runs of `quality` at once")
     parser.add_argument("--repeats", type=int, default=20)
-    ways = ("shared_memory", "files")
-    parser.add_argument("--weights", choices=ways, default="shared_memory", help="how `publication` goes")
+    ways = ("memory", "files")
+    parser.add_argument("--weights", choices=ways, default="memory", help="how `publication` goes")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=6, help="of a usual completion")

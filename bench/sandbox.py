@@ -2,7 +2,7 @@
 
     python bench/sandbox.py --programs 400
 
-The ways: the warm fork server with all layers, the same without control groups, a cold
+The ways: the warm fork server with all layers, a cold
 interpreter without isolation, and the naive runner that many use: `subprocess.run` of the program with the usual
 imports. With `--cases FILE` the cases of a file are judged too, and compared with their field `expected`.
 """
@@ -13,18 +13,16 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 from strop_verify.code.runners import ProgramSettings, difference
 from strop_verify.code.tests import Tests
 from strop_verify.code.verifier import run, run_tests
-from strop_verify.sandbox import Limits, Sandbox, SandboxCapabilities, probe
-from strop_verify.sandbox.launchers import Hierarchies, interpreter
+from strop_verify.sandbox import Limits, Sandbox, probe
+from strop_verify.sandbox.launchers import interpreter
 
 PROGRAM = "n = int(input())\nprint(sum(map(int, input().split())) + n)\n"
 IMPORTS = "import collections, heapq, bisect, math, itertools, functools, string, re, random, decimal, fractions\n"
@@ -85,14 +83,6 @@ def measure(way: str, run: Callable[[int], bool], programs: int, workers: int, b
     print(json.dumps(line if bar is None else {**line, "bar": bar}), flush=True)
 
 
-def ways(found: SandboxCapabilities) -> list[tuple[str, SandboxCapabilities]]:
-    """The sandboxes that can be compared here."""
-    made = [(f"{found.plan.mode} fork server", found)] if found.plan.mode in ("root", "user") else []
-    if made and found.hierarchies.described:
-        made.append((f"{found.plan.mode} fork server, no control groups", replace(found, hierarchies=Hierarchies())))
-    return made
-
-
 def judge(path: Path) -> None:
     """Judge a file of cases and print how many verdicts are as the file expects."""
     rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
@@ -116,9 +106,9 @@ def main() -> None:
     found = probe()
     print(json.dumps({"bench": "sandbox", "mode": found.plan.mode, "missing": found.missing, "uid": os.getuid()}))
     few = max(arguments.programs // 8, 8)
-    for number, (way, capabilities) in enumerate(ways(found)):
-        with Sandbox(Limits(), arguments.workers, capabilities=capabilities) as sandbox:
-            measure(way, sandboxed(sandbox), arguments.programs, arguments.workers, BAR if number == 0 else None)
+    if found.isolated:
+        with Sandbox(Limits(), arguments.workers) as sandbox:
+            measure(f"{found.plan.mode} fork server", sandboxed(sandbox), arguments.programs, arguments.workers, BAR)
     measure("cold interpreter, no isolation", bare(PROGRAM), few, arguments.workers)
     measure("naive subprocess.run, usual imports, no isolation", bare(IMPORTS + PROGRAM), few, arguments.workers)
     if arguments.cases is not None:
@@ -126,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

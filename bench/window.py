@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from strop.lab.planning import Costs, LogNormal, Setup, Straggling, pipeline_bound, simulate
+from strop.lab.planning import Costs, LogNormal, Setup, Straggling, settled_bound, simulate
 from strop.lab.planning.costs import Lengths
 
 LENGTHS: tuple[Lengths, ...] = (
@@ -42,7 +42,7 @@ def fleet(rng: random.Random) -> tuple[Setup, Costs, Lengths]:
         publish=rng.choice([0.0, 1.0]), record_step=rng.choice([0.0, 1.0]),
     )  # fmt: skip
     lengths = rng.choice(LENGTHS)
-    generation = pipeline_bound(setup, costs, lengths, draws=200).seconds
+    generation = settled_bound(simulate(setup, costs, lengths, 100), costs).seconds
     update = generation * rng.choice([0.2, 0.6, 0.9, 1.1, 1.5, 3.0])
     return setup, costs.model_copy(update={"train_update": update}), lengths
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -28,6 +29,14 @@ def _missing(item: pytest.Item) -> Iterator[str]:
 
         if not torch.cuda.is_available():
             yield "needs a CUDA device"
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C is heard. Who starts the tests in the background ignores it, as would every program that a test starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

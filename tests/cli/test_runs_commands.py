@@ -115,7 +115,7 @@ def test_completion_offers_what_there_is(invoke: Invoke) -> None:
     [
         ("steps = 7\noptim.lr = 2e-6", {"steps": 7, "optim.lr": 2e-6}),
         ("[algorithm.loss]\nmax_ratio = 3.0\npiece = 'Cispo'", {"algorithm.loss.max_ratio": 3.0}),
-        ("data.history = ['a', 'b']", {"data.history": ("a", "b")}),
+        ("trackers = ['wandb', 'trackio']", {"trackers": ("wandb", "trackio")}),
         ("[[stages]]\nsteps = 3\n[stages.set]\n'sampling.max_new_tokens' = 99\n[[stages]]", {"stages.0.steps": 3}),
         ("data.held_out = 'none'\nevaluation.every = 'none'", {"data.held_out": None}),
     ],

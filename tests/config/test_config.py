@@ -15,7 +15,7 @@ from strop.base.types import InputError
 from strop.config.edits import flatten, parse_set
 from strop.config.parse import edit, parse, validated
 from strop.config.schema import RunConfig
-from strop.data.rows import Gsm8k
+from strop.data.rows import JsonLines
 from strop.model.settings import FreshModel
 from strop.recipes.resolve import resolve
 
@@ -58,7 +58,7 @@ def test_another_piece_resets_its_siblings() -> None:
 
 def test_a_source_by_its_short_name_and_path() -> None:
     config = edit(resolve("grpo"), ["data.source=gsm8k", "data.path=train.jsonl"])
-    assert config.data.source == Gsm8k(path="train.jsonl")
+    assert config.data.source == JsonLines(path="train.jsonl")
 
 
 def test_a_path_takes_the_fresh_model_back() -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from strop.base.types import InputError
 from strop.data.generators import ChainSum, ReasoningGym
-from strop.data.rows import Gsm8k, HubDataset, JsonLines, ParquetFile
+from strop.data.rows import HubDataset, JsonLines, ParquetFile
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource, parse_source
 from strop.data.templates import OpenReasonerZero
@@ -18,8 +18,8 @@ from strop.data.templates import OpenReasonerZero
 @pytest.mark.parametrize(
     ("text", "path", "source"),
     [
-        ("gsm8k", "a.jsonl", Gsm8k(path="a.jsonl")),
-        ("gsm8k", None, Gsm8k()),
+        ("gsm8k", "a.jsonl", JsonLines(path="a.jsonl")),
+        ("gsm8k", None, HubDataset(dataset="openai/gsm8k", subset="main")),
         ("chain_sum", None, ChainSum()),
         ("ChainSum", None, ChainSum()),
         ("reasoning-gym:chain_sum", None, ReasoningGym(task="chain_sum")),
@@ -59,15 +59,15 @@ def test_refusals(text: str, path: str | None, complaint: str) -> None:
 
 def test_path_replaces_that_of_the_source() -> None:
     assert DataSettings.model_validate({"path": "a.jsonl"}).source == JsonLines(path="a.jsonl")
-    written = DataSettings.model_validate({"source": Gsm8k(path="a.jsonl")}).model_dump(mode="json")
-    assert DataSettings.model_validate({**written, "path": "b.jsonl"}).source == Gsm8k(path="b.jsonl")
+    written = DataSettings.model_validate({"source": JsonLines(path="a.jsonl")}).model_dump(mode="json")
+    assert DataSettings.model_validate({**written, "path": "b.jsonl"}).source == JsonLines(path="b.jsonl")
     with pytest.raises(ValidationError, match="path="):
         DataSettings.model_validate({"source": ChainSum(), "path": "b.jsonl"})
 
 
 def test_held_out_settings() -> None:
     settings = DataSettings.model_validate({"held_out": {"source": "gsm8k", "path": "test.jsonl"}})
-    assert settings.held_out == HeldOutSettings(source=Gsm8k(path="test.jsonl"))
+    assert settings.held_out == HeldOutSettings(source=JsonLines(path="test.jsonl"))
     with pytest.raises(ValidationError, match="held_out.count"):
         HeldOutSettings()
 

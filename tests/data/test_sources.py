@@ -19,7 +19,7 @@ from pyarrow import parquet
 from strop.base.types import InputError, Message, Problem
 from strop.data.columns import Columns
 from strop.data.generators import ChainSum, ReasoningGym, signed_terms, solve
-from strop.data.rows import Gsm8k, HubDataset, JsonLines, ParquetFile
+from strop.data.rows import HubDataset, JsonLines, ParquetFile
 from strop.data.source import ProblemSource, parse_source
 
 ALL_SUMS_OF_TWO = {
@@ -111,32 +111,10 @@ def test_the_result_of_a_worked_solution_is_the_reference_whether_its_column_is_
         assert problem.extra == ({} if reference is None else {"solution": answer})
 
 
-@pytest.mark.parametrize(
-    ("row", "advice"),
-    [
-        ({"problem": "1+1", "solution": "2"}, "data.source.columns.answer=solution$"),
-        ({"text": "1+1", "answer": "2"}, "data.source.columns.prompt=COLUMN$"),
-    ],
-    ids=["open-r1", "unknown"],
-)
-def test_a_column_that_is_not_recognised_can_be_named(tmp_path: Path, row: dict[str, object], advice: str) -> None:
-    with pytest.raises(InputError, match=f"set {advice}"):
+@pytest.mark.parametrize("row", [{"problem": "1+1", "solution": "2"}, {"text": "1+1", "answer": "2"}])
+def test_a_column_that_is_not_recognised_is_to_be_named(tmp_path: Path, row: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=r"a\.jsonl:1: .*data\.source\.columns"):
         JsonLines(path=write_lines(tmp_path / "a.jsonl", [row])).load()
-
-
-@pytest.mark.parametrize(("row", "lacks"), [({"prompt": "1+1="}, "answer"), ({"answer": "2"}, "prompt")])
-def test_a_row_without_what_those_before_it_have_is_to_be_filled_in(
-    tmp_path: Path, row: dict[str, object], lacks: str
-) -> None:
-    """Another column would be wrong for the rows before; of the first row alone it may be right."""
-    later = write_lines(tmp_path / "a.jsonl", [*ROWS, row])
-    found = f"a.jsonl:{len(ROWS) + 1}: .*'{lacks}'"
-    for columns in (Columns(), Columns(prompt="prompt", answer="answer")):
-        with pytest.raises(InputError, match=found) as caught:
-            JsonLines(path=later, columns=columns).load()
-        assert "data.source.columns" not in str(caught.value)
-    with pytest.raises(InputError, match=f"a.jsonl:1: .*data.source.columns.{lacks}=COLUMN$"):
-        JsonLines(path=write_lines(tmp_path / "a.jsonl", [row, *ROWS])).load()
 
 
 def test_columns(tmp_path: Path) -> None:
@@ -272,7 +250,7 @@ def test_a_pattern_names_the_shards_of_a_set(tmp_path: Path) -> None:
         assert [problem.prompt for problem in found] == ["0+0=", "0+1=", "1+0=", "1+1=", "2+0=", "2+1="]
     with pytest.raises(InputError, match="validation"):
         ParquetFile(path=f"{tmp_path}/validation-*.parquet").load()
-    with pytest.raises(InputError, match=r"train-\*.jsonl"):
+    with pytest.raises(InputError, match=r"test\.parquet"):
         ParquetFile(path=str(tmp_path)).load()
 
 
@@ -290,22 +268,21 @@ def test_tabs_part_the_cells_of_a_tsv_file(tmp_path: Path) -> None:
     assert (problem.prompt, problem.reference) == ("What is 1,000+1?", "1001")
 
 
-def test_a_json_object_may_hold_one_list_of_problems(tmp_path: Path) -> None:
+def test_a_json_file_is_a_list(tmp_path: Path) -> None:
     path, rows = tmp_path / "sums.json", [{"question": "1+1=", "answer": "2"}]
-    path.write_text(json.dumps({"version": 1, "authors": ["a"], "data": rows}))
+    path.write_text(json.dumps(rows))
     assert parse_source(str(path)).load()[0].reference == "2"
-    path.write_text(json.dumps({"train": rows, "test": rows}))
-    with pytest.raises(InputError, match="train, test"):
+    path.write_text(json.dumps({"data": rows}))
+    with pytest.raises(InputError, match=r"sums\.json: "):
         parse_source(str(path)).load()
 
 
 def test_gsm8k(tmp_path: Path) -> None:
     solution = "She has 1,000 + 250 = <<1000+250=1250>>1,250.\n#### 1,250"
     path = write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": solution}])
-    (problem,) = Gsm8k(path=path).load()
-    assert (problem.id, problem.reference, problem.extra) == ("gsm8k-1", "1250", {"solution": solution})
-    with pytest.raises(InputError, match=r"train\.jsonl: .*train-1"):
-        Gsm8k(path=write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": "1250"}])).load()
+    (problem,) = parse_source("gsm8k", path).load()
+    assert (problem.id, problem.reference, problem.extra) == ("train-1", "1250", {"solution": solution})
+    assert parse_source("gsm8k") == HubDataset(dataset="openai/gsm8k", subset="main")
 
 
 @given(terms=st.integers(2, 6), digits=st.integers(1, 3), signs=st.sampled_from(["+", "+-"]), seed=st.integers(0, 99))
@@ -362,15 +339,12 @@ def test_reasoning_gym_refusals() -> None:
         ReasoningGym(task="chain_sums").load()
     with pytest.raises(InputError, match="trems"):
         ReasoningGym(task="chain_sum", parameters={"trems": 3}).load()
-    with pytest.raises(ValueError, match="parameters\n.*seed"):
-        ReasoningGym(task="chain_sum", parameters={"seed": 3})
 
 
 @pytest.mark.parametrize(
     ("source", "package", "extra"),
     [
         (HubDataset(dataset="openai/gsm8k"), "datasets", "hub"),
-        (Gsm8k(), "datasets", "hub"),
         (ReasoningGym(task="basic_arithmetic"), "reasoning_gym", "gym"),
     ],
 )

@@ -246,18 +246,18 @@ OPEN_CALLS = (*TOOLS, f"sampling.interruption.phrase={json.dumps(CALL)}", "sampl
 @pytest.mark.parametrize(
     ("template", "steps", "sets", "heard"),
     [
-        (QWEN_LIKE, 16, (), "user\n"),
-        (LLAMA_LIKE, 16, (), "user<|end_header_id|>"),
-        (LLAMA_LIKE, 5, WHOLE_CALLS, "42"),
-        (QWEN_LIKE, 5, OPEN_CALLS, "error: <tool_call> without </tool_call>"),
-        (None, 4, ("sampling.max_new_tokens=60",), ""),
+        (QWEN_LIKE, 6, (), "user\n"),
+        (LLAMA_LIKE, 6, (), "user<|end_header_id|>"),
+        (LLAMA_LIKE, 2, WHOLE_CALLS, "42"),
+        (QWEN_LIKE, 2, OPEN_CALLS, "error: <tool_call> without </tool_call>"),
+        (None, 3, ("sampling.max_new_tokens=60",), ""),
     ],
 )
 def test_what_is_trained_is_what_was_sampled(
     template: str | None, steps: int, sets: tuple[str, ...], heard: str, tmp_path: Path, forked: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """1,104 random trajectories, interruptions among their tokens; a generator dies, and the run is cut and resumed."""
+    """456 random trajectories, interruptions among their tokens; a generator dies, and the run is cut and resumed."""
     speak(monkeypatch, template)
     turns, samples = record(monkeypatch, tmp_path), record_samples(monkeypatch)
     dies_in_a_later_turn(monkeypatch, tmp_path / "died")
@@ -266,7 +266,7 @@ def test_what_is_trained_is_what_was_sampled(
         "sampling.interruption.after=[1,9]", "sampling.interruption.phrase=stop", "model.fresh.max_positions=1024",
         *sets,
     )  # fmt: skip
-    with pytest.raises(Interrupted, match="--resume"):
+    with pytest.raises(Interrupted):
         train(config, tmp_path / "run", StopsAfter(steps // 2, signal.SIGINT))
     resume(tmp_path / "run", SilentView())
     assert (tmp_path / "died").exists()

@@ -22,7 +22,7 @@ from strop.model.files import byte_tokenizer
 from strop.orchestration.fleet import Fleet
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
-from strop.orchestration.weight_store import WeightStore, WeightTransport
+from strop.orchestration.weight_store import WeightFile, WeightStore
 from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.loop import Loop, StepRecord
 from strop.verifiers.protocol import InlineJudge, Judge
@@ -131,14 +131,14 @@ def made(
         settings = Fault(simulation, fault, str(folder / "struck"), after)
         entry = "tests.orchestration.faulty:main"
 
-    def stored(store: WeightStore, version: int) -> StoredWeights:
-        return store.write(version, learner.weights())
+    def stored(file: WeightFile, version: int) -> StoredWeights:
+        return file.write(version, learner.weights())
 
     fleet = Fleet(
         launcher=launcher or Processes(),
         specs=[WorkerSpec(f"generator-{number}", entry, settings) for number in range(generators)],
         source=source or stored,
-        transport=WeightTransport(1 << 16, notes.note),
+        store=WeightStore(1 << 16, notes.note),
         supervision=supervision or Supervision(),
         note=notes.note,
         kv=config.orchestration.kv,

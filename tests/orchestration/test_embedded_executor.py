@@ -137,8 +137,6 @@ def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: P
     with forking():
         resume(out, SilentView())
     assert_sound_folder(out, in_process)
-    owners = [place.read_text() for place in Path("/dev/shm").glob("strop-*/owner")]
-    assert not any(str(out.resolve()) in owner for owner in owners)  # what the killed driver had left is swept
 
 
 @pytest.mark.slow

@@ -27,17 +27,12 @@ from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import EvaluationResult
 from strop.lab.scaling.curves import read_curve
 from strop.model.files import byte_tokenizer
-from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf, WorkerEvaluator
-from strop.orchestration.messages import StoredWeights
-from strop.orchestration.processes import Processes
-from strop.orchestration.weight_store import EVALUATED, WeightStore
-from strop.orchestration.workers import Supervision, WorkerSpec
+from strop.orchestration.evaluator import InProcessEvaluator, WeightsOf
 from strop.run.assembly import assemble
 from strop.run.measuring import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.run import Interrupted, RunOutcome, resume, train
 from strop.training import checkpoint
-from strop.training.checkpoint import DiskFull
 from strop.training.compute import ComputeMeter
 from strop.verifiers.answer import Answer
 from strop.verifiers.judges import OpenJudges
@@ -143,7 +138,6 @@ def test_a_worker_comes_to_the_same_bit_for_bit_while_training_goes_on(
     order = written(out)
     assert order.index((2, False)) < order.index((0, True)) < order.index((2, True)) < order.index((4, True))
     assert view.late == [0, 2, 3, 4] and len(order) == 8
-    assert not any(Path("/dev/shm").glob(f"strop-*-{os.getpid()}*"))
 
 
 def test_readers_put_late_evaluations_where_they_belong(examined: tuple[Path, RunOutcome], tmp_path: Path) -> None:
@@ -368,30 +362,3 @@ class _Gone(WeightsOf):
 
     def weights(self) -> dict[str, Tensor]:
         raise StropError("the weights cannot be had")
-
-
-class _Full(WeightsOf):
-    """Finds no room in memory."""
-
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        if store.root.parent == Path("/dev/shm"):
-            raise DiskFull("no space in memory")
-        return StoredWeights(version, str(store.root / "x"), "", 0)
-
-
-def test_weights_that_memory_has_no_room_for_go_to_the_run_folder(tmp_path: Path) -> None:
-    spec = WorkerSpec("evaluator", "tests.orchestration.workers:echo", None)
-    evaluator = WorkerEvaluator(Processes(), spec, 1, 1, Supervision())
-    view = Watching(tmp_path, {})
-    # The echo is no evaluator: it is not asked for anything before it says that it is ready, which it never does.
-    evaluator._hear = lambda: None  # type: ignore[method-assign]
-    evaluator.start(tmp_path, view)
-    try:
-        evaluator.begin(3, ("held_out",), _Full(None))  # type: ignore[arg-type]
-        assert list(evaluator.outstanding) == [3] and evaluator.has_room
-        evaluator._done.append(MeasuredVersion(2, {}, 1.0, 1.0))
-        assert list(evaluator.outstanding) == [2, 3]  # until it is polled
-        assert view.notes == [f"no space in memory; from now on they go to {tmp_path / EVALUATED}"]
-    finally:
-        evaluator.close()
-    assert not (tmp_path / EVALUATED).exists()

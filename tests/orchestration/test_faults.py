@@ -159,7 +159,7 @@ def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> N
 
 
 def test_what_a_generator_refuses_ends_the_run(tmp_path: Path) -> None:
-    run = made(tmp_path, source=lambda store, version: store.write(version, run.learner.weights()[:99]))
+    run = made(tmp_path, source=lambda file, version: file.write(version, run.learner.weights()[:99]))
     with pytest.raises(StropError, match="version 0"):
         run.run()
 
@@ -229,8 +229,7 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
-    places = undisturbed.fleet.transport.places
-    assert places and all(not place.root.exists() for place in places)
+    assert undisturbed.fleet.store._descriptors == {} and not undisturbed.fleet.store.root.exists()
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{generator.worker.pid}").exists() for generator in undisturbed.fleet.generators):
         assert time.monotonic() < deadline

@@ -21,13 +21,12 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import beside, made
 from tests.runs import assert_same_run, metrics, small_config
 
-from strop.base.types import StropError
+from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.workers import Supervision, WorkerHandle, WorkerSpec, end
 from strop.run.run import resume, train
-from strop.run.watchdog import descendants
 from strop.training import checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
@@ -39,21 +38,23 @@ CPUS = 2
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """One node of two processors, to which tests may add others; this process is its driver."""
-    RayWorkers(RaySettings(), 1)  # imports ray for this machine alone
-    import ray
-    from ray.cluster_utils import Cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # of this machine only: 127.0.0.1
+        import ray
+        from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": CPUS, "object_store_memory": 100 << 20, "include_dashboard": False}
-    found = Cluster(initialize_head=True, head_node_args=head)
-    ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield found
-    ray.shutdown()
-    found.shutdown()
+        head = {"num_cpus": CPUS, "object_store_memory": 100 << 20, "include_dashboard": False}
+        found = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
+        yield found
+        ray.shutdown()
+        found.shutdown()
 
 
 @pytest.fixture
 def launcher(cluster: Any) -> RayWorkers:
-    return RayWorkers(RaySettings(), 2)
+    return RayWorkers(RaySettings())
 
 
 def hear(launcher: RayWorkers, handle: WorkerHandle, seconds: float = 60.0) -> list[Any]:
@@ -121,7 +122,7 @@ def test_pipeline_rl_keeps_its_bound(launcher: RayWorkers, tmp_path: Path) -> No
 
 
 def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
-    launcher = RayWorkers(RaySettings(cpus=64, placement_seconds=1.0), 1)
+    launcher = RayWorkers(RaySettings(cpus=64, placement_seconds=1.0))
     begin = time.monotonic()
     with pytest.raises(StropError, match=r"^generator-0: .*orchestration\.ray\.placement_seconds"):
         launcher.launch(WorkerSpec("generator-0", ECHO, None, gpus=1))
@@ -130,10 +131,13 @@ def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
 
 @pytest.mark.parametrize(("address", "said"), [("127.0.0.1:1", "127.0.0.1:1"), ("ray://h:1", "HOST:PORT")])
 def test_an_address_without_a_cluster_is_refused(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = RayWorkers(RaySettings(address=address), 1)
+    launcher = RayWorkers(RaySettings(address=address))
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # this process is in a cluster
     with pytest.raises(StropError, match=said):
         launcher.launch(WorkerSpec("generator-0", ECHO, None))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(InputError, match="RAY_ADDRESS"):
+        RayWorkers(RaySettings())
 
 
 @pytest.mark.parametrize("lag", SLOWLY)
@@ -195,21 +199,21 @@ class Nodes(SilentView):
                     self.of_actors.update(row["bundles_to_node_id"].values())
 
 
-@pytest.mark.slow  # Ray looks for its driver about once a minute
-def test_a_killed_driver_leaves_no_process_of_its_cluster(tmp_path: Path) -> None:
-    driver, left = driver_of_its_own_cluster(tmp_path / "run")
+@pytest.mark.slow
+def test_the_actors_of_a_killed_driver_end(cluster: Any, tmp_path: Path) -> None:
+    driver, actors = driver_on(cluster, tmp_path / "run")
     driver.kill()
     driver.wait()
-    gone(left, 90)
+    gone(actors, 90)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_run_and_cluster_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_actors_and_the_run_can_be_resumed(cluster: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    driver, left = driver_of_its_own_cluster(out)
-    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to the cluster's processes too
+    driver, actors = driver_on(cluster, out)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
     assert driver.wait(60) == 130
-    gone(left, 10)
+    gone(actors, 10)
     assert json.loads((out / "status.json").read_text())["state"] == "interrupted"
     step = checkpoint.latest(out / "checkpoints")
     assert step is not None and metrics(out)[-1]["step"] == step >= 2
@@ -220,29 +224,29 @@ def test_ctrl_c_ends_run_and_cluster_and_the_run_can_be_resumed(tmp_path: Path) 
         assert resume(out, SilentView()).summary.steps == step + 1
 
 
-def driver_of_its_own_cluster(out: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """A run of two steps at least, which goes on; its driver, and all processes below that."""
+def driver_on(cluster: Any, out: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """A run of two steps at least, which goes on; its driver, and the processes of its actors."""
     code = (
         "import sys\n"
         "from pathlib import Path\n"
         "from strop.base.view import SilentView\n"
         "from strop.run.run import Interrupted, train\n"
         "from tests.runs import small_config\n"
+        "sets = ('steps=500', 'evaluation.asynchronous=false', 'orchestration.executor=ray')\n"
         "try:\n"
-        "    train(small_config('steps=500', 'orchestration.executor=ray'), Path(sys.argv[1]), SilentView())\n"
+        "    train(small_config(*sets), Path(sys.argv[1]), SilentView())\n"
         "except Interrupted as error:\n"
         "    sys.exit(error.exit_code)\n"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
     driver = subprocess.Popen([sys.executable, "-c", code, str(out)], env=environment, start_new_session=True)
     deadline = time.monotonic() + 150
     while not (out / "checkpoints" / "step-00000002").exists():
         assert driver.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    left = descendants(driver.pid)
-    names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in left}
-    assert {"raylet", "gcs_server"} <= names and any(name.startswith("ray::RayHost") for name in names), names
-    return driver, left
+    rows = {row["role"]: row["pid"] for row in json.loads((out / "processes.json").read_text())}
+    assert rows.keys() == {"driver", "generator-0"}
+    return driver, [rows["generator-0"]]
 
 
 def gone(pids: list[int], seconds: float) -> None:

@@ -13,9 +13,9 @@ import torch
 
 from strop.base.types import InputError, StropError
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
-from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers, gpus_left
+from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.weight_store import WeightStore, read
+from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerGone, WorkerSetup, WorkerSpec, written
 
 
@@ -56,7 +56,7 @@ def stage(connection: QueueConnection, stored: StoredWeights, content: bytes) ->
 
 def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
-    stored = WeightStore(tmp_path).write(7, tensors.items())
+    stored = WeightFile(tmp_path / "weights").write(7, tensors.items())
     content = Path(stored.path).read_bytes()
     Path(stored.path).unlink()  # another node does not have it
     connection = QueueConnection()
@@ -74,7 +74,7 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
 def test_of_two_versions_in_a_queue_each_is_whole_when_it_is_read(tmp_path: Path) -> None:
     connection, probe = QueueConnection(), np.arange(3, dtype=np.int32)
     for version in (1, 2):
-        stored = WeightStore(tmp_path).write(version, {"a": torch.full((4,), float(version))}.items())
+        stored = WeightFile(tmp_path / "weights").write(version, {"a": torch.full((4,), float(version))}.items())
         content = np.frombuffer(Path(stored.path).read_bytes(), np.uint8)
         connection.come(version - 1, written(WeightUpdate(stored, "keep", probe)), content)
     for version in (1, 2):
@@ -92,24 +92,7 @@ def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
     assert isinstance(said, Failed) and not said.fatal and "No module named 'tests.orchestration.nowhere'" in said.error
 
 
-@pytest.mark.parametrize(
-    ("visible", "count", "own", "left"),
-    [
-        (None, 8, 1, ["1", "2", "3", "4", "5", "6", "7"]),
-        (None, 4, 4, []),
-        (None, 2, 3, []),
-        ("4,5,6", 3, 1, ["5", "6"]),
-        (" 3 , 1", 2, 1, ["1"]),
-        ("0,1,-1,2", 2, 1, ["1"]),  # CUDA reads no further than what is no GPU
-        ("GPU-8932f937,GPU-1d2c", 2, 1, ["GPU-1d2c"]),
-        ("", 0, 1, []),
-    ],
-)
-def test_actors_are_given_no_gpu_that_trains(visible: str | None, count: int, own: int, left: list[str]) -> None:
-    assert gpus_left(visible, count, own) == left
-
-
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r'pip install "strop\[ray\]"'):
-        RayWorkers(RaySettings(), 1)
+        RayWorkers(RaySettings())

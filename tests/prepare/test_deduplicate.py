@@ -239,17 +239,5 @@ def test_a_phrase_of_several_exam_questions_gives_none_away(tmp_path: Path) -> N
         tmp_path / "exam.jsonl", questions(f"The area of the hall, 77 feet long, {phrase}", f"It {phrase}")
     )
     rows = questions(f"The weight of 3 bricks, in pounds, {phrase}")
-    step = {"piece": "Decontaminate", "against": [{"path": str(exam)}], "shared_run": 10, "similarity": 0.99}
+    step = {"piece": "Decontaminate", "against": [{"path": str(exam)}], "similarity": 0.99}
     assert len(run(tmp_path, [rows], [step]).kept) == 1
-
-
-def test_a_shared_run_of_words_is_found_where_it_is_asked_for(tmp_path: Path) -> None:
-    exam = write_lines(tmp_path / "exam.jsonl", questions(f"{EXAM} Round it to 2 decimals."))
-    prompt = (
-        f"{EXAM.split('. ')[0]}. What is the area of the rectangle, and what is the cost of 3 of them at 4 dollars?"
-    )
-    for run_length, kept in ((13, 1), (None, 2)):
-        step = {"piece": "Decontaminate", "against": [{"path": str(exam)}], "shared_run": run_length}
-        steps = [{k: v for k, v in step.items() if v is not None}]
-        outcome = run(tmp_path, [questions(prompt, "What is 3 + 4?")], steps)
-        assert len(outcome.kept) == kept

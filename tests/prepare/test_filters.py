@@ -103,7 +103,6 @@ def test_options_for_missing_and_unreadable_solutions() -> None:
 )
 def test_links_and_figures(prompt: str, expected: str | None) -> None:
     assert reason(LinksAndFigures(), prompt) == expected
-    assert reason(LinksAndFigures(links=False, images=False, drawings=False, mentions=False), prompt) is None
 
 
 @pytest.mark.parametrize(
@@ -191,18 +190,12 @@ ADD = "print(sum(map(int, input().split())))"
 def test_tests_are_checked_by_running_the_reference_solution() -> None:
     right = {"inputs": ["1 2", "3 4"], "outputs": ["3", "7"]}
     wrong = {"inputs": ["1 2", "3 4"], "outputs": ["3", "8"]}
-    step = ReferenceSolutions(verifier=RUNNER, min_tests=1)
+    step = ReferenceSolutions(verifier=RUNNER)
     assert reason(step, "Add.", right, solutions=[ADD]) is None
     assert reason(step, "Add.", right, solutions=["print(0)", ADD]) is None
     assert reason(step, "Add.", wrong, solutions=[ADD]) == "the reference solution fails the tests"
     assert reason(step, "Add.", right) == "no reference solution"
     assert reason(step, "What is 1 + 1?", "2") is None
-    pruned = ReferenceSolutions(verifier=RUNNER, failing="prune", min_tests=1)(
-        Problem("p", "Add.", wrong, "code", "s", {"solutions": ADD})
-    )
-    assert isinstance(pruned, Problem) and pruned.reference == {"inputs": ["1 2"], "outputs": ["3"]}
-    few = ReferenceSolutions(verifier=RUNNER, failing="prune", min_tests=2)
-    assert reason(few, "Add.", wrong, solutions=[ADD]) == "the reference solution passes fewer than 2 tests"
 
 
 def test_a_sandbox_that_fails_is_no_verdict_on_the_tests() -> None:

@@ -71,7 +71,7 @@ def test_a_split_that_would_take_everything_is_refused(tmp_path: Path) -> None:
 def test_sft_data_loses_trivial_prompts_and_long_traces(tmp_path: Path) -> None:
     trace = "First we add the numbers, then we halve the sum, and so the answer is 4."
     rows = [
-        {"prompt": "Hello there!", "completion": trace},
+        {"prompt": "Hello!", "completion": trace},
         {"prompt": "7?", "completion": trace},
         {"prompt": "What is the mean of 3 and 5?", "completion": "4."},
         {"prompt": "What is the mean of 3 and 5, slowly?", "completion": "so " * 12_001},

@@ -367,7 +367,7 @@ LIMIT = 8
 if __name__ == "__main__":
     problems = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(6) for b in range(6)]
     apart = {"orchestration.trainers": 2, "evaluation.asynchronous": True, "evaluation.every": 1,
-             "orchestration.executor": sys.argv[1]}
+             "orchestration.executor": "embedded"}
     run = strop.train(None, problems, reward=Short(), recipe=lambda: small_config("steps=1"), loss=MyLoss(),
                       held_out=6, settings=apart, quiet=True)
     print(run.summary["steps"], *set(run.rollouts(1)["detail"].to_pylist()), 1 in run.pass_rates)
@@ -377,12 +377,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["embedded", pytest.param("ray", marks=pytest.mark.ray)])
-def test_what_a_script_defines_works_in_the_other_processes_of_its_run(executor: str, tmp_path: Path) -> None:
+def test_what_a_script_defines_works_in_the_other_processes_of_its_run(tmp_path: Path) -> None:
     """Two trainer ranks with its loss, an evaluator with its verifier, an environment's process with its class."""
     script = tmp_path / "script.py"
     script.write_text(RANKS)
-    done = _python(str(script), executor)
+    done = _python(str(script))
     assert done.stdout.splitlines() == ["1 of the script True", "0.25"], done.stderr
 
 

@@ -57,9 +57,9 @@ def test_a_recipe_validates_and_survives_json(name: str) -> None:
 
 
 def test_a_family_without_a_recipe_of_its_own_names_its_variants() -> None:
-    with pytest.raises(InputError, match=r"choose one of its variants: skywork_or1\.32b, skywork_or1\.7b"):
+    with pytest.raises(InputError, match=r"skywork_or1\.32b, skywork_or1\.7b"):
         build("skywork_or1")
-    with pytest.raises(InputError, match=r"did you mean 'open_reasoner_zero\.7b'"):
+    with pytest.raises(InputError, match=r"open_reasoner_zero\.7b"):
         build("open_reasoner_zero_7b")
 
 

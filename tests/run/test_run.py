@@ -196,8 +196,12 @@ class StopsAfter(SilentView):
 def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int) -> None:
     out = tmp_path / "stopped"
     config = small_config("checkpoint.every=100", "evaluation.every=100")
-    with pytest.raises(Interrupted) as caught:
-        train(config, out, StopsAfter(2, number))
+    before = signal.signal(number, signal.default_int_handler)  # nohup ignores SIGHUP, and the run then does too
+    try:
+        with pytest.raises(Interrupted) as caught:
+            train(config, out, StopsAfter(2, number))
+    finally:
+        signal.signal(number, before)
     assert caught.value.exit_code == 130
     assert checkpoint.latest(out / "checkpoints") == 2
     assert not [note for note in read_status(RunFolder.open(out)).notes if "stopping" in note], "it has stopped"

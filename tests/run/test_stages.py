@@ -55,11 +55,7 @@ def test_a_resume_goes_on_within_a_stage(tmp_path: Path, stop: int) -> None:
         train(staged("checkpoint.every=10"), tmp_path / "parts", StopsAfter(stop, signal.SIGINT))
     resume(tmp_path / "parts", SilentView())
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
-    whole, parts = (
-        {name: [visit._replace(run="") for visit in visits] for name, visits in read_pass_rates(tmp_path / run).items()}
-        for run in ("whole", "parts")
-    )
-    assert whole == parts, "two runs, whose visits differ in nothing but the run's id"
+    assert read_pass_rates(tmp_path / "whole") == read_pass_rates(tmp_path / "parts")
 
 
 REFUSED = [

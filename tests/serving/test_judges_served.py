@@ -120,7 +120,8 @@ def test_what_is_too_long_for_a_judge_is_no_vote(tmp_path: Path, served: Running
     assert outcome.prompts == ["good 1"]
     counts = outcome.step("judges")["counts"]
     assert (counts["votes"], counts["unreadable_votes"]) == (4, 2)
-    assert "context 512" in (outcome.folder / "for_reading.md").read_text()
+    votes = next((outcome.folder / "steps").rglob("votes.jsonl")).read_text()
+    assert "context 512" in votes
 
 
 def test_refusals_and_time_outs(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def prepare(
     """Filter, deduplicate, decontaminate, rate and split problems, step by step as the file says.
 
     The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
-    (duplicates and contaminations next to what they repeat), report.json and report.md. A run that was stopped goes on
+    (duplicates and contaminations next to what they repeat), and report.json. A run that was stopped goes on
     with the same command where it stopped.
 
     \b
@@ -62,7 +62,7 @@ def prepare(
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")
     allow(imports)
     from strop import prepare as heavy
-    from strop.prepare.pipeline import step_table, unread
+    from strop.prepare.pipeline import source_table, step_table
 
     settings = heavy.load_config(config)
     if out is not None:
@@ -70,17 +70,16 @@ def prepare(
     again = f"stopped; the same command goes on from what is done in {settings.out}"
     with viewing(plain, f"strop · data prepare · {settings.out}", again, to_stderr=True) as view:
         report = heavy.prepare(settings, view)
-    for line in unread(report):
-        print(line, file=sys.stderr)
     if as_json:
         print_json(report)
         return
     print_table(("step", "in", "out", "seconds", "dropped because"), step_table(report))
+    print_table(("source", "in", "out", "dropped because"), source_table(report))
     print(f"problems  {settings.out}/train.parquet ({report['problems_out']:,})")
     if report["validation"]:
         print(f"held out  {settings.out}/validation.parquet ({report['validation']:,})")
     print(f"dropped   {settings.out}/dropped.parquet ({report['dropped']:,})")
-    print(f"report    {settings.out}/report.md")
+    print(f"report    {settings.out}/report.json")
 
 
 @data_app.command("show", short_help="Show some problems of a file.")
@@ -125,7 +124,7 @@ def show_problems(
 
 @data_app.command("pass-rates", short_help="Show how often each training problem was passed.")
 def pass_rates(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Run folders, or their pass_rates.jsonl.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its pass_rates.jsonl.")],
     low: Annotated[float, typer.Option("--from", help="Problems with this pass rate at least.", min=0, max=1)] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Problems with this pass rate at most.", min=0, max=1)] = 1.0,
     count: Annotated[int, typer.Option("--n", "-n", help="How many to list, the hardest first.", min=0)] = 10,
@@ -133,8 +132,7 @@ def pass_rates(
 ) -> None:
     """Show how often each training problem was passed: how many are how hard, and the hardest of them.
 
-    Over several runs attempts are added up, those that one run took over from another once. `--json` has all problems
-    of the range.
+    `--json` has all problems of the range. Visits of an earlier run (`data.history`) count too.
 
     \b
     strop data pass-rates runs/grpo --to 0.1
@@ -143,14 +141,12 @@ def pass_rates(
     from strop.base.text import counted
     from strop.base.types import InputError
     from strop.data.history import PassRateBetween
-    from strop.data.loading import add_up
+    from strop.data.loading import hardest
     from strop.run.folder import near_run
 
-    for run in map(Path, runs):
-        if not run.exists():
-            raise InputError(f"there is no run folder {run}{near_run(run)}")
-    wanted = PassRateBetween(low=low, high=high, unseen="drop")
-    found = add_up(runs, wanted)
+    if not run.exists():
+        raise InputError(f"there is no run folder {run}{near_run(run)}")
+    found = hardest(str(run), PassRateBetween(low=low, high=high, unseen="drop"))
 
     def text() -> None:
         print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in _deciles(found)])

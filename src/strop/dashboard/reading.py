@@ -11,11 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+import duckdb
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pydantic import Field
 
 from strop.base.pieces import Settings
@@ -26,11 +23,22 @@ from strop.run.folder import RunFolder
 from strop.run.status import differences, read_status
 from strop_verify.verdict import Status
 
-LIGHT = ("problem_id", "ticket", "sample", "reward", "score", "status", "finish_reason")
-SHOWN = ("prompt", "completion", "reference", "detail")
+COLUMNS = (
+    "problem_id", "ticket", "sample", "reward", "score", "status", "finish_reason", "prompt", "completion", "reference",
+    "detail", "len(token_ids) AS length", "file_row_number AS row",
+)  # fmt: skip
+CONDITIONS = {
+    "status": "status = $status",
+    "problem": "problem_id = $problem",
+    "truncated": "(finish_reason = 'length') = $truncated",
+    "lowest": f"reward >= $lowest AND status NOT IN ('{Status.TIMEOUT}', '{Status.ERROR}')",
+    "highest": f"reward <= $highest AND status NOT IN ('{Status.TIMEOUT}', '{Status.ERROR}')",
+    "shortest": "len(token_ids) >= $shortest",
+    "longest": "len(token_ids) <= $longest",
+    "text": "(contains(lower(prompt), lower($text)) OR contains(lower(completion), lower($text)))",
+}
 PATIENCE = 0.3  # seconds
 LAST_ROW = 2**31  # after every row of a step
-UNJUDGED = [str(Status.TIMEOUT), str(Status.ERROR)]
 PREVIEW = 280  # characters of a prompt and of a completion in a list
 
 
@@ -77,14 +85,12 @@ def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
         steps = [filters.step]
     first, after = map(int, filters.before.split(":")) if filters.before else (None, -1)
     rows: list[dict[str, Any]] = []
-    begin = time.monotonic()
+    database, begin = duckdb.connect(config={"threads": 1}), time.monotonic()
     for step in steps:
         if first is not None and (step > first or (step == first and after == LAST_ROW)):
             continue
-        found = _matching(folder, step, filters)
-        found = found[found > after] if step == first else found
-        wanted = found[: filters.limit - len(rows)]
-        rows += _shown(folder, step, wanted)
+        after_row = after if step == first else -1
+        rows += _matching(database, folder.rollouts_path(step), step, filters, after_row, filters.limit - len(rows))
         if len(rows) == filters.limit:
             return {"rows": rows, "next": f"{step}:{rows[-1]['row']}"}
         if time.monotonic() - begin > PATIENCE and step != steps[-1]:
@@ -92,49 +98,19 @@ def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
     return {"rows": rows, "next": None}
 
 
-def _matching(folder: RunFolder, step: int, filters: Filters) -> NDArray[np.int64]:
-    """The row numbers of a step that match the filters."""
-    by_length = filters.shortest is not None or filters.longest is not None
-    columns = [*LIGHT, *(("prompt", "completion") if filters.text else ()), *(("token_ids",) if by_length else ())]
-    table = pq.read_table(folder.rollouts_path(step), columns=columns)
-    kept: NDArray[np.bool_] = np.ones(table.num_rows, np.bool_)
-    if filters.status is not None:
-        kept &= _mask(pc.equal(table["status"], filters.status))
-    if filters.problem is not None:
-        kept &= _mask(pc.equal(table["problem_id"], filters.problem))
-    if filters.truncated is not None:
-        kept &= _mask(pc.equal(table["finish_reason"], "length")) == filters.truncated
-    if filters.lowest is not None or filters.highest is not None:
-        kept &= ~_mask(pc.is_in(table["status"], pa.array(UNJUDGED)))
-    if filters.lowest is not None:
-        kept &= _mask(pc.greater_equal(table["reward"], filters.lowest))
-    if filters.highest is not None:
-        kept &= _mask(pc.less_equal(table["reward"], filters.highest))
-    if by_length:
-        length = pc.list_value_length(table["token_ids"]).to_numpy()
-        kept &= (length >= (filters.shortest or 0)) & (filters.longest is None or length <= (filters.longest or 0))
-    if filters.text and kept.any():
-        found = [pc.match_substring(table[name], filters.text, ignore_case=True) for name in ("prompt", "completion")]
-        kept &= _mask(pc.or_(*found))
-    return np.flatnonzero(kept)
-
-
-def _mask(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = column.fill_null(False).to_numpy().astype(np.bool_)
-    return found
-
-
-def _shown(folder: RunFolder, step: int, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """The listed fields of these rows of a step."""
-    if not len(rows):
-        return []
-    table = pq.read_table(folder.rollouts_path(step), columns=[*LIGHT, *SHOWN, "token_ids"]).take(rows)
-    lengths = pc.list_value_length(table["token_ids"]).to_pylist()
-    found = table.drop_columns(["token_ids"]).to_pylist()
-    for number, length, row in zip(rows.tolist(), lengths, found, strict=True):
-        row |= {"step": step, "row": number, "length": length}
-        row |= {name: _beginning(row[name]) for name in SHOWN[:2]}
-    return found
+def _matching(
+    database: duckdb.DuckDBPyConnection, path: Path, step: int, filters: Filters, after: int, limit: int
+) -> list[dict[str, Any]]:
+    """The first rows of a step behind row `after` that match the filters, with their listed fields."""
+    given = {name: value for name in CONDITIONS if (value := getattr(filters, name)) is not None}
+    where = " AND ".join(["file_row_number > $after", *(CONDITIONS[name] for name in given)])
+    query = f"SELECT {', '.join(COLUMNS)} FROM read_parquet($path, file_row_number=true) WHERE {where} LIMIT $limit"
+    values = {**given, "path": str(path), "after": after, "limit": limit}
+    found = database.sql(query, params=values).to_arrow_table()
+    return [
+        {**row, "step": step, "prompt": _beginning(row["prompt"]), "completion": _beginning(row["completion"])}
+        for row in found.to_pylist()
+    ]
 
 
 def _beginning(text: str) -> str:
@@ -218,8 +194,6 @@ class FollowedRuns:
         Raises:
             InputError: the run has no such completion.
         """
-        import pyarrow.parquet as pq
-
         path = self.folder(name).rollouts_path(step)
         table = pq.read_table(path) if path.is_file() else None
         if table is None or not 0 <= row < table.num_rows:

@@ -163,21 +163,6 @@ class Columns(Settings):
         identity = None if named.id is None else str(pick(row, named.id))
         return Fields(named.question(row), reference, {**solution, **extra}, identity)
 
-    def advice(self, row: Mapping[str, Any], first: bool) -> str:
-        """How to fix a row that lacks a column: by a setting, or in the row if the rows before it have the column.
-
-        Args:
-            first: whether it is the first row.
-        """
-        settings = []
-        for field, present, names in (("prompt", self.prompt, PROMPTS), ("answer", self.answer, ANSWERS + SOLUTIONS)):
-            if present is None or not has(row, present):
-                settings.append(f"data.source.columns.{field}={first_present(row, names) or 'COLUMN'}")
-        if settings and not first:
-            skipping = 'strop data prepare does, with broken_rows = "skip"'
-            return f"the rows before it have one: fill it in, or leave such rows out ({skipping})"
-        return f"set {' and '.join(settings or ['data.source.columns'])}"
-
     def question(self, row: Mapping[str, Any]) -> Prompt:
         """The prompt of a row.
 

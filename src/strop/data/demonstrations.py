@@ -10,13 +10,12 @@ the earlier ones are part of the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strop.base.near import nearest
 from strop.base.types import InputError, Problem
-from strop.data.columns import HALVES, PROMPTS, Columns, Row, first_present, has, pick, refuse_unseen
+from strop.data.columns import HALVES, PROMPTS, Columns, NoColumn, Row, first_present, has, pick, refuse_unseen
 from strop.data.rows import JsonLines
 from strop.data.source import check_problem
 
@@ -24,8 +23,6 @@ COMPLETION, CHAT = "completion", "messages"
 ASSISTANT = "assistant"
 ALPACA = {"instruction", "output"}
 ONE_COLUMN = tuple(name for name in PROMPTS if name not in HALVES)  # columns with the whole question
-# Other names of the completion's column, which messages suggest.
-ELSEWHERE = ("response", "output", "solution", "Solution", "answer", "chosen", "generation", "target")
 UNLEARNED = ("tool_calls", "function_call", "thinking", "reasoning_content", "reasoning")  # in a message
 
 
@@ -65,89 +62,54 @@ def is_answered_before(problem: Problem) -> bool:
 
 
 def _problem(row: Row, columns: Columns) -> Problem:
-    cells = _whole_question(row.columns, columns)
-    answer, chat = columns.answer or COMPLETION, columns.prompt or CHAT
-    whole_chat = has(cells, chat) and isinstance(pick(cells, chat), list)
-    if answer == COMPLETION and not has(cells, answer) and not whole_chat and cells.keys() >= ALPACA:
-        answer = "output"
-    said: Any = columns.model_copy(update={"answer": answer}).reference(cells) if has(cells, answer) else None
-    learned = answer
-    if said is None and whole_chat:
-        whole, learned = pick(cells, chat), chat
-        cells, said = {**cells, chat: whole[:-1]}, whole[-1:]
-    elif not has(cells, answer):
-        raise ValueError(_absent(cells, answer, chat))
-    completion = _text(said, learned)
-    prompt = chat if learned == chat else columns.prompt or first_present(cells, PROMPTS) or "prompt"
-    if not has(cells, prompt):
-        raise ValueError(f"no column {prompt!r}; {nearest(prompt, cells)}; set columns.prompt=COLUMN, of the prompts")
-    if columns.prompt is None and learned != chat:
-        refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
-    identity = row.where if columns.id is None else str(pick(cells, columns.id))
+    cells, answer = row.columns, columns.answer or COMPLETION
+    if columns.prompt is None:
+        cells = _with_whole_question(cells)
+    prompt = columns.prompt or first_present(cells, PROMPTS) or "prompt"
+    if has(cells, answer):
+        if columns.prompt is None:
+            refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
+    else:
+        chat = columns.prompt or CHAT
+        turns = pick(cells, chat) if has(cells, chat) else None
+        if isinstance(turns, list) and turns:
+            cells, prompt = {**cells, chat: turns[:-1], answer: turns[-1:]}, chat
+        elif answer == COMPLETION and cells.keys() >= ALPACA:
+            answer = "output"
+    named = columns.model_copy(update={"prompt": prompt, "answer": answer})
     try:
-        problem = Problem(identity, columns.model_copy(update={"prompt": prompt}).question(cells), completion)
+        completion = _completion(named.reference(cells))
+        identity = row.where if columns.id is None else str(pick(cells, columns.id))
+        problem = Problem(identity, named.question(cells), completion)
         check_problem(problem)
+    except NoColumn as error:
+        raise ValueError(f"{error}; name the columns with columns.prompt=COLUMN and columns.answer=COLUMN") from error
     except ValueError as error:
-        raise ValueError(f"column {prompt!r}: {error}; fix the row or leave it out") from error
+        raise ValueError(f"columns {prompt!r} and {answer!r}: {error}; fix the row or leave it out") from error
     return problem
 
 
-def _whole_question(cells: Mapping[str, Any], columns: Columns) -> Mapping[str, Any]:
+def _with_whole_question(cells: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row with instruction and input joined into one prompt, if its question is in these columns."""
-    if columns.prompt is not None or first_present(cells, ONE_COLUMN) or not isinstance(cells.get("instruction"), str):
+    halves = [cells.get("instruction"), cells.get("input")]
+    if first_present(cells, ONE_COLUMN) or not isinstance(halves[0], str) or not isinstance(halves[1], str | None):
         return cells
-    halves = [cells["instruction"], cells.get("input")]
-    if not isinstance(halves[1], str | None):
-        raise ValueError(f"column 'input': a text, not {halves[1]!r:.60}; or set columns.prompt=COLUMN, of the prompts")
     return {**cells, "prompt": "\n\n".join(half for half in halves if half and half.strip())}
 
 
-def _text(said: Any, column: str) -> str:
+def _completion(said: Any) -> str:
     """The completion of a row: a text, or the content of its only message.
 
     Raises:
         ValueError: it is empty, or something else.
     """
-    text = _content(said, column) if isinstance(said, list) and said else said
-    if text in (None, []) or (isinstance(text, str) and not text.strip()):
-        raise ValueError(f"column {column!r}: the completion is empty; fill it in, or leave the row out")
-    if not isinstance(text, str):
-        raise ValueError(
-            f"column {column!r}: a completion is text or a message of the assistant, not {text!r:.60}; set "
-            "columns.answer=COLUMN, the column of the completions"
-        )
-    return text
-
-
-def _content(messages: Sequence[Any], column: str) -> Any:
-    """The content of the only message of a completion."""
-    if len(messages) != 1:
-        raise ValueError(
-            f"column {column!r}: a completion is one message of the assistant, not {len(messages)}; write one row for "
-            "each, with the messages before it as its prompt"
-        )
-    message = messages[0]
-    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-        raise ValueError(f"column {column!r}: a message is a role and a content, not {message!r:.60}; rename its keys")
-    if message["role"] != ASSISTANT:
-        raise ValueError(
-            f"column {column!r}: the last message has the role {message['role']!r}, not assistant; end the row with a "
-            "message of the assistant, or leave it out"
-        )
-    ignored = next((name for name in UNLEARNED if message.get(name)), None)
-    if ignored is not None:
-        raise ValueError(
-            f"column {column!r}: the assistant's message has {ignored!r}, but only its content is learned; write it "
-            "into the content"
-        )
-    return message["content"]
-
-
-def _absent(cells: Mapping[str, Any], answer: str, chat: str) -> str:
-    if has(cells, chat) and isinstance(pick(cells, chat), str):
-        return f"column {chat!r}: a chat is a list of messages, not a text; write the list without quotes around it"
-    meant = next((name for name in ELSEWHERE if has(cells, name)), "COLUMN")
-    return (
-        f"no column {answer!r}, and no chat in {chat!r} (has {', '.join(cells) or 'nothing'}); set "
-        f"columns.answer={meant}, the column of the completions, or columns.prompt=COLUMN where one holds whole chats"
-    )
+    if isinstance(said, list):
+        if len(said) != 1 or not isinstance(said[0], Mapping) or said[0].get("role") != ASSISTANT:
+            raise ValueError(f"a completion is one message of the assistant, not {said!r:.80}")
+        ignored = next((name for name in UNLEARNED if said[0].get(name)), None)
+        if ignored is not None:
+            raise ValueError(f"the assistant's message has {ignored!r}, but only its content is learned")
+        said = said[0].get("content")
+    if not isinstance(said, str) or not said.strip():
+        raise ValueError(f"the completion is empty or no text: {said!r:.60}")
+    return said

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, JsonValue, SerializeAsAny, model_validator
 
 from strop.base.imports import require
 from strop.base.near import nearest
@@ -104,14 +104,6 @@ class ReasoningGym(ProblemSource):
     size: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
     seed: int = 0
     parameters: dict[str, JsonValue] = {}
-
-    @field_validator("parameters")
-    @classmethod
-    def _leave_fields_alone(cls, parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        taken = {"size", "seed"} & set(parameters)
-        if taken:
-            raise ValueError(f"{' and '.join(sorted(taken))} are fields of the source, not parameters")
-        return parameters
 
     @property
     def label(self) -> str:

@@ -1,7 +1,7 @@
 """The history of training problems: visits, pass rates, and filters that use them.
 
 A visit is one group of rollouts of a problem. The history is JSON-able and part of the checkpoint. A run writes it to
-`pass_rates.jsonl`, together with the visits of earlier runs that it started from (`data.loading` reads these files).
+`pass_rates.jsonl`, together with the visits of the run that it started from (`data.loading` reads this file).
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ EARLIER = -1  # the stage of visits that another run made
 
 
 class Visit(NamedTuple):
-    """A group of `samples` judged completions of which `passed` are correct, at a step of a stage.
-
-    `run` is the id of the run; it is empty for a run's own visits until they are written.
-    """
+    """A group of `samples` judged completions of which `passed` are correct, at a step of a stage."""
 
     step: int
     stage: int
     samples: int
     passed: float
-    run: str = ""
 
     @property
     def pass_rate(self) -> float:
@@ -57,7 +53,7 @@ class History:
     def __len__(self) -> int:
         return len(self._visits)
 
-    def state(self) -> dict[str, list[list[float | str]]]:
+    def state(self) -> dict[str, list[list[float]]]:
         """JSON-able."""
         return {str(index): [list(visit) for visit in visits] for index, visits in self._visits.items()}
 
@@ -66,15 +62,15 @@ class History:
         self._visits = {int(index): [Visit(*visit) for visit in visits] for index, visits in state.items()}
 
     def recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
-        """Add the visits of earlier runs, as a stage before the first."""
+        """Add the visits of an earlier run, as a stage before the first."""
         for index, found in visits.items():
             for visit in found:
                 self.add(index, visit._replace(stage=EARLIER))
 
-    def lines(self, problems: Sequence[Problem], run: str = "") -> Iterable[str]:
+    def lines(self, problems: Sequence[Problem]) -> Iterable[str]:
         """One JSON line per visited problem: id, question, attempts, pass rates and visits."""
         for index in sorted(self._visits):
-            visits = [it if it.run or it.stage == EARLIER else it._replace(run=run) for it in self._visits[index]]
+            visits = self._visits[index]
             found = rate_of(problems[index].id, visits)._asdict() | {"visits": [visit._asdict() for visit in visits]}
             yield json.dumps({"question": question_digest(problems[index]), **found})
 

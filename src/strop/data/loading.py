@@ -10,7 +10,6 @@ record.trained_on(problems)                 # how many of these the run was trai
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,8 +71,8 @@ def load_data(
 
 
 def _with_history(data: Data, settings: DataSettings) -> Data:
-    """The data with the visits of earlier runs, and without the training problems that `settings.select` drops."""
-    if not settings.history:
+    """The data with the visits of an earlier run, and without the training problems that `settings.select` drops."""
+    if settings.history is None:
         return data
     visits = recalled(settings.history, data.train.problems)
     if settings.select is None:
@@ -148,30 +147,20 @@ def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = neve
     for index, example in enumerate(dataset):
         first_of.setdefault(question_key(example.problem), index)
     if count >= len(first_of):
-        questions = "a single question" if len(first_of) == 1 else f"{len(first_of)} different questions"
+        short = f", {dataset.over_budget} problems with longer prompts left out" if dataset.over_budget else ""
         raise InputError(
-            f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {questions}"
-            f"{_short_enough(dataset)}; lower it, or hold out none with data.held_out=none"
+            f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {len(first_of)} different "
+            f"questions{short}; lower it, or hold out none with data.held_out=none"
         )
     firsts = [index for index in first_of.values() if not seen(dataset[index].problem)]
     if count > len(firsts):
-        left = f"all but {len(firsts)}" if firsts else "every one"
-        lower = "lower it, " if firsts else ""
         raise InputError(
-            f"data.held_out.count={count}: the model was trained on {left} of the {len(first_of)} questions of "
-            f"{dataset.name} before; {lower}name other problems with data.held_out.source, or hold out none with "
-            "data.held_out=none"
+            f"data.held_out.count={count}: the model was trained on all but {len(firsts)} of the {len(first_of)} "
+            f"questions of {dataset.name} before; lower it, name other problems with data.held_out.source, or hold "
+            "out none with data.held_out=none"
         )
     order = permutation(seed, len(firsts))
     return replace(dataset.subset(sorted(firsts[place] for place in order[:count])), over_budget=0)
-
-
-def _short_enough(dataset: Dataset) -> str:
-    """A remark on problems that were left out because of long prompts; empty if there are none."""
-    if not dataset.over_budget:
-        return ""
-    limit = f"data.max_prompt_tokens={dataset.max_prompt_tokens}"
-    return f" of at most {limit} tokens, and {dataset.over_budget} longer ones"
 
 
 def assert_disjoint(held_out: Sequence[Problem], *others: Sequence[Problem]) -> None:
@@ -198,79 +187,46 @@ def read_pass_rates(path: Path) -> dict[QuestionKey, list[Visit]]:
     Raises:
         InputError: there is no such file, or a line is malformed.
     """
-    file = _file(path)
+    file = path / PASS_RATES if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
     found: dict[QuestionKey, list[Visit]] = {}
     for number, line in enumerate(file.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
-            visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"], str(v["run"])) for v in row["visits"]]
+            visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"]) for v in row["visits"]]
             found[row["id"], row["question"]] = visits
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
     return found
 
 
-def merge_visits(files: Iterable[Sequence[Visit]]) -> list[Visit]:
-    """Merge the visits of one problem in several files, in the order of the files.
-
-    Visits of different files with equal run, step and numbers are the same; equal visits in one file are not.
-    """
-    kept: list[Visit] = []
-    for visits in files:
-        known = Counter(visit._replace(stage=EARLIER) for visit in kept)
-        for visit in visits:
-            same = visit._replace(stage=EARLIER)
-            if known[same]:
-                known[same] -= 1
-            else:
-                kept.append(visit)
-    return kept
-
-
-def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
-    """The visited problems of one or more runs that `wanted` keeps, sorted by pass rate, then by id.
+def hardest(path: str, wanted: ProblemFilter) -> list[ProblemRate]:
+    """The visited problems of a run that `wanted` keeps, sorted by pass rate, then by id.
 
     Raises:
         InputError: see `read_pass_rates`.
     """
-    files: dict[QuestionKey, list[list[Visit]]] = {}
-    for path in _unique(paths):
-        for name, visits in read_pass_rates(Path(path)).items():
-            files.setdefault(name, []).append(visits)
-    found = {name: merge_visits(visits) for name, visits in files.items()}
+    found = read_pass_rates(Path(path))
     rows = [rate_of(name, visits) for (name, _), visits in found.items() if visits and wanted(visits, 0)]
     return sorted(rows, key=lambda row: (row.pass_rate, row.id))
 
 
-def _file(path: Path) -> Path:
-    return path / PASS_RATES if path.is_dir() else path
-
-
-def _unique(paths: Sequence[str]) -> list[str]:
-    return list({_file(Path(path)).resolve(): path for path in reversed(paths)}.values())[::-1]
-
-
-def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> dict[int, list[Visit]]:
-    """The visits of `problems` in the runs at `paths`, by the problem's place; unvisited problems are left out.
+def recalled(path: str, problems: Sequence[Problem]) -> dict[int, list[Visit]]:
+    """The visits of `problems` in the run at `path`, by the problem's place; unvisited problems are left out.
 
     Raises:
-        InputError: see `read_pass_rates`; or a file has none of the problems.
+        InputError: see `read_pass_rates`; or the file has none of the problems.
     """
-    place = {(each.id, question_digest(each)): index for index, each in enumerate(problems)}
-    files: dict[int, list[list[Visit]]] = {}
-    for path in _unique(paths):
-        visits = read_pass_rates(Path(path))
-        known = visits.keys() & place.keys()
-        if not known:
-            raise InputError(
-                f"data.history={path}: none of its {len(visits)} problems is among the {len(problems)} of this run "
-                "(they are matched by id and question); name a run on the same problems"
-            )
-        for name in known:
-            files.setdefault(place[name], []).append(visits[name])
-    return {index: merge_visits(found) for index, found in files.items()}
+    visits = read_pass_rates(Path(path))
+    keys = [(each.id, question_digest(each)) for each in problems]
+    found = {index: visits[key] for index, key in enumerate(keys) if key in visits}
+    if not found:
+        raise InputError(
+            f"data.history={path}: none of its {len(visits)} problems is among the {len(problems)} of this run "
+            "(they are matched by id and question); name a run on the same problems"
+        )
+    return found
 
 
 PROBLEMS = "problems.json"
@@ -286,13 +242,11 @@ class ProblemRecord:
     Attributes:
         trained: questions that the run may train on.
         held_out: questions that it never trains on, in their order; empty where nothing is held out.
-        answers: the references of these.
         before: questions that the model had been trained on when the run began.
     """
 
     trained: frozenset[str]
     held_out: tuple[str, ...]
-    answers: tuple[str, ...]
     before: frozenset[str]
 
     @classmethod
@@ -300,22 +254,16 @@ class ProblemRecord:
         """The record of a run on `data`; the model was trained on the questions `before`."""
         held_out = () if data.held_out is None else data.held_out.problems
         trained = frozenset(map(question_digest, data.train.problems))
-        digests, answers = tuple(map(question_digest, held_out)), tuple(map(_answer_digest, held_out))
-        return cls(trained, digests, answers, before)
+        return cls(trained, tuple(map(question_digest, held_out)), before)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
         """The record that `to_json` wrote."""
-        return cls(
-            frozenset(value["trained"]), tuple(value["held_out"]), tuple(value["answers"]), frozenset(value["before"])
-        )
+        return cls(frozenset(value["trained"]), tuple(value["held_out"]), frozenset(value["before"]))
 
     def to_json(self) -> dict[str, Any]:
         """The form in which the run folder keeps it."""
-        return {
-            "held_out": list(self.held_out), "answers": list(self.answers), "trained": sorted(self.trained),
-            "before": sorted(self.before),
-        }  # fmt: skip
+        return {"held_out": list(self.held_out), "trained": sorted(self.trained), "before": sorted(self.before)}
 
     def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
         """Find the run's held-out problems among `problems`, in the order of the run.
@@ -337,24 +285,9 @@ class ProblemRecord:
             )
         return tuple(known[each] for each in wanted)
 
-    def other_answers(self, held_out: Iterable[Problem]) -> str | None:
-        """A warning if held-out problems, given in the order of the run, have changed answers; else None."""
-        pairs = zip(map(_answer_digest, held_out), self.answers, strict=False)  # maybe only the first of them
-        changed = sum(now != before for now, before in pairs)
-        if not changed:
-            return None
-        return (
-            f"{changed} of the {len(self.held_out)} problems that the run held out have another answer than when it "
-            "began; its earlier measurements used the old ones"
-        )
-
     def trained_on(self, problems: Iterable[Problem]) -> int:
         """How many of these problems the run was trained on."""
         return sum(question_digest(problem) in self.trained for problem in problems)
-
-
-def _answer_digest(problem: Problem) -> str:
-    return hashlib.blake2b(repr(problem.reference).encode(), digest_size=8).hexdigest()
 
 
 def _numbered(digests: Iterable[str]) -> Iterator[tuple[str, int]]:

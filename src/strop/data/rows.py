@@ -1,4 +1,4 @@
-"""Sources with one problem per row: data sets of the Hugging Face hub, JSON lines, JSON, Parquet, CSV, and GSM8K.
+"""Sources with one problem per row: data sets of the Hugging Face hub, JSON lines, JSON, Parquet and CSV.
 
 `Columns` says which column holds what; `where` selects rows. A path may be a pattern for several files of one data set,
 such as `shards/train-*.parquet`: they are read one after the other, sorted by name. Text files are decompressed by
@@ -15,11 +15,10 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from glob import glob
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal, cast
+from typing import Any, BinaryIO, cast
 
 from strop.base import hub
 from strop.base.imports import require
@@ -42,8 +41,6 @@ class RowSource(ProblemSource):
         where: a condition in SQL on the columns of a row (see docs/data.md), such as `difficulty BETWEEN 1 AND 15`;
             other rows are skipped. None reads all.
     """
-
-    texts: ClassVar[bool] = False  # whether every cell is a text
 
     columns: Columns = Columns()
     domain: str = "math"
@@ -68,7 +65,7 @@ class RowSource(ProblemSource):
 
     def wanted(self) -> Iterator[Row | BrokenRow]:
         """The records for which `where` holds, and the broken ones."""
-        return wanted(self.records(), self.where, self.columns_for_where, self.texts)
+        return wanted(self.records(), self.where, self.columns_for_where)
 
     def problems(self) -> Iterator[Problem]:
         """One problem for each row that `where` keeps.
@@ -78,13 +75,12 @@ class RowSource(ProblemSource):
         """
         named: Columns | None = None
         for row in _unbroken(self.wanted()):
-            first = named is None
             named = named or self.columns.named(row.columns)
             try:
                 problem = self._problem(row, named)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
-                raise InputError(f"{row.where}: {error}; {named.advice(row.columns, first)}") from error
+                raise InputError(f"{row.where}: {error}; name it in data.source.columns, or fill it in") from error
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
             yield problem
@@ -327,24 +323,20 @@ def _parse_line(line: bytes) -> Mapping[str, Any]:
 
 
 def files_in(folder: str) -> str:
-    """Advice for a path that is a folder: a file or a pattern that names its files."""
+    """Advice for a path that is a folder: a file in it."""
     names = sorted(entry.name for entry in Path(folder).expanduser().iterdir() if entry.name.endswith(tuple(SUFFIXES)))
     if not names:
         return f"name a file; it holds none that ends in {', '.join(SUFFIXES)}"
-    name = next((name for name in names if "train" in name), names[0])
-    pattern = re.sub(r"\d.*(?=\.(?:jsonl\.gz|\w+)$)", "*", name)
-    several = sum(Path(other).match(pattern) for other in names) > 1
-    return f"name a file in it, or several by a pattern: {Path(folder) / (pattern if several else name)}"
+    return f"name a file in it, or several by a pattern with *, such as {Path(folder) / names[0]}"
 
 
 class CsvFile(FileSource):
-    """A CSV file with a header. Every cell is text; only `where` sees cells that look like numbers as numbers.
+    """A CSV file with a header. Every cell is text.
 
     Fields:
         delimiter: between the cells; by default a tab if the name ends in `.tsv`, else a comma.
     """
 
-    texts: ClassVar[bool] = True
     delimiter: str | None = None
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
@@ -357,7 +349,9 @@ class CsvFile(FileSource):
                 header = next(reader, None)
                 if header is None:
                     return
-                _check_header(header, path)
+                twice = next((name for place, name in enumerate(header) if name in header[:place]), None)
+                if twice is not None:
+                    raise InputError(f"{path}: two columns are called {twice!r}; rename one of them")
                 for number, cells in enumerate(filter(None, reader), start=1):
                     where = f"{path}:{reader.line_num}"
                     if len(cells) == len(header):
@@ -368,20 +362,8 @@ class CsvFile(FileSource):
             raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({first_line(error)})") from error
 
 
-def _check_header(header: list[str], path: str) -> None:
-    sign = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), None)
-    if sign is not None:
-        raise InputError(
-            f"{path}: its header is a single column, {header[0]!r:.60}; if {sign!r} stands between its cells, set the "
-            f"source's delimiter, data.source.delimiter={json.dumps(sign)}"
-        )
-    twice = next((name for place, name in enumerate(header) if name in header[:place]), None)
-    if twice is not None:
-        raise InputError(f"{path}: two columns are called {twice!r}; rename one of them")
-
-
 class JsonFile(FileSource):
-    """A JSON file that is a list, or an object that holds one list of objects. It is read into memory.
+    """A JSON file that is a list. It is read into memory.
 
     An entry is an object, or a list whose columns are called `0`, `1` … as on the hub.
     """
@@ -393,7 +375,9 @@ class JsonFile(FileSource):
                 found = json.load(opened)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a JSON file that can be read ({first_line(error)})") from error
-        for number, entry in enumerate(_entries(found, path), start=1):
+        if not isinstance(found, list):
+            raise InputError(f"{path}: a list is expected, not {type(found).__name__}; is it JSON lines (.jsonl)?")
+        for number, entry in enumerate(found, start=1):
             where = f"{path}: entry {number}"
             if isinstance(entry, list):
                 yield Row(number, where, {str(place): value for place, value in enumerate(entry)})
@@ -401,60 +385,3 @@ class JsonFile(FileSource):
                 yield Row(number, where, entry)
             else:
                 yield BrokenRow(where, f"an entry must be an object or a list, not {type(entry).__name__}")
-
-
-def _entries(found: Any, path: str) -> list[Any]:
-    """The list of entries: the file's value, or the only list of objects in it (`{"data": […]}`).
-
-    Raises:
-        InputError: there is none, or more than one.
-    """
-    if isinstance(found, list):
-        return found
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: a list is expected, not {type(found).__name__}; is it JSON lines (.jsonl)?")
-    lists = [name for name, value in found.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
-    if len(lists) > 1:
-        raise InputError(f"{path}: it holds several lists ({', '.join(lists)}); save the one that is meant as a file")
-    if not lists:
-        raise InputError(f"{path}: a list is expected, not an object; is it JSON lines (.jsonl)?")
-    return list(found[lists[0]])
-
-
-GSM8K = Columns(prompt="question", answer="answer")
-
-
-class Gsm8k(ProblemSource):
-    """GSM8K from a local `.jsonl` or `.parquet` file with columns question and answer, else from the hub (extra `hub`).
-
-    The reference is the text after `####`, without thousands commas; the worked solution is kept in
-    `extra["solution"]`.
-    """
-
-    path: str | None = None
-    split: Literal["train", "test"] = "train"
-
-    @property
-    def table(self) -> RowSource:
-        """The file or the data set of the hub."""
-        if self.path is None:
-            return HubDataset(dataset="openai/gsm8k", subset="main", split=self.split, columns=GSM8K)
-        if self.path.endswith(".parquet"):
-            return ParquetFile(path=self.path, columns=GSM8K)
-        return JsonLines(path=self.path, columns=GSM8K)
-
-    @property
-    def label(self) -> str:
-        return self.table.label
-
-    def problems(self) -> Iterator[Problem]:
-        """One problem per row; its id is the row's number."""
-        try:
-            for problem in self.table.problems():
-                if "solution" not in problem.extra:
-                    raise InputError(f"{self.label}: problem {problem.id!r}: its answer has no '####'")
-                yield replace(problem, id=f"gsm8k-{problem.id.rpartition('-')[2]}", source="gsm8k")
-        except InputError as error:
-            if self.path is not None:
-                raise
-            raise InputError(f"{error}; or name a local copy of GSM8K with data.path") from error

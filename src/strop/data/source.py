@@ -22,13 +22,14 @@ from strop.base.types import InputError, Problem
 
 # Short names and file suffixes, and the pieces that they stand for.
 SHORT_NAMES = {
-    "chain_sum": "ChainSum", "gsm8k": "Gsm8k", "jsonl": "JsonLines", "mixture": "Mixture", "parquet": "ParquetFile",
+    "chain_sum": "ChainSum", "jsonl": "JsonLines", "mixture": "Mixture", "parquet": "ParquetFile",
 }  # fmt: skip
 SUFFIXES = {
     ".jsonl": "JsonLines", ".jsonl.gz": "JsonLines", ".parquet": "ParquetFile", ".json": "JsonFile", ".csv": "CsvFile",
     ".tsv": "CsvFile",
 }  # fmt: skip
-FORMS = ("reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FOLDER", *(f"FILE{suffix}" for suffix in SUFFIXES))
+FORMS = ("gsm8k", "reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FOLDER", *(f"FILE{suffix}" for suffix in SUFFIXES))
+GSM8K: dict[str, Any] = {"piece": "HubDataset", "dataset": "openai/gsm8k", "subset": "main"}
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 ROLES = ("system", "user", "assistant")
@@ -170,6 +171,8 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
     """The dictionary form `{"piece": …}` of a short name, not yet validated; raises `ValueError` as `parse_source`."""
     word, colon, rest = text.partition(":")
     known = choices(ProblemSource)
+    if text == "gsm8k":
+        return add_path(GSM8K, path)
     if text in SHORT_NAMES or text in known:
         return add_path({"piece": SHORT_NAMES.get(text, text)}, path)
     if colon and word in ("reasoning-gym", "reasoning_gym"):
@@ -193,10 +196,13 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
 
 
 def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """`source` with `path`; raises `ValueError` if it reads no file."""
+    """`source` with `path`, which replaces a data set of the hub; raises `ValueError` if it reads no file."""
     if path is None:
-        return source
+        return dict(source)
     target = find(ProblemSource, source.get("piece"))
+    if target.piece_name() == "HubDataset":
+        kept = {name: value for name, value in source.items() if name in ("columns", "domain", "where")}
+        return kept | expand_source(path)
     if "path" not in target.model_fields:
         raise ValueError(f"path={path!r}: {target.piece_name()} reads no file; set source too, such as source=jsonl")
     return {**source, "path": path}

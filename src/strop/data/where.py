@@ -5,16 +5,14 @@
 A name is a column; dots reach into nested columns. Names with characters other than letters, digits and `_` need
 double quotes, texts single quotes. As in SQL, comparisons with an empty cell do not hold; `IS NULL` finds it.
 
-DuckDB sees only the columns that the condition names: it cannot read files or other rows. Rows are evaluated in groups
-of equal types, so that a row with other types does not affect the rest. A row that lacks a column, or whose value
-cannot be compared, becomes a `BrokenRow` with its place. In CSV, whose cells are texts, a cell that looks like a number
-is compared as one, and a blank cell is NULL.
+DuckDB sees only the columns that the condition names: it cannot read files or other rows. A batch that it cannot
+evaluate, because rows have different types, is halved. A row that lacks a column, or whose value cannot be compared,
+becomes a `BrokenRow` with its place. In CSV every cell is text: `TRY_CAST(level AS DOUBLE) >= 2`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -27,11 +25,10 @@ from strop.data.columns import BrokenRow, NoColumn, Row, pick
 
 ROWS_A_BATCH = 1024
 NOT_OF_ONE_ROW = ("SUBQUERY", "WINDOW", "STAR")  # classes of DuckDB's syntax tree that look at other rows
-_NUMBER = re.compile(r"\s*-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?\s*")
 
 
 def wanted(
-    records: Iterable[Row | BrokenRow], where: str | None, fields: Callable[[Row], Mapping[str, Any]], texts: bool
+    records: Iterable[Row | BrokenRow], where: str | None, fields: Callable[[Row], Mapping[str, Any]]
 ) -> Iterator[Row | BrokenRow]:
     """The records for which the condition holds, and the broken ones, in order.
 
@@ -39,12 +36,11 @@ def wanted(
         records: the records; they are read in batches of `ROWS_A_BATCH`.
         where: the condition; None keeps all.
         fields: gives the columns of a row that the condition sees.
-        texts: whether every cell is text.
     """
     if where is None:
         yield from records
         return
-    condition = Condition(where, texts)
+    condition = Condition(where)
     rest = iter(records)
     while batch := list(islice(rest, ROWS_A_BATCH)):
         rows = [record for record in batch if isinstance(record, Row)]
@@ -60,26 +56,23 @@ def wanted(
 class Condition:
     """A condition in SQL over the columns of one row."""
 
-    def __init__(self, text: str, texts: bool = False) -> None:
+    def __init__(self, text: str) -> None:
         """Raises `ValueError` if `text` is not a condition."""
-        self._text, self._texts = text, texts
+        self._text = text
         self._names = named_columns(text)
         self._connection = _connect()
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[bool | str]:
         """Whether the condition holds for each row; a text is the reason why this cannot be decided."""
         found: list[bool | str] = [False] * len(rows)
-        groups: dict[Any, dict[int, dict[str, Any]]] = {}
+        values: dict[int, dict[str, Any]] = {}
         for place, row in enumerate(rows):
             try:
-                values = self._values(row)
+                values[place] = self._values(row)
             except NoColumn as error:
                 found[place] = str(error)
-            else:
-                groups.setdefault(_shape(values), {})[place] = values
-        for group in groups.values():
-            for place, verdict in zip(group, self._evaluate(list(group.values())), strict=True):
-                found[place] = verdict
+        for place, verdict in zip(values, self._evaluate(list(values.values())), strict=True):
+            found[place] = verdict
         return found
 
     def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,22 +82,24 @@ class Condition:
             inner = values
             for part in name[:-1]:
                 inner = inner.setdefault(part, {})
-            cell = pick(row, ".".join(name))
-            inner[name[-1]] = _typed(cell) if self._texts and isinstance(cell, str) else cell
+            inner[name[-1]] = pick(row, ".".join(name))
         return values
 
     def _evaluate(self, rows: list[dict[str, Any]]) -> list[bool | str]:
-        """`__call__` for rows of equal types."""
+        """`__call__` for rows that have every column."""
         import duckdb
         import pyarrow
 
+        if not rows:
+            return []
         try:
             self._connection.register("strop_rows", pyarrow.Table.from_pylist(rows))
             cells = self._connection.execute(f"SELECT ({self._text}\n) FROM strop_rows").fetchall()
         except (duckdb.Error, pyarrow.ArrowException, OverflowError) as error:
             if len(rows) == 1:
                 return [first_line(error)]
-            return [verdict for row in rows for verdict in self._evaluate([row])]
+            half = len(rows) // 2
+            return self._evaluate(rows[:half]) + self._evaluate(rows[half:])
         other = next((cell for (cell,) in cells if not isinstance(cell, bool | None)), None)
         if other is not None or len(cells) != len(rows):
             return ["it is not true or false for each row"] * len(rows)
@@ -147,22 +142,6 @@ def _connect() -> Any:
     import duckdb
 
     return duckdb.connect(config={"threads": "1", "enable_external_access": "false", "lock_configuration": "true"})
-
-
-def _typed(cell: str) -> str | int | float | None:
-    """A cell of CSV: a number if it looks like one, None if it is blank."""
-    if not _NUMBER.fullmatch(cell):
-        return cell if cell.strip() else None
-    return float(cell) if set(cell) & set(".eE") else int(cell)
-
-
-def _shape(value: Any) -> Any:
-    """A key that differs between values that cannot be in one column."""
-    if isinstance(value, Mapping):
-        return tuple((name, _shape(inner)) for name, inner in value.items())
-    if isinstance(value, list | tuple):
-        return list, frozenset(map(_shape, value))
-    return type(value)
 
 
 def _checked(text: str | None) -> str | None:

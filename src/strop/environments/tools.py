@@ -14,7 +14,7 @@ from pydantic import Field
 
 from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment, Reply, Session, Tool
-from strop_verify.sandbox.limits import MIB, Kind, Limits
+from strop_verify.sandbox.limits import MIB, Limits, Outcome
 from strop_verify.sandbox.pool import shared
 from strop_verify.verdict import Status
 
@@ -265,10 +265,10 @@ class _Interpreter(ToolSession):
         sandbox = shared(limits, environment.sandboxes, environment.allow_unsafe)
         programs = [*self._programs, arguments["code"]]
         run = sandbox.run(_DRIVER.format(seed=self._seed, programs=json.dumps(programs)), b"", environment.seconds)
-        if run.ending.kind is Kind.SANDBOX_ERROR:
+        if run.ending.outcome is Outcome.SANDBOX_ERROR:
             raise RuntimeError(f"the sandbox failed: {run.ending.detail}")
-        if run.ending.kind is not Kind.ENDED:
-            raise ToolFailed(f"{run.ending.kind}: {run.ending.detail}")
+        if run.ending.outcome is not Outcome.ENDED:
+            raise ToolFailed(f"{run.ending.outcome}: {run.ending.detail}")
         self._programs = programs
         return run.stdout.decode("utf-8", "replace").rstrip("\n")
 

@@ -34,7 +34,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.model.policy import Policy
 from strop.orchestration.fleet import GeneratorSettings
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights
-from strop.orchestration.weight_store import EVALUATED, WeightStore, WeightTransport, read
+from strop.orchestration.weight_store import EVALUATED, WeightFile, WeightStore, read
 from strop.orchestration.workers import ControllerConnection, Supervision, Team, WorkerLauncher, WorkerSpec
 from strop.verifiers.judges import OpenJudges
 
@@ -46,8 +46,8 @@ class Weights(Protocol):
         """Every parameter whole, by its name in the model."""
         ...
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Write them into a store."""
+    def publish(self, file: WeightFile, version: int, /) -> StoredWeights:
+        """Write them into a file."""
         ...
 
 
@@ -61,9 +61,9 @@ class WeightsOf:
         """The parameters themselves."""
         return self.policy.weights()
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Write them into a store."""
-        return store.write(version, self.weights().items())
+    def publish(self, file: WeightFile, version: int, /) -> StoredWeights:
+        """Write them into a file."""
+        return file.write(version, self.weights().items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +203,7 @@ class WorkerEvaluator:
     ) -> None:
         self._team = Team(launcher, [spec], supervision)
         self._devices = devices
-        self._transport = WeightTransport(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
+        self._store = WeightStore(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
         self._view: View = SilentView()
         self._ready = self._busy = False
         self._open: list[Evaluate] = []
@@ -222,12 +222,12 @@ class WorkerEvaluator:
     def start(self, folder: Path, view: View) -> None:
         """Launch the worker, which builds its engine meanwhile; `view` also shows a line for each death."""
         self._view = view
-        self._transport.start(folder.resolve())
+        self._store.start(folder)
         self._team.start(folder)
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Store the weights and return; the worker is given them when it is free."""
-        self._open.append(Evaluate(self._transport.publish(weights.publish, step), step, tuple(names)))
+        self._open.append(Evaluate(self._store.publish(weights.publish, step), step, tuple(names)))
         self._remove_old_weights()
         self._hear()
 
@@ -244,7 +244,7 @@ class WorkerEvaluator:
     def close(self) -> None:
         """End the worker, at once where it is at work, and remove the weights."""
         self._team.close(kill="its result is not waited for" if self._open else None)
-        self._transport.release()
+        self._store.release()
 
     # ------------------------------------------------------------------ the worker
 
@@ -283,7 +283,7 @@ class WorkerEvaluator:
 
     def _remove_old_weights(self) -> None:
         """All but those of evaluations that are under way or wait."""
-        self._transport.keep({item.weights.version for item in self._open})
+        self._store.keep({item.weights.version for item in self._open})
 
 
 IDLE_SECONDS = 1.0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from strop.model.policy import Policy
     from strop.model.tensor_file import Groups
     from strop.orchestration.messages import StoredWeights
-    from strop.orchestration.weight_store import WeightStore
+    from strop.orchestration.weight_store import WeightFile
     from strop.training import checkpoint
     from strop.training.samples import Sizes, TrainResult
     from strop.training.settings import LearnerSettings
@@ -138,8 +138,8 @@ class Learning(Protocol):
         """Every parameter of the policy whole, by its name in the model; perhaps the live ones: read them at once."""
         ...
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Write them into a store.
+    def publish(self, file: WeightFile, version: int, /) -> StoredWeights:
+        """Write them into a file.
 
         Raises:
             DiskFull: there is no room for them.

@@ -1,7 +1,7 @@
 """The executor of many generators, and the generators: workers with an engine each, whatever runs them.
 
     submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
-    publish ─▶ transport ─WeightUpdate─▶ every worker: stage, check the hash, swap, probe ─Updated─▶ publish returns
+    publish ─▶ weight store ─WeightUpdate─▶ every worker: stage, check the hash, swap, probe ─Updated─▶ publish returns
 
 A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
 others compute. The requests of one that dies come back from `poll` as `Lost`. Another worker takes its number
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from strop.engines.protocol import Engine, WeightSource
     from strop.engines.settings import EngineSettings
     from strop.model.settings import ModelSettings
-    from strop.orchestration.weight_store import Publish, WeightTransport
+    from strop.orchestration.weight_store import Publish, WeightStore
 
 IDLE_SECONDS = 1.0
 _LOOK_SECONDS = 1.0  # between two looks at who is silent
@@ -129,8 +129,8 @@ class Fleet:
     Args:
         launcher: starts workers.
         specs: the generators.
-        source: writes the trainer's present parameters into a store.
-        transport: stores them where the generators read them.
+        source: writes the trainer's present parameters into a file.
+        store: keeps them where the generators read them.
         supervision: when workers are killed, and how many deaths are survived.
         kv: whether cached keys and values are kept or computed again when weights change.
         note: receives a line for each death.
@@ -141,13 +141,13 @@ class Fleet:
         launcher: WorkerLauncher,
         specs: Sequence[WorkerSpec],
         source: Publish,
-        transport: WeightTransport,
+        store: WeightStore,
         supervision: Supervision,
         note: Callable[[str], None],
         kv: KvMode = "keep",
     ) -> None:
         self.generators: list[GeneratorHandle] = []
-        self.transport = transport
+        self.store = store
         self._source = source
         self._team = Team(launcher, specs, supervision)
         self._note = note
@@ -167,7 +167,7 @@ class Fleet:
 
     def start(self, folder: Path) -> None:
         """Find a place for weights and start the workers, which build their engines meanwhile."""
-        self.transport.start(folder)
+        self.store.start(folder)
         self._team.start(folder)
         self.generators = [GeneratorHandle(number, self._team) for number in range(len(self._team.handles))]
 
@@ -199,7 +199,7 @@ class Fleet:
         """Store the weights; returns once every serving generator has swapped them in or died, and one has them."""
         begin = time.perf_counter()
         first = self._stored is None
-        self._stored = self.transport.publish(self._source, version)
+        self._stored = self.store.publish(self._source, version)
         self._probe, self._reference = probe, None
         served = {generator.number: generator.life for generator in self.generators if generator.serving}
         for generator in self.generators:
@@ -217,13 +217,13 @@ class Fleet:
         self._reference = next(iter(probed.values()), None)
         for generator in self.generators:
             self._bring_up(generator)
-        self.transport.keep({version for generator in self.generators for version in generator.pending} | {version})
+        self.store.keep({version for generator in self.generators for version in generator.pending} | {version})
         return Publication(version, time.perf_counter() - begin, probed, self._idle_share())
 
     def close(self) -> None:
         """End the workers and remove the weights."""
         self._team.close()
-        self.transport.release()
+        self.store.release()
 
     # ------------------------------------------------------------------ what workers say
 

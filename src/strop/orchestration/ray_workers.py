@@ -1,6 +1,6 @@
-"""Workers as Ray actors, on this machine or on the nodes of a cluster; the same handles as of spawned processes.
+"""Workers as Ray actors on the nodes of a running cluster; the same handles as of spawned processes.
 
-    launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"), workers=12)
+    launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"))
     handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.fleet:main", settings, gpus=1))
 
 Each worker has a placement group, requested with a time-out, and an actor in it that Ray never restarts: an actor that
@@ -27,12 +27,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from strop.base.imports import require
-from strop.base.types import StropError
+from strop.base.types import InputError, StropError, first_line
 from strop.orchestration.messages import Evaluate, StoredWeights, WeightUpdate
 from strop.orchestration.process_registry import ProcessRegistry, RegisteredWorker
 from strop.orchestration.settings import RaySettings
@@ -238,10 +237,8 @@ def _write_to(path: Path) -> None:
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
 _LOOK_SECONDS = 1.0
 _KNOCK_SECONDS = 10.0
-_OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
 _CALLS_AT_ONCE = 4  # of an actor: one collects, others deliver
 _ADDRESS = "RAY_ADDRESS"
-_GPUS = "CUDA_VISIBLE_DEVICES"
 _AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"
 
 
@@ -281,25 +278,22 @@ class RayWorkers(WorkerLauncher):
 
     Args:
         settings: which cluster, and what a worker needs of it.
-        workers: how many there will be at once; a cluster that strop starts has room for them.
         registry: the running workers; shared with the launchers of the run's other workers.
-        own_gpus: how many of this machine's first GPUs a cluster that strop starts must leave to the trainer.
 
     Raises:
-        InputError: ray is not installed.
+        InputError: ray is not installed, or no cluster is named.
     """
 
-    def __init__(
-        self, settings: RaySettings, workers: int, registry: ProcessRegistry | None = None, own_gpus: int = 0
-    ) -> None:
+    def __init__(self, settings: RaySettings, registry: ProcessRegistry | None = None) -> None:
         super().__init__(registry)
         self.settings = settings
-        self._own_gpus = own_gpus
-        with _loopback(settings):
-            os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start another cluster
-            self._ray = require("ray", extra="ray", purpose="Ray clusters")
-        self._workers = workers
-        self._ours = False
+        os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start a cluster
+        self._ray = require("ray", extra="ray", purpose="Ray clusters")
+        self._address = settings.address or os.environ.get(_ADDRESS)
+        if self._address is None and not self._ray.is_initialized():
+            way_out = f"start one with `ray start --head`, then set {_ADDRESS}=HOST:PORT"
+            raise InputError(f"orchestration.executor=ray: no cluster is named; {way_out}")
+        self._joined = False
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
 
@@ -307,7 +301,7 @@ class RayWorkers(WorkerLauncher):
         """Start a worker; waits for its place in the cluster.
 
         Raises:
-            StropError: no cluster is reached, or none of its nodes has room for the worker in time.
+            StropError: the cluster is not reached, or none of its nodes has room for the worker in time.
         """
         self._connect()
         group = self._place(spec)
@@ -333,32 +327,29 @@ class RayWorkers(WorkerLauncher):
         return handle
 
     def close(self) -> None:
-        """Leave the cluster, and end it where it was started for this; its workers are ended before."""
+        """Leave the cluster; its workers are ended before."""
         for thread in self._threads:
             thread.join(_LOOK_SECONDS * 5)
         self._threads = []
         self._put = None
-        if self._ours:
-            self._ours = False
+        if self._joined:
+            self._joined = False
             self._ray.shutdown()
 
     # ------------------------------------------------------------------ the cluster
 
     def _connect(self) -> None:
-        """Join the cluster, or start one; one that this process is in already serves as it is."""
+        """Join the cluster; one that this process is in already serves as it is."""
         if self._ray.is_initialized():
             return
-        address = self.settings.address or os.environ.get(_ADDRESS)
+        assert self._address is not None
         try:
-            if address is None:
-                with _loopback(self.settings):
-                    start_cluster(self._workers, self._own_gpus)
-            else:
-                _knock(address)
-                self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            _knock(self._address)
+            self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
-            raise StropError(_unreached(address, error)) from error
-        self._ours = True
+            way_out = f"start one with `ray start --head`, or unset {_ADDRESS} and orchestration.ray.address"
+            raise StropError(f"no Ray cluster is reached at {self._address}: {first_line(error)}; {way_out}") from error
+        self._joined = True
 
     def _place(self, spec: WorkerSpec) -> Any:
         """A placement group for a worker, granted."""
@@ -480,75 +471,6 @@ class _Late(Exception):
     """An answer did not come in time."""
 
 
-def start_cluster(workers: int, own_gpus: int = 0) -> None:
-    """Start a Ray cluster of this machine only, which ends with this process; nothing of it listens to a network.
-
-    Args:
-        workers: for which there is room, however few processors there are.
-        own_gpus: the first of this process's GPUs, which no actor is given.
-    """
-    import ray
-
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    gpus = None  # as many as Ray finds
-    left: dict[str, str] = {}
-    if own_gpus:
-        import torch
-
-        names = gpus_left(os.environ.get(_GPUS), torch.cuda.device_count(), own_gpus)
-        gpus, left = len(names), {_GPUS: ",".join(names)}
-    # Ray's node and its workers have the environment of this moment.
-    with _environment(left):
-        ray.init(
-            address="local",
-            num_cpus=max(cpus, workers),
-            num_gpus=gpus,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-
-
-def gpus_left(visible: str | None, count: int, own: int) -> list[str]:
-    """This process's GPUs without its first `own` ones, as CUDA_VISIBLE_DEVICES names them.
-
-    Args:
-        visible: that variable; None where it is not set.
-        count: how many GPUs torch sees.
-        own: how many are in use here.
-
-    Example: `gpus_left("4,5,6", 3, 1)` is `["5", "6"]`, `gpus_left(None, 4, 2)` is `["2", "3"]`.
-    """
-    names = [str(number) for number in range(count)] if visible is None else visible.split(",")
-    return [name.strip() for name in names[own:count]]
-
-
-@contextlib.contextmanager
-def _loopback(settings: RaySettings) -> Iterator[None]:
-    """While Ray is imported and started: no usage statistics, and 127.0.0.1 for a cluster of this machine."""
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
-    if settings.address is None and _ADDRESS not in os.environ:
-        wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray: one machine, no cluster
-    with _environment({name: value for name, value in wanted.items() if name not in os.environ}):
-        yield
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables inside the context, and restore them after it."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _knock(address: str) -> None:
     """Check that a server listens at HOST:PORT; Ray itself would try for minutes. `auto` is for Ray to find.
 
@@ -562,14 +484,6 @@ def _knock(address: str) -> None:
     if not host or "/" in host or not port.isdecimal():
         raise ValueError("an address is HOST:PORT, that of `ray start --head`")
     socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
-
-
-def _unreached(address: str | None, error: Exception) -> str:
-    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    if address is None:
-        return f"Ray cannot be started on this machine: {first}; see its logs under /tmp/ray/session_latest/logs"
-    way_out = "start one with `ray start --head`, or unset RAY_ADDRESS and orchestration.ray.address"
-    return f"no Ray cluster is reached at {address}: {first}; {way_out}"
 
 
 def _reason(error: Exception) -> str:

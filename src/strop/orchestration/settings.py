@@ -15,11 +15,10 @@ WindowMode = Literal["adaptive", "full"]
 
 
 class RaySettings(Settings):
-    """The Ray cluster, and the resources of a worker.
+    """The Ray cluster, which runs already, and the resources of a worker.
 
     Fields:
-        address: HOST:PORT of a running cluster. The default is RAY_ADDRESS; without it, a cluster is started on this
-            machine, on the loopback device only, and ended with the run.
+        address: HOST:PORT of the cluster. The default is RAY_ADDRESS.
         cpus: processors that each worker reserves; on GPUs it reserves a GPU too.
         placement_seconds: how long a worker may wait for a place in the cluster.
         train_in_cluster: with `orchestration.trainers` above 1 its ranks are actors as well, the first one on the
@@ -51,8 +50,8 @@ class OrchestrationSettings(Settings):
             are GPUs; 1 trains in this process.
         sequence_parallel: ranks that share the tokens of each micro-batch (Ulysses); a divisor of `trainers`.
         trainer_restarts: how often a run continues from its last checkpoint after ranks were lost.
-        weights: how weights get to generators. `files`: in the run's folder. `shared_memory` and `auto`: in memory,
-            or in the run's folder if memory has no room.
+        weights: how weights get to generators. `auto`: in memory, or in the run's folder if memory has no room.
+            `files`: always in the run's folder.
         kv: whether the cached keys and values of running completions are kept when weights change.
         restarts: how many deaths of generators a run survives, and how many of its evaluator.
         silence_seconds: a worker that sends nothing for so long is killed.
@@ -71,7 +70,7 @@ class OrchestrationSettings(Settings):
     trainers: Count = 1
     sequence_parallel: Count = 1
     trainer_restarts: Annotated[int, Field(ge=0)] = 3
-    weights: Literal["auto", "shared_memory", "files"] = "auto"
+    weights: Literal["auto", "files"] = "auto"
     kv: KvMode = "keep"
     restarts: Annotated[int, Field(ge=0)] = 10
     silence_seconds: Annotated[float, Field(ge=5)] = 60.0

@@ -1,99 +1,71 @@
-"""The weight store: each publication is a file that is there whole, or not at all.
+"""The weight store: each published version is a file in memory or in the run's folder, read whole or refused.
 
-    store = WeightStore(root)
-    stored = store.write(7, policy.weights().items())       # root/weights-7.safetensors
-    weights = read(stored)                                  # in a generator: mapped, hash checked, not copied
-    store.keep({7})                                         # older versions go
+    store = WeightStore(version_bytes, note)
+    store.start(folder)
+    stored = store.publish(learner.publish, 7)      # `learner.publish` writes a `WeightFile`
+    weights = read(stored)                          # in a generator: mapped, hash checked, not copied
+    store.keep({7})                                 # older versions go
 
-A version is written to a temporary file, fsynced and renamed, so that a reader finds all of it or none. The digest is
-SHA-256 of the SHA-256 of every 8 MiB: processors have instructions for it, and the pieces are hashed in parallel.
+A file in memory has no name (`memfd_create`). Other processes of this machine open it as /proc/PID/fd/N. It needs no
+tmpfs of a certain size (a container's /dev/shm has 64 MiB), and the kernel frees it when this process and its readers
+have ended, however they end.
 
-`claim` finds a place for the store: memory (/dev/shm) where there is room for it, else the run's folder. What a killed
-run has left in memory is removed at the next claim of any run.
+The digest is SHA-256 of the SHA-256 of every 8 MiB: processors have instructions for it, and the pieces are hashed in
+parallel.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TextIO, TypeAlias
+from typing import Self, TypeAlias
 
 from torch import Tensor
 
-from strop.base.files import TEMPORARY
+from strop.base import machine
 from strop.base.imports import command
 from strop.base.types import StropError
 from strop.model import tensor_file
 from strop.orchestration.messages import StoredWeights
 from strop.training.checkpoint import DiskFull
 
-MEMORY = Path("/dev/shm")
-FOLDER = "weights"  # in the run's folder, where memory has no room
+FOLDER = "weights"  # in the run's folder
 EVALUATED = "weights-evaluated"  # likewise, of the versions that are being evaluated
-VERSIONS_AT_ONCE = 3  # the current one, the next, and one that a slow generator still reads
-_PREFIX = "strop-"
-_OWNER = "owner"
+DISK_FULL_TRIES = 3
+DISK_FULL_SECONDS = 1.0
+_FREE_VERSIONS = 2  # memory that must be free for a version to be stored there
 _PIECE = 8 << 20
-_ABANDONED_SECONDS = 600.0
 
 
-class WeightStore:
-    """The versions under `root`. One process writes.
+@dataclass(frozen=True)
+class WeightFile:
+    """The file of one version; it need not exist before it is written."""
 
-    Args:
-        root: a folder; made when the first version is written.
-        owner: the open lock file of a folder that `claim` made.
-    """
-
-    def __init__(self, root: Path, owner: TextIO | None = None) -> None:
-        self.root = root
-        self._owner = owner
+    path: Path
 
     def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
         """Store a version.
 
         Raises:
-            DiskFull: no room; what was written of it is removed, earlier versions are whole.
+            DiskFull: there is no room for it.
         """
-        path = self.root / f"weights-{version}.safetensors"
-        partial = path.with_name(f".{path.name}{TEMPORARY}")
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with partial.open("w+b", buffering=0) as file, _Digest(file.fileno()) as digest:
+            with self.path.open("w+b", buffering=0) as file, _Digest(file.fileno()) as digest:
                 for part in tensor_file.parts(dict(weights)):
                     _write_all(file.fileno(), part)
                     digest.grown(file.tell())
-                os.fsync(file.fileno())
-                stored = StoredWeights(version, str(path), digest.hexdigest(file.tell()), file.tell())
-            os.rename(partial, path)
+                return StoredWeights(version, str(self.path), digest.hexdigest(file.tell()), file.tell())
         except OSError as error:
-            partial.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"no space in {self.root} for the weights of version {version}") from error
+                raise DiskFull(f"no space at {self.path} for the weights of version {version}") from error
             raise
-        return stored
-
-    def keep(self, versions: Collection[int]) -> None:
-        """Remove every other version. A reader that has one mapped keeps what it reads."""
-        names = {f"weights-{version}.safetensors" for version in versions}
-        for file in self.root.glob("weights-*.safetensors"):
-            if file.name not in names:
-                file.unlink(missing_ok=True)
-
-    def release(self) -> None:
-        """Remove the folder and all versions in it; may be called twice."""
-        shutil.rmtree(self.root, ignore_errors=True)  # what cannot be removed now is swept later
-        if self._owner is not None:
-            self._owner.close()
-            self._owner = None
 
 
 def read(stored: StoredWeights) -> dict[str, Tensor]:
@@ -148,115 +120,80 @@ def _write_all(descriptor: int, part: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-# ---------------------------------------------------------------------- places
+Publish: TypeAlias = Callable[[WeightFile, int], StoredWeights]
 
 
-def claim(folder: Path, version_bytes: int, memory: Path | None = MEMORY, within: str = FOLDER) -> WeightStore:
-    """A store of the run in `folder`, whose versions have `version_bytes`; dead runs' stores are swept.
-
-    It is in `memory` if a few versions fit into the free space there, else, or if `memory` is None, in
-    `folder/WITHIN`. It belongs to this process as long as the process lives.
-    """
-    in_folder = folder / within
-    shutil.rmtree(in_folder, ignore_errors=True)  # a killed run's
-    if memory is None or not memory.is_dir() or not os.access(memory, os.W_OK):
-        return WeightStore(in_folder)
-    sweep(memory)
-    if shutil.disk_usage(memory).free < VERSIONS_AT_ONCE * version_bytes:
-        return WeightStore(in_folder)
-    run = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
-    # Locked before it has its name, so that no sweep of another run takes it for abandoned.
-    partial = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{run}-{os.getpid()}-", suffix=TEMPORARY, dir=memory))
-    owner = (partial / _OWNER).open("w")
-    fcntl.flock(owner, fcntl.LOCK_EX)
-    owner.write(f"{os.getpid()} {folder.resolve()}\n")
-    owner.flush()
-    root = memory / partial.name.removeprefix(".").removesuffix(TEMPORARY)
-    os.rename(partial, root)
-    return WeightStore(root, owner)
-
-
-def sweep(memory: Path = MEMORY) -> list[Path]:
-    """Remove the stores of processes that have ended, whose locks ended with them; returns what was removed."""
-    swept: list[Path] = []
-    for place in [*memory.glob(f"{_PREFIX}*"), *memory.glob(f".{_PREFIX}*{TEMPORARY}")]:
-        try:
-            if place.name.startswith(".") and time.time() - place.stat().st_mtime < _ABANDONED_SECONDS:
-                continue  # perhaps being made
-            with (place / _OWNER).open("r") as owner:
-                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(place, ignore_errors=True)  # another user's, or another sweep is quicker
-                swept.append(place)
-        except OSError:
-            continue  # a living run's, another user's, or gone meanwhile
-    return swept
-
-
-Publish: TypeAlias = Callable[[WeightStore, int], StoredWeights]
-
-DISK_FULL_TRIES = 3
-DISK_FULL_SECONDS = 1.0
-
-
-class WeightTransport:
-    """Stores versions where workers read them, and removes those that are no longer needed.
+class WeightStore:
+    """The versions that workers read. It belongs to one process, and ends with it.
 
     Args:
-        version_bytes: the approximate size of a version, which decides where the files are.
-        note: receives a line where a place is full.
-        memory: the folder for files in memory; None stores in the run's folder only.
+        version_bytes: the approximate size of a version, which decides whether memory has room for it.
+        note: receives a line where the disk is full.
+        in_memory: whether versions are stored in memory while there is room; else in the run's folder only.
         within: the name of the folder in the run's folder.
-
-    Attributes:
-        places: the stores that are used, the present one last; none before `start`.
     """
 
     def __init__(
-        self, version_bytes: int, note: Callable[[str], None], memory: Path | None = MEMORY, within: str = FOLDER
+        self, version_bytes: int, note: Callable[[str], None], in_memory: bool = True, within: str = FOLDER
     ) -> None:
-        self.places: list[WeightStore] = []
         self._version_bytes = version_bytes
         self._note = note
-        self._memory = memory
+        self._in_memory = in_memory
         self._within = within
         self._folder = Path()
+        self._descriptors: dict[int, int] = {}  # of the versions in memory
         self._needed: set[int] = set()
 
+    @property
+    def root(self) -> Path:
+        """The folder of the versions that are not in memory."""
+        return self._folder / self._within
+
     def start(self, folder: Path) -> None:
-        """Find a place for the versions of the run in `folder`."""
-        self._folder = folder
-        self.places = [claim(folder, self._version_bytes, self._memory, self._within)]
+        """Begin for the run in `folder`; what a killed process of the run has left there is removed."""
+        self._folder = folder.resolve()
+        shutil.rmtree(self.root, ignore_errors=True)
 
     def publish(self, publish: Publish, version: int) -> StoredWeights:
-        """Store a version, which `publish` writes into the store that it is given; earlier versions stay.
+        """Store a version, which `publish` writes into the file that it is given; earlier versions stay.
 
         Raises:
-            StropError: there is no room for it, in memory or in the run's folder.
+            StropError: there is no room for it.
         """
         for attempt in range(DISK_FULL_TRIES):
             try:
-                return publish(self.places[-1], version)
+                return publish(self._file(version), version)
             except DiskFull as error:
                 self.keep(self._needed)
-                on_disk = WeightStore(self._folder / self._within)
-                if self.places[-1].root != on_disk.root:
-                    self.places.append(on_disk)
-                    self._note(f"{error}; from now on they go to {on_disk.root}")
-                elif attempt + 1 < DISK_FULL_TRIES:
+                if attempt + 1 < DISK_FULL_TRIES:
                     self._note(f"{error}; trying again")
                     time.sleep(DISK_FULL_SECONDS)
         raise StropError(
             f"the weights of version {version} could not be published in {DISK_FULL_TRIES} tries: no space in "
-            f"{self.places[-1].root}; free some, then go on with: {command('train --resume', self._folder)}"
+            f"{self.root}; free some, then go on with: {command('train --resume', self._folder)}"
         )
 
     def keep(self, versions: Collection[int]) -> None:
-        """Remove the files of all other versions; a worker that has one mapped keeps what it reads."""
+        """Remove all other versions; a worker that has one mapped keeps what it reads."""
         self._needed = set(versions)
-        for place in self.places:
-            place.keep(versions)
+        for version in self._descriptors.keys() - self._needed:
+            os.close(self._descriptors.pop(version))
+        for file in self.root.glob("weights-*.safetensors"):
+            if int(file.stem.removeprefix("weights-")) not in self._needed:
+                file.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Remove all weights; may be called twice."""
-        for place in self.places:
-            place.release()
+        """Remove all versions; may be called twice."""
+        self.keep(())
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _file(self, version: int) -> WeightFile:
+        """A new file for a version."""
+        if self._in_memory and machine.memory()[1] > _FREE_VERSIONS * self._version_bytes:
+            descriptor = os.memfd_create(f"strop-weights-{version}")
+            if version in self._descriptors:
+                os.close(self._descriptors[version])
+            self._descriptors[version] = descriptor
+            return WeightFile(Path(f"/proc/{os.getpid()}/fd/{descriptor}"))
+        self.root.mkdir(parents=True, exist_ok=True)
+        return WeightFile(self.root / f"weights-{version}.safetensors")

@@ -10,12 +10,11 @@ from pydantic import Field
 
 from strop.base.types import InputError
 from strop.data.columns import BrokenRow
-from strop.prepare.deduplicate import Share, ngrams, shingles
+from strop.prepare.deduplicate import Share, shingles
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Pair, Stage, Step
 from strop.prepare.text import NormalizedText, alike, normalize, overlap
 
-PHRASE = -1  # in place of a question: several questions contain this run of words
 SHORTEST_EMBEDDED = 10  # fewest words of a question that is searched for inside a longer one
 LARGEST_SURROUNDING = 2  # most words of a question that contains a problem, as a multiple of the problem's
 ENOUGH_TO_COMPARE = 0.4  # share of common n-grams; with a tenth of the words changed it is about 0.7
@@ -41,14 +40,11 @@ class Decontaminate(Step):
         against: benchmarks by name (`aime24`, `math500`, from the hub), files, or sources as under `sources`.
         ngram: words of an n-gram.
         similarity: share of words that must be common.
-        shared_run: also drop problems that share so many consecutive words (numbers included) with a question, unless
-            several questions share them (`where m and n are relatively prime …`). None: off.
     """
 
     against: Annotated[tuple[Source, ...], Field(min_length=1)]
     ngram: Annotated[int, Field(ge=1)] = 3
     similarity: Share = 0.8
-    shared_run: Annotated[int, Field(ge=4)] | None = None
 
     def inputs(self) -> str:
         """The stamps of the benchmarks' files."""
@@ -57,7 +53,7 @@ class Decontaminate(Step):
     def run(self, stage: Stage) -> None:
         """Read the benchmarks into memory, then go through the problems once."""
         questions = [question for source in self.against for question in _questions(source)]
-        index = _QuestionIndex(questions, self.ngram, self.shared_run)
+        index = _QuestionIndex(questions, self.ngram)
         stage.counts["benchmark_questions"] = Counter(question.source for question in questions)
         hit: set[int] = set()
         for problem in stage.problems():
@@ -85,8 +81,7 @@ class Decontaminate(Step):
                 return place, share, "holds"
             if len(question.tokens) <= LARGEST_SURROUNDING * len(problem.tokens) and self._holds(question, problem):
                 return place, share, "is part of"
-        run = index.shared_run(problem)
-        return None if run is None else (run, 0.0, f"shares {self.shared_run} words in a row with")
+        return None
 
     def _holds(self, long: NormalizedText, short: NormalizedText) -> bool:
         """Whether `long` contains `short`."""
@@ -102,12 +97,11 @@ class Decontaminate(Step):
 class _QuestionIndex:
     """The questions of the benchmarks with an index by n-grams."""
 
-    def __init__(self, questions: Sequence[BenchmarkQuestion], ngram: int, run: int | None) -> None:
+    def __init__(self, questions: Sequence[BenchmarkQuestion], ngram: int) -> None:
         self.questions = questions
-        self._ngram, self._run = ngram, run
+        self._ngram = ngram
         self._by_gram: dict[int, list[int]] = defaultdict(list)
         self._by_typing: dict[int, list[int]] = defaultdict(list)
-        self._by_run: dict[int, int] = {}
         self._sizes: list[int] = []
         for place, question in enumerate(questions):
             text = question.normalized
@@ -116,10 +110,6 @@ class _QuestionIndex:
             self._sizes.append(len(grams))
             for gram in grams:
                 self._by_gram[gram].append(place)
-            if run is not None and len(text.tokens) >= run:
-                for gram in set(ngrams(text.tokens, run).tolist()):
-                    # Words that several questions share are a common phrase.
-                    self._by_run[gram] = place if gram not in self._by_run else PHRASE
 
     def candidates(self, text: NormalizedText) -> list[int]:
         """Questions that are typed alike or share enough n-grams, the most similar first."""
@@ -132,13 +122,6 @@ class _QuestionIndex:
         ]
         typed = self._by_typing.get(text.typing, [])
         return list(dict.fromkeys([*typed, *(place for _, place in sorted(near, reverse=True))]))
-
-    def shared_run(self, text: NormalizedText) -> int | None:
-        """The place of a question that shares a long run of words; None if there is none."""
-        if self._run is None or len(text.tokens) < self._run:
-            return None
-        places = (self._by_run.get(gram, PHRASE) for gram in ngrams(text.tokens, self._run).tolist())
-        return next((place for place in places if place != PHRASE), None)
 
     def _grams(self, text: NormalizedText) -> set[int]:
         return set(shingles(text.tokens, self._ngram).tolist()) if text.tokens else set()

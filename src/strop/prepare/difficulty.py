@@ -6,31 +6,28 @@ solves, then eight samples of the policy, which drops what it always or never so
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Problem, StropError, Verdict
-from strop.data.dataset import Example, make_example
+from strop.base.types import InputError, Problem, Rollout
+from strop.data.dataset import Dataset, Example, make_example
 from strop.data.templates import Auto, PromptTemplate
-from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
 from strop.model.location import asked_with
 from strop.model.settings import ModelSettings
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 from strop.verifiers.base import Verifier
-from strop.verifiers.judges import judge_for
 from strop.verifiers.math_verifier import MathVerifier
 
 BASE_SEED = 0  # of the embedded base and of fresh models; independent of the samples' seed
-STALL_SECONDS = 1800.0
-JUDGE_SECONDS = 0.2
-AHEAD = 2  # samples submitted, as a multiple of the engine's slots
+AT_ONCE = 1024  # problems in the engine's queue
 
 
 class SampleTally(NamedTuple):
@@ -162,26 +159,24 @@ def with_pass_rate(problem: Problem, model: str, tally: SampleTally) -> Problem:
 
 
 class _Estimation:
-    """Samples with an engine; a problem is journalled when all its samples are judged."""
+    """Measures problems as an evaluation does; a problem is journalled when all its samples are judged."""
 
     def __init__(self, step: Difficulty, stage: Stage, journal: Journal, tallies: dict[str, SampleTally]) -> None:
         from strop.engines.build import build_engine
         from strop.model.device import pick_device
         from strop.model.policy import load_policy
         from strop.training.embedded_base import located
+        from strop.verifiers.judges import OpenJudges
 
         self.too_long: dict[str, int] = {}  # ids of problems, and the token limit that their prompts exceed
         self._step, self._stage, self._journal, self._tallies = step, stage, journal, tallies
-        self._seed = stage.seed if step.seed is None else step.seed
         model = located(step.model, BASE_SEED, stage.view)
         policy, self._tokenizer = load_policy(model, seed=derive(BASE_SEED, "model"))
         policy.to(pick_device(step.device)).requires_grad_(False).eval()
-        self._engine: Engine = build_engine(step.engine, model, self._tokenizer, policy, sampling=step.sampling)
+        self._engine = build_engine(step.engine, model, self._tokenizer, policy, sampling=step.sampling)
         self._room = self._engine.capabilities.max_tokens - step.sampling.max_new_tokens
-        self._running: dict[str, list[Completion]] = {}
-        self._verdicts: dict[str, list[Verdict]] = {}
-        self._problems: dict[str, Problem] = {}
-        self._judge = judge_for(step.verifier)
+        self._judges = OpenJudges()
+        self._rollouts: dict[str, list[Rollout]] = {}
         if self._room < 1:
             raise InputError(
                 f"sampling.max_new_tokens={step.sampling.max_new_tokens} leaves no room for a prompt: the model has "
@@ -190,32 +185,21 @@ class _Estimation:
 
     def run(self) -> None:
         """Run until every problem has its counts."""
-        waiting = self._waiting()
-        exhausted = False
-        last_arrival = time.monotonic()
-        most = AHEAD * self._step.engine.slots
-        while self._running or not exhausted:
-            while not exhausted and self._engine.unfinished < most:
-                exhausted = not self._submit(waiting)
-            for completion in self._engine.step():
-                self._collect(completion)
-                last_arrival = time.monotonic()
-            if not self._engine.unfinished:
-                self._judge.wait(JUDGE_SECONDS)
-            for (problem_id, _), verdict in self._judge.poll():
-                self._write_down(problem_id, verdict)
-                last_arrival = time.monotonic()
-            if time.monotonic() - last_arrival > STALL_SECONDS:
-                raise StropError(
-                    f"difficulty: no completion for {STALL_SECONDS:.0f} s; the engine: {self._engine.health().detail}"
-                )
+        from strop.evaluation.evaluate import ProblemSet, measure_set
+
+        step, waiting = self._step, self._waiting()
+        seed = derive(self._stage.seed if step.seed is None else step.seed, "difficulty")
+        while examples := tuple(islice(waiting, AT_ONCE)):
+            dataset = Dataset(step.label, examples)
+            asked = ProblemSet(step.label, dataset, step.samples, step.sampling, step.verifier, seed)
+            measure_set(self._engine, asked, self._judges, self._judged)
 
     def close(self) -> None:
-        """Close the engine and the judge."""
+        """Close the engine and the judges."""
         self._engine.close()
-        self._judge.close()
+        self._judges.close()
 
-    def _waiting(self) -> Iterator[tuple[Problem, Example]]:
+    def _waiting(self) -> Iterator[Example]:
         limit = min(self._step.max_prompt_tokens, self._room)
         title = f"{self._stage.name}: {self._step.label} × {self._step.samples}"
         template = asked_with(self._step.template, self._step.model)
@@ -226,41 +210,22 @@ class _Estimation:
             instruction = self._step.verifier.instruction(problem)
             example = make_example(problem, template, self._tokenizer, instruction)
             if len(example.prompt_ids) <= limit:
-                yield problem, example
+                yield example
             else:
                 self.too_long[problem.id] = limit
                 self._record(problem.id, SampleTally(0, -1, 0, len(example.prompt_ids)), limit)
 
-    def _submit(self, waiting: Iterator[tuple[Problem, Example]]) -> bool:
-        found = next(waiting, None)
-        if found is None:
-            return False
-        problem, example = found
-        seed = derive(self._seed, "difficulty", problem.id)
-        self._engine.submit(Request(problem.id, example.prompt_ids, self._step.sampling, seed, self._step.samples))
-        self._running[problem.id] = []
-        self._problems[problem.id] = example.problem
-        return True
-
-    def _collect(self, completion: Completion) -> None:
-        if completion.finish_reason == "abort":
-            raise StropError(f"a sample of {completion.request_id!r} was aborted; {self._engine.health().detail}")
-        problem_id = completion.request_id
-        self._running[problem_id].append(completion)
-        self._judge.submit((problem_id, completion.index), self._problems[problem_id], completion)
-
-    def _write_down(self, problem_id: str, verdict: Verdict) -> None:
-        verdicts = self._verdicts.setdefault(problem_id, [])
-        verdicts.append(verdict)
-        if len(verdicts) < self._step.samples:
+    def _judged(self, done: int, total: int, rollout: Rollout) -> None:
+        rollouts = self._rollouts.setdefault(rollout.problem.id, [])
+        rollouts.append(rollout)
+        if len(rollouts) < self._step.samples:
             return
-        arrived = self._running.pop(problem_id)
-        del self._verdicts[problem_id], self._problems[problem_id]
-        usable = [verdict for verdict in verdicts if verdict.usable]
+        del self._rollouts[rollout.problem.id]
+        usable = [each.verdict for each in rollouts if each.verdict.usable]
+        truncated = sum(each.completion.truncated for each in rollouts)
+        tokens = sum(len(each.completion.token_ids) for each in rollouts)
         correct = sum(verdict.passed for verdict in usable)
-        truncated = sum(sample.truncated for sample in arrived)
-        tokens = sum(len(sample.token_ids) for sample in arrived)
-        self._record(problem_id, SampleTally(correct, len(usable), truncated, tokens))
+        self._record(rollout.problem.id, SampleTally(correct, len(usable), truncated, tokens))
 
     def _record(self, problem_id: str, tally: SampleTally, limit: int | None = None) -> None:
         self._tallies[problem_id] = tally

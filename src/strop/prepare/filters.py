@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny
 
 from strop.base import hub
-from strop.base.types import InputError, Problem, StropError, Verdict, first_line
+from strop.base.types import InputError, Problem, StropError, first_line
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.prepare.text import collapsed, fold
 from strop.verifiers.base import Verifier
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import VerifierPool, verdict_of
 from strop_verify.code.tests import standard_tests
-from strop_verify.pool import JobReply
+from strop_verify.pool import default_workers
 from strop_verify.verdict import Status
 
-AHEAD = 256  # most problems that wait for the verifier at once
+AT_ONCE = 256  # problems that wait for the verifier
+
+
+class VerifierFilter(FilterStep):
+    """A filter that judges texts with a verifier; one in worker processes judges several at once."""
+
+    verifier: SerializeAsAny[Verifier]
+
+    def run(self, stage: Stage) -> None:
+        """Every problem in turn."""
+        if self.verifier.isolated() is None:
+            super().run(stage)
+            return
+        with ThreadPoolExecutor(default_workers()) as threads:
+            settle(stage, self._decisions(stage.problems(), threads))
+
+    def _decisions(
+        self, problems: Iterator[Problem], threads: ThreadPoolExecutor
+    ) -> Iterator[tuple[Problem, Problem | Dropped]]:
+        while batch := list(islice(problems, AT_ONCE)):
+            yield from zip(batch, threads.map(self, batch), strict=True)
 
 
 NO_ANSWERS = frozenset(
@@ -67,7 +86,7 @@ class Verifiable(FilterStep):
         return problem if refusal is None else Dropped("the verifier cannot judge the answer", refusal)
 
 
-class AnswersAgree(FilterStep):
+class AnswersAgree(VerifierFilter):
     """Drops problems whose answer differs from the one in their worked solution (Skywork-OR1).
 
     Fields:
@@ -83,98 +102,51 @@ class AnswersAgree(FilterStep):
     unreadable: Literal["keep", "drop"] = "drop"
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem, or why it is dropped."""
-        text = self._solution_of(problem)
-        return self._decided(problem, self.verifier(problem, text, False) if isinstance(text, str) else text)
-
-    def run(self, stage: Stage) -> None:
-        """Go through the problems in order; a verifier in worker processes judges several at once."""
-        if self.verifier.isolated() is None:
-            super().run(stage)
-            return
-        pool = VerifierPool(self.verifier)
-        try:
-            settle(stage, self._decisions(stage.problems(), pool))
-        finally:
-            pool.close()
-
-    def _decisions(
-        self, problems: Iterator[Problem], pool: VerifierPool
-    ) -> Iterator[tuple[Problem, Problem | Dropped]]:
-        """Each problem with its decision, in order."""
-        waiting: deque[tuple[Problem, Future[JobReply] | Problem | Dropped]] = deque()
-        for problem in problems:
-            text = self._solution_of(problem)
-            waiting.append((problem, pool.ask(problem, text) if isinstance(text, str) else text))
-            if len(waiting) >= AHEAD:
-                yield self._settled(*waiting.popleft())
-        while waiting:
-            yield self._settled(*waiting.popleft())
-
-    def _settled(
-        self, problem: Problem, begun: Future[JobReply] | Problem | Dropped
-    ) -> tuple[Problem, Problem | Dropped]:
-        return problem, self._decided(problem, verdict_of(begun.result()) if isinstance(begun, Future) else begun)
-
-    def _solution_of(self, problem: Problem) -> str | Problem | Dropped:
-        """The solution to judge, or the decision; code is kept, since `ReferenceSolutions` runs its solutions."""
+        """The problem, or how answer and solution disagree; code is kept, since `ReferenceSolutions` runs it."""
         if is_code(problem.reference):
             return problem
         text = problem.extra.get(self.solution)
         if not isinstance(text, str) or not text.strip():
             return problem if self.missing == "keep" else Dropped("no solution to compare with")
-        return text
-
-    def _decided(self, problem: Problem, result: Verdict | Problem | Dropped) -> Problem | Dropped:
-        """The problem, or how answer and solution disagree."""
-        if not isinstance(result, Verdict):
-            return result
-        if result.status == Status.WRONG:
-            return Dropped("answer and solution disagree", result.detail)
-        if result.status == Status.CORRECT:
+        verdict = self.verifier(problem, text, False)
+        if verdict.status == Status.WRONG:
+            return Dropped("answer and solution disagree", verdict.detail)
+        if verdict.status == Status.CORRECT:
             return problem
-        if not result.usable:
-            return Dropped("the verifier failed on the solution", result.detail)
+        if not verdict.usable:
+            return Dropped("the verifier failed on the solution", verdict.detail)
         return problem if self.unreadable == "keep" else Dropped("no answer found in the solution")
 
 
-_LINK = re.compile(r"\b(?:https?|ftp)://|\bwww\.[a-z0-9]")
-_IMAGE = re.compile(r"!\[|<img\b|\\includegraphics|\.(?:png|jpe?g|gif|svg|webp)\b")
-_DRAWING = re.compile(r"[\[<]asy[\]>]|\\begin\{(?:tikzpicture|asy|picture)\}|<svg\b")
-_MENTION = re.compile(
+_MENTION = (
     r"\b(?:figure|diagram|picture|image|graph|drawing|chart|sketch)s? (?:is |are |as )?"
     r"(?:shown|below|above|at (?:the )?right|on the (?:right|left)|provided|depicted)\b"
     r"|\b(?:see|refer to|in|from|as shown in) (?:the |this )?(?:figure|diagram|fig\.)"
     r"|\bas shown (?:below|above|on the (?:right|left))\b|, as shown\b|\b(?:the|following) (?:figure|diagram) shows"
 )
+_FIGURES = tuple(
+    (re.compile(pattern), reason)
+    for pattern, reason in (
+        (r"!\[|<img\b|\\includegraphics|\.(?:png|jpe?g|gif|svg|webp)\b", "has an image"),
+        (r"\b(?:https?|ftp)://|\bwww\.[a-z0-9]", "has a link"),
+        (r"[\[<]asy[\]>]|\\begin\{(?:tikzpicture|asy|picture)\}|<svg\b", "has a drawing"),
+        (_MENTION, "needs a figure"),
+    )
+)
 
 
 class LinksAndFigures(FilterStep):
-    """Drops questions that have links or need a figure (Skywork-OR1); each kind can be switched off.
+    """Drops questions that have links or need a figure (Skywork-OR1).
 
-    Fields:
-        links: web addresses.
-        images: Markdown, HTML and LaTeX images, names of image files.
-        drawings: figures drawn in the text (Asymptote, TikZ, SVG).
-        mentions: `as shown in the figure`, `the diagram below` …
+    These are web addresses; Markdown, HTML and LaTeX images; drawings in Asymptote, TikZ and SVG; and words such as `as
+    shown in the figure`.
     """
-
-    links: bool = True
-    images: bool = True
-    drawings: bool = True
-    mentions: bool = True
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
         """The problem, or the link or figure that was found."""
         text = fold(problem.question)
-        kinds = (
-            (self.images, _IMAGE, "has an image"),
-            (self.links, _LINK, "has a link"),
-            (self.drawings, _DRAWING, "has a drawing"),
-            (self.mentions, _MENTION, "needs a figure"),
-        )
-        for wanted, pattern, reason in kinds:
-            found = pattern.search(text) if wanted else None
+        for pattern, reason in _FIGURES:
+            found = pattern.search(text)
             if found is not None:
                 return Dropped(reason, collapsed(text[max(0, found.start() - 20) : found.end() + 20]))
         return problem
@@ -278,77 +250,44 @@ class StandardTests(FilterStep):
         return problem if tests == problem.reference else replace(problem, reference=tests)
 
 
-class ReferenceSolutions(FilterStep):
-    """Runs the reference solutions of each code problem on its tests (Skywork-OR1).
+class ReferenceSolutions(VerifierFilter):
+    """Drops code problems whose reference solutions all fail the tests (Skywork-OR1).
 
     Fields:
         verifier: runs the programs in a sandbox.
         solutions: name of the solutions in `extra` (Python, a text or a list of texts).
         attempts: number of solutions to try; one that passes all tests is enough.
-        failing: `drop` drops a problem if no solution passes every test; `prune` removes the tests that the best
-            solution fails, and drops the problem if fewer than `min_tests` are left.
-        min_tests: fewest tests of a pruned problem.
         missing: what to do with code problems without a solution.
     """
 
-    verifier: SerializeAsAny[Verifier]
     solutions: str = "solutions"
     attempts: Annotated[int, Field(ge=1)] = 3
-    failing: Literal["drop", "prune"] = "drop"
-    min_tests: Annotated[int, Field(ge=1)] = 5
     missing: Literal["keep", "drop"] = "drop"
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem with the tests that a solution passes, or why it is dropped.
+        """The problem, or why it is dropped.
 
         Raises:
             StropError: the verifier failed.
         """
         if not is_code(problem.reference):
             return problem
-        codes = self._codes(problem)
+        value = problem.extra.get(self.solutions)
+        found = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+        codes = [code for code in found if isinstance(code, str) and code.strip()][: self.attempts]
         if not codes:
             return problem if self.missing == "keep" else Dropped("no reference solution")
         details = []
         for code in codes:
-            verdict = self._verdict(problem, problem.reference, code)
+            verdict = self.verifier(problem, f"```python\n{code.strip()}\n```", False)
+            if not verdict.usable:
+                raise StropError(
+                    f"problem {problem.id!r}: the verifier failed ({verdict.detail}); its tests cannot be checked"
+                )
             if verdict.passed:
                 return problem
             details.append(verdict.detail)
-        if self.failing == "drop":
-            return Dropped("the reference solution fails the tests", details[0])
-        return self._pruned(problem, codes)
-
-    def _codes(self, problem: Problem) -> list[str]:
-        value = problem.extra.get(self.solutions)
-        found = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-        return [code for code in found if isinstance(code, str) and code.strip()][: self.attempts]
-
-    def _pruned(self, problem: Problem, codes: list[str]) -> Problem | Dropped:
-        best: list[int] = []
-        for code in codes:
-            passed = list(self._passed(problem, code))
-            best = max(best, passed, key=len)
-        if len(best) < self.min_tests:
-            total = count_tests(problem.reference)
-            return Dropped(
-                f"the reference solution passes fewer than {self.min_tests} tests", f"{len(best)} of {total}"
-            )
-        return replace(problem, reference=select_tests(problem.reference, best))
-
-    def _passed(self, problem: Problem, code: str) -> Iterator[int]:
-        for place in range(count_tests(problem.reference)):
-            single = select_tests(problem.reference, [place])
-            if self._verdict(problem, single, code).passed:
-                yield place
-
-    def _verdict(self, problem: Problem, reference: Any, code: str) -> Verdict:
-        verdict = self.verifier(replace(problem, reference=reference), f"```python\n{code.strip()}\n```", False)
-        if not verdict.usable:
-            raise StropError(
-                f"problem {problem.id!r}: the verifier failed ({verdict.detail}); its tests cannot be checked"
-            )
-        return verdict
+        return Dropped("the reference solution fails the tests", details[0])
 
 
 class TraceLength(FilterStep):
@@ -372,11 +311,6 @@ class TraceLength(FilterStep):
         return problem if tokens <= self.max_tokens else Dropped(f"trace over {self.max_tokens} tokens", str(tokens))
 
 
-_GREETING = re.compile(
-    r"^\W*(?:hi|hello|hey|thanks|thank you|good (?:morning|evening|day)|ok|okay|bye|yes|no)\b\W{0,20}\w{0,20}\W{0,20}$"
-)
-
-
 class NoTrivialPrompts(FilterStep):
     """For SFT data: drops trivial prompts and traces (ScaleRL removes trivial prompts).
 
@@ -392,8 +326,6 @@ class NoTrivialPrompts(FilterStep):
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
         """The problem, or why it is trivial."""
-        if _GREETING.search(fold(problem.question)):
-            return Dropped("trivial prompt", "a greeting")
         if count_tokens(problem.question) < self.min_words:
             return Dropped("trivial prompt", f"fewer than {self.min_words} words")
         text = trace_of(problem, self.trace) or ""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, model_validator
 
 from strop.base.seeds import derive
-from strop.base.types import InputError, Problem, StropError
+from strop.base.types import InputError, Problem
 from strop.engines.endpoint import (
     ChatEndpoint,
     EndpointClient,
@@ -46,7 +46,6 @@ Problem:
 """
 REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
 NOTHING = EndpointReply("")
-POLL_SECONDS = 0.5
 GRACE_SECONDS = 0.5  # how long an interrupted step still waits for running requests
 # \b and \f are read as LaTeX (\beta, \frac), not as control characters of JSON.
 _ESCAPE = re.compile(r'\\(["\\/nrt]|u[0-9a-fA-F]{4})?')
@@ -65,7 +64,7 @@ class Judges(Step):
     """Asks every judge `votes` times about each problem and keeps problems with at least `threshold` valid votes.
 
     Votes are journalled one by one. If an endpoint fails after all retries, the step ends, and the same command
-    resumes from the journal. for_reading.md holds a sample for people.
+    resumes from the journal.
 
     Fields:
         judges: the endpoints.
@@ -75,7 +74,6 @@ class Judges(Step):
         concurrency: number of problems that are asked about at once.
         temperature: sampling temperature; at 0 all votes of a judge would be equal.
         max_tokens: token limit of an answer.
-        sample: number of problems in for_reading.md.
         instruction: text before the problem; it must ask for the same JSON object.
     """
 
@@ -86,7 +84,6 @@ class Judges(Step):
     concurrency: Annotated[int, Field(ge=1)] = 8
     temperature: Annotated[float, Field(ge=0)] = 1.0
     max_tokens: Annotated[int, Field(ge=16)] = 1024
-    sample: Annotated[int, Field(ge=0)] = 200
     instruction: str = INSTRUCTION
 
     @model_validator(mode="after")
@@ -114,7 +111,7 @@ class Judges(Step):
         """
         polling = _Polling(self, stage)
         try:
-            polling.run()
+            asyncio.run(polling.run())
         except EndpointError as error:
             raise EndpointError(
                 f"{error}; {polling.cast} votes are kept, run the same command again to go on from them"
@@ -124,19 +121,16 @@ class Judges(Step):
         self._decide(stage, polling)
 
     def _decide(self, stage: Stage, polling: _Polling) -> None:
-        reading = _ForReading(stage, self.sample)
         failed: Counter[str] = Counter()
         for problem in stage.problems(f"{stage.name}: choosing"):
             votes = [vote for vote in polling.votes[problem.id] if vote is not None]
             valid = sum(vote.valid is True for vote in votes)
-            reading.offer(problem, votes, valid >= self.threshold)
             if valid >= self.threshold:
                 stage.keep(problem)
                 continue
             blamed = Counter(name for vote in votes for name in vote.failed)
             failed.update(blamed.keys())
             stage.drop(problem, _why(votes, valid, blamed))
-        reading.close()
         stage.counts |= polling.costs()
         stage.counts["problems_dropped_with_a_vote_against"] = dict(failed)
         unread = [vote for votes in polling.votes.values() for vote in votes if vote is not None and vote.valid is None]
@@ -161,16 +155,12 @@ def _why(votes: list[Vote], valid: int, blamed: Counter[str]) -> Dropped:
 
 
 class _Polling:
-    """Collects the votes: a task for each problem that is asked about."""
+    """Collects the votes; each one is journalled when it arrives."""
 
     def __init__(self, step: Judges, stage: Stage) -> None:
         self._step, self._stage = step, stage
         self._journal = Journal(stage.folder / "votes.jsonl")
-        self._loop = asyncio.new_event_loop()
-        self._clients = [EndpointClient(judge, stage.view.note) for judge in step.judges]
         self._ending = False
-        # The task of each problem, with the votes that it has received so far.
-        self._running: dict[asyncio.Task[None], list[dict[str, Any]]] = {}
         self._done = 0
         self.votes: dict[str, list[Vote | None]] = {}
         for entry in self._journal.entries:
@@ -181,47 +171,34 @@ class _Polling:
         """The number of votes in the journal."""
         return len(self._journal.entries)
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Run until every problem is decided.
 
         After an error or a Ctrl-C it waits at most `GRACE_SECONDS` for running requests.
         """
+        clients = [EndpointClient(judge, self._stage.view.note) for judge in self._step.judges]
         waiting = self._undecided()
+        tasks = [asyncio.create_task(self._work(waiting, clients)) for _ in range(self._step.concurrency)]
         try:
-            while self._fill(waiting):
-                self._take(self._wait(POLL_SECONDS, asyncio.FIRST_COMPLETED))
-        except BaseException:
+            for done in asyncio.as_completed(tasks):
+                await done
+        finally:
             self._ending = True
-            if self._running:
-                self._wait(GRACE_SECONDS, asyncio.ALL_COMPLETED)
-            self._take(set(self._running), raising=False)
-            raise
-
-    def _wait(self, seconds: float, until: str) -> set[asyncio.Task[None]]:
-        """Wait for running tasks, at most `seconds`; returns those that are done."""
-        return self._loop.run_until_complete(asyncio.wait(self._running, timeout=seconds, return_when=until))[0]
-
-    def _fill(self, waiting: Iterator[Problem]) -> bool:
-        """Ask about more problems; returns whether any task is running."""
-        while len(self._running) < self._step.concurrency:
-            problem = next(waiting, None)
-            if problem is None:
-                break
-            entries: list[dict[str, Any]] = []
-            ask = self._ask(problem.id, problem.question, list(self._seats(problem.id)), entries)
-            self._running[self._loop.create_task(ask)] = entries
-        return bool(self._running)
+            await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+            await cancelled(tasks)
+            for client in clients:
+                await client.close()
 
     def close(self) -> None:
-        """Drop the requests that are left, and close the journal."""
-        self._loop.run_until_complete(self._end())
-        self._loop.close()
+        """Close the journal."""
         self._journal.close()
 
-    async def _end(self) -> None:
-        await cancelled(asyncio.all_tasks())
-        for client in self._clients:
-            await client.close()
+    async def _work(self, waiting: Iterator[Problem], clients: list[EndpointClient]) -> None:
+        """Ask about one problem after the other."""
+        for problem in waiting:
+            await self._ask(problem, clients)
+            if self._ending:
+                break
 
     def costs(self) -> dict[str, Any]:
         """Votes, tokens and dollars, including those before a kill."""
@@ -262,55 +239,29 @@ class _Polling:
         valid = sum(vote is not None and vote.valid is True for vote in seats)
         return valid >= self._step.threshold or valid + left < self._step.threshold
 
-    async def _ask(
-        self, problem_id: str, question: str, seats: list[Vote | None], entries: list[dict[str, Any]]
-    ) -> None:
-        """Collects the votes on a problem in `entries`, the judges in turns; an error comes last."""
+    async def _ask(self, problem: Problem, clients: list[EndpointClient]) -> None:
+        """Collect the votes on a problem, the judges in turns."""
+        seats = self._seats(problem.id)
         for seat in range(len(seats)):
             if self._ending or self._decided(seats):
                 break
             if seats[seat] is not None:
                 continue
-            judge = self._clients[seat % len(self._clients)]
-            seed = derive(self._stage.seed, "judge", problem_id, seat)
-            messages = [{"role": "user", "content": self._step.instruction + question}]
+            seed = derive(self._stage.seed, "judge", problem.id, seat)
+            messages = [{"role": "user", "content": self._step.instruction + problem.question}]
+            client = clients[seat % len(clients)]
             try:
-                reply = await judge.chat(messages, self._step.temperature, self._step.max_tokens, seed)
-            except NoRoom as error:
-                # A problem that is too long for this judge does not end the step.
-                vote = seats[seat] = Vote(None, (), str(error)[:300])
-                entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(NOTHING)})
-                continue
+                reply = await client.chat(messages, self._step.temperature, self._step.max_tokens, seed)
+                vote = read_vote(reply.text)
+            except NoRoom as error:  # a problem that is too long for this judge does not end the step
+                reply, vote = NOTHING, Vote(None, (), str(error)[:300])
             except NoChatTemplate as error:
                 way_out = "judges are asked by messages: name an instruct model, or serve this one with a chat template"
-                entries.append({"error": InputError(f"{error}; {way_out}")})
-                break
-            except StropError as error:
-                entries.append({"error": error})
-                break
-            vote = seats[seat] = read_vote(reply.text)
-            entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(reply)})
-
-    def _take(self, done: set[asyncio.Task[None]], raising: bool = True) -> None:
-        """Journal the votes that came back, then raise the first error.
-
-        With `raising=False` the requests may still be running; their votes so far are taken.
-        """
-        errors: list[StropError] = []
-        for future in done:
-            for entry in tuple(self._running.pop(future)):
-                if "error" in entry:
-                    errors.append(entry["error"])
-                else:
-                    seat = Vote(entry["valid"], tuple(entry["failed"]), entry["reason"])
-                    self._seats(entry["id"])[entry["seat"]] = seat
-                    self._journal.add(entry)
-                    if self._decided(self._seats(entry["id"])):
-                        self._count()
-            if raising:
-                future.result()  # raises errors other than StropError
-        if errors and raising:
-            raise errors[0]
+                raise InputError(f"{error}; {way_out}") from error
+            seats[seat] = vote
+            self._journal.add({"id": problem.id, "seat": seat, **vote._asdict(), **_counted(reply)})
+        if self._decided(seats):
+            self._count()
 
 
 def read_vote(text: str) -> Vote:
@@ -347,34 +298,3 @@ def _counted(reply: EndpointReply) -> dict[str, int]:
         "completion_tokens": reply.completion_tokens,
         "retries": reply.retries,
     }
-
-
-class _ForReading:
-    """Writes for_reading.md: problems with their votes, sampled by a hash of their ids."""
-
-    def __init__(self, stage: Stage, size: int) -> None:
-        self._stage, self._size = stage, size
-        self._pages: list[tuple[int, str]] = []
-
-    def offer(self, problem: Problem, votes: list[Vote], kept: bool) -> None:
-        """Add a problem to the sample if its hash is small enough."""
-        if not self._size:
-            return
-        self._pages.append((derive(self._stage.seed, "reading", problem.id), _page(problem, votes, kept)))
-        if len(self._pages) > 2 * self._size + 64:
-            self._pages = sorted(self._pages)[: self._size]
-
-    def close(self) -> None:
-        """Write the page."""
-        pages = "\n\n".join(page for _, page in sorted(self._pages)[: self._size])
-        (self._stage.folder / "for_reading.md").write_text(
-            f"# Problems and their judges\n\n{pages}\n", encoding="utf-8"
-        )
-
-
-def _page(problem: Problem, votes: list[Vote], kept: bool) -> str:
-    marks = "".join({True: "+", False: "-", None: "?"}[vote.valid] for vote in votes)
-    reasons = "\n".join(f"- {vote.reason}" for vote in votes if vote.reason and vote.valid is not True)
-    verdict = "kept" if kept else "dropped"
-    answer = str(problem.reference)[:500]
-    return f"## {problem.id}: {verdict} ({marks})\n\n{problem.question}\n\nAnswer: {answer}\n\n{reasons}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.base.types import Prompt
-from strop.data.columns import Columns, Fields, as_prompt, final_answer, pick, question_asked
+from strop.data.columns import Columns, Fields, as_prompt, pick, question_asked
 from strop.evaluation.benchmarks import CATALOGUE
 from strop_verify.code.tests import standard_tests
 from strop_verify.extract import boxed_answer
@@ -112,15 +112,6 @@ def _tulu3(row: Row) -> Fields:
     return Fields(question.removesuffix("Answer:").strip(), answer_text(pick(row, "ground_truth")), {})
 
 
-def _orz(row: Row) -> Fields:
-    return Fields(pick(row, "0.value"), answer_text(pick(row, "1.ground_truth.value")), {})
-
-
-def _gsm8k(row: Row) -> Fields:
-    solution = pick(row, "answer")
-    return Fields(pick(row, "question"), final_answer(solution), {"solution": solution})
-
-
 def _aime(row: Row) -> Fields:
     extra = {"year": int(pick(row, "Year"))}
     return Fields(pick(row, "Question"), answer_text(pick(row, "Answer")), extra, str(pick(row, "ID")))
@@ -130,11 +121,20 @@ def _skywork_code(row: Row) -> Fields:
     return Fields(_bare_prompt(pick(row, "prompt")), standard_tests(pick(row, "reward_model.ground_truth")), {})
 
 
-def _taco(row: Row) -> Fields:
-    tests = standard_tests(pick(row, "input_output"))
+def _program(row: Row, name: str, tests: dict[str, Any]) -> Fields:
+    """A code problem: the statement in the column `name` with the starter code, and the solutions."""
     starter = str(row.get("starter_code") or "").strip()
-    question = _text(row, "question")
+    question = _text(row, name)
     return Fields(f"{question}\n\n{starter}" if starter else question, tests, {"solutions": _solutions(row)})
+
+
+def _taco(row: Row) -> Fields:
+    return _program(row, "question", standard_tests(pick(row, "input_output")))
+
+
+def _deepcoder(row: Row) -> Fields:
+    function = (row.get("metadata") or {}).get("func_name")
+    return _program(row, "problem", standard_tests(pick(row, "tests"), function))
 
 
 def _leetcode(row: Row) -> Fields:
@@ -174,14 +174,6 @@ def _codeforces(row: Row) -> Fields:
     if row.get("generated_checker"):
         extra["checker"] = row["generated_checker"]
     return Fields("\n\n".join(parts), standard_tests(list(row.get("official_tests") or [])), extra, row.get("id"))
-
-
-def _deepcoder(row: Row) -> Fields:
-    metadata = row.get("metadata") or {}
-    tests = standard_tests(pick(row, "tests"), metadata.get("func_name"))
-    starter = str(row.get("starter_code") or "").strip()
-    question = _text(row, "problem")
-    return Fields(f"{question}\n\n{starter}" if starter else question, tests, {"solutions": _solutions(row)})
 
 
 def _text(row: Row, name: str) -> str:
@@ -244,7 +236,7 @@ MAPPINGS: dict[str, ReadyMapping] = {
     ),
     "tulu3-math": ReadyMapping("allenai/RLVR-MATH", _tulu3),
     "aime-before-2024": ReadyMapping("gneubig/aime-1983-2024", _aime, keep=lambda row: int(pick(row, "Year")) < 2024),
-    "orz-57k": ReadyMapping("Open-Reasoner-Zero/orz_math_57k_collection", _orz),
+    "orz-57k": ReadyMapping("Open-Reasoner-Zero/orz_math_57k_collection", table("0.value", "1.ground_truth.value")),
     "skywork-or1-math": ReadyMapping(
         "Skywork/Skywork-OR1-RL-Data", _verl("", SKYWORK_AFTER, "extra_info"), split="math"
     ),
@@ -258,7 +250,7 @@ MAPPINGS: dict[str, ReadyMapping] = {
     "codecontests": ReadyMapping("deepmind/code_contests", _code_contests, domain="code"),
     "codeforces": ReadyMapping("open-r1/codeforces", _codeforces, domain="code"),
     "deepcoder": ReadyMapping("agentica-org/DeepCoder-Preview-Dataset", _deepcoder, "primeintellect", domain="code"),
-    "gsm8k": ReadyMapping("openai/gsm8k", _gsm8k, "main"),
-    "gsm8k-test": ReadyMapping("openai/gsm8k", _gsm8k, "main", split="test"),
+    "gsm8k": ReadyMapping("openai/gsm8k", table("question", "answer"), "main"),
+    "gsm8k-test": ReadyMapping("openai/gsm8k", table("question", "answer"), "main", split="test"),
     **{name: _benchmark(name) for name in ("math500", "aime24", "aime25", "amc23", "minerva", "olympiadbench")},
 }

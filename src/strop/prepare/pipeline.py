@@ -3,7 +3,7 @@
     report = prepare(load_config("prepare.toml"), view)
 
 The folder holds train.parquet, validation.parquet (if a step splits), dropped.parquet with the reason of every dropped
-row, pairs.jsonl (duplicates and what they repeat), report.json, report.md, and the result of each step under steps/. A
+row, pairs.jsonl (duplicates and what they repeat), report.json, and the result of each step under steps/. A
 step's folder is renamed into place when it is complete. Its key is a hash of the configuration up to this step and of
 the files that it reads: a killed preparation resumes after the last finished step, a changed one at the first step that
 changed. Problems are read and written row by row.
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import strop
-from strop.base.files import read_json, replacing, write_json, write_text, writing
-from strop.base.text import counted, markdown_table
+from strop.base.files import read_json, replacing, write_json, writing
 from strop.base.types import InputError, Problem
 from strop.base.view import View
 from strop.data.columns import BrokenRow
@@ -35,8 +34,6 @@ from strop.prepare.config import PrepareConfig
 from strop.prepare.sources import Source
 from strop.prepare.stage import DROPPED_COLUMNS, Stage, Step
 from strop.prepare.text import hash64
-
-NUMBERS = ("in", "out", "seconds")
 
 
 def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
@@ -49,69 +46,17 @@ def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]
     return rows
 
 
-def unread(report: Mapping[str, Any]) -> list[str]:
-    """Warnings about sources with broken rows or without problems, one line each."""
-    lines = []
-    for source in report["steps"][0]["counts"]["sources"]:
-        name, broken, count = source["source"], source["broken"], source["broken"] + source["problems"]
-        if broken:
-            read = f"{'none' if broken == count else f'only {count - broken:,}'} of {counted(count, 'rows')}"
-            first = report["by_source"][name]["first_broken"]
-            lines.append(f"source {name}: {read} could be read; the first broken one is {first}")
-        elif not count:
-            lines.append(f"source {name}: it has no row, or none that its `where` wants")
-    return lines
-
-
-def _source_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """One row a source: name, in, out, why rows were dropped, and the first row that could not be read."""
-    rows = []
-    for name, counts in report["by_source"].items():
-        reasons = _reasons(counts["held_out"], counts["dropped"])
-        first = f"; the first that cannot be read is {counts['first_broken']}" if "first_broken" in counts else ""
-        rows.append((name, f"{counts['in']:,}", f"{counts['out']:,}", reasons + first))
-    return rows
+def source_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """One row a source: name, in, out, and why problems were dropped."""
+    return [
+        (name, f"{counts['in']:,}", f"{counts['out']:,}", _reasons(counts["held_out"], counts["dropped"]))
+        for name, counts in report["by_source"].items()
+    ]
 
 
 def _reasons(held_out: int, dropped: Mapping[str, int]) -> str:
     reasons = {**({"held out": held_out} if held_out else {}), **dropped}
     return ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items())
-
-
-def markdown(report: Mapping[str, Any], config: PrepareConfig) -> str:
-    """The report as Markdown."""
-    parts = [
-        "# The preparation of the problems",
-        f"{report['problems_in']:,} came in, {report['problems_out']:,} are in train.parquet, {report['validation']:,} "
-        f"in validation.parquet, {report['dropped']:,} were dropped (dropped.parquet has each with its reason).",
-        markdown_table(("step", "in", "out", "seconds", "dropped because"), step_table(report), NUMBERS),
-        "## By source, in the order of priority",
-        markdown_table(("source", "in", "out", "dropped because"), _source_rows(report), NUMBERS),
-    ]
-    figures = [
-        (step["step"], name.replace("_", " "), _written(value))
-        for step in report["steps"]
-        for name, value in step["counts"].items()
-        if name != "sources"
-    ]
-    if figures:
-        parts += ["## Figures of the steps", markdown_table(("step", "", ""), figures)]
-    parts += [
-        "## How",
-        f"seed {config.seed}, broken rows: {config.broken_rows}. config.json holds every setting; the same "
-        "configuration gives the same files.",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_written(entry)}" for name, entry in value.items()) or "none"
-    if isinstance(value, list):
-        return " ".join(_written(entry) for entry in value)
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 FORMAT = 4  # raise it when the same configuration would make other files
@@ -305,8 +250,7 @@ def _finish(
         (folder / "validation.parquet").unlink(missing_ok=True)
     _concatenate([step / "dropped.parquet" for step in steps], folder / "dropped.parquet", DROPPED_COLUMNS)
     _collect(steps, "pairs.jsonl", folder / "pairs.jsonl")
-    for name in ("for_reading.md", "samples.jsonl"):
-        _collect(steps, name, folder / ("pass_rates.jsonl" if name == "samples.jsonl" else name))
+    _collect(steps, "samples.jsonl", folder / "pass_rates.jsonl")
     report = {
         "strop": strop.__version__,
         "out": str(folder),
@@ -319,7 +263,6 @@ def _finish(
         "steps": rows,
     }
     write_json(folder / "report.json", report)
-    write_text(folder / "report.md", markdown(report, config))
     return report
 
 
@@ -355,7 +298,7 @@ def _by_source(
 ) -> dict[str, dict[str, Any]]:
     """Counts of every source that was `read`, in the order of priority, those without problems included.
 
-    in = out + held_out + dropped (by reason); `first_broken` is the place and the reason of the first broken row.
+    in = out + held_out + dropped (by reason).
     """
     found: dict[str, dict[str, Any]] = {}
 
@@ -373,7 +316,6 @@ def _by_source(
         of["dropped"][row["reason"]] += 1
         if row["step"] == "sources":
             of["in"] += 1
-            of.setdefault("first_broken", f"{row['id']}: {row['detail']}")
     for path in validation:
         for name in _sources(path):
             source(name)["held_out"] += 1

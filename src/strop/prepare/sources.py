@@ -99,7 +99,7 @@ class Source(Settings):
             return
         table, label = self._table(), self.label
         whole = isinstance(table, ParquetFile) and table.prepared
-        for record in wanted(islice(table.records(), self.limit), self.where, table.columns_for_where, table.texts):
+        for record in wanted(islice(table.records(), self.limit), self.where, table.columns_for_where):
             made = record if isinstance(record, BrokenRow) else self._problem(record, label, whole)
             if made is not None:
                 yield made

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# They distinguish curves that are printed in grey.
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-BAND_CURVES = 12
 
 
 def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) -> list[Path]:
@@ -60,10 +57,14 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
 
     def draw(axes: Axes) -> None:
         for place, found in enumerate(fits):
-            _draw_curve(axes, found, place, (low, high), len(fits))
-            _draw_points(axes, found, place)
-            if found.sigmoid is not None and len(predict):
-                _draw_predictions(axes, found, place, predict)
+            color = SERIES[place % len(SERIES)]
+            _draw_curve(axes, found, color, (low, high))
+            _draw_points(axes, found, color)
+            for each in found.predict(predict) if found.sigmoid is not None else ():
+                axes.plot([each.compute] * 2, each.interval, color=color, linewidth=1.2)
+                axes.plot(each.compute, each.pass_rate, "x", color=color, markersize=6, markeredgewidth=1.6)
+        if fits[0].settings.fit_until is not None:
+            axes.axvline(fits[0].settings.fit_until, color=MUTED, linewidth=0.9)
         _compute_axis(axes, low, high, fits[0].curve.unit)
         _rate_axis(axes, fits)
         add_legend(axes)
@@ -96,11 +97,11 @@ def plot_linearised(recipes: Mapping[str, Sequence[Refit]], target: Path) -> lis
 
 
 def _draw_line(axes: Axes, each: Refit, place: int, label: str | None) -> None:
-    color, marker = _style(place)
+    color = SERIES[place % len(SERIES)]
     sigmoid, used = each.sigmoid, each.fit.used
     at = sigmoid.B * np.log(sigmoid.C_mid)
     points = np.exp(sigmoid.linearised(used.compute, used.pass_rate) - at)
-    axes.plot(used.compute, points, marker, color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
+    axes.plot(used.compute, points, "o", color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
     ends = np.array([used.compute[0], used.compute[-1]])
     axes.plot(ends, (ends / sigmoid.C_mid) ** sigmoid.B, color=color, linewidth=1.8, label=label)
 
@@ -128,11 +129,6 @@ def _write(draw: Draw, target: Path, size: tuple[float, float]) -> list[Path]:
     return write_figure(target, size, fill, svg=True, dpi=200)
 
 
-def _style(place: int) -> tuple[str, str]:
-    turn = place // len(SERIES)
-    return SERIES[place % len(SERIES)], MARKERS[(turn if turn else place) % len(MARKERS)]
-
-
 def _extent(fits: Sequence[Fit], predict: Sequence[float]) -> tuple[float, float]:
     """The range of compute to show: all points and predictions, and some room beyond."""
     lowest = min(found.curve.compute[0] for found in fits if len(found.curve))
@@ -140,68 +136,44 @@ def _extent(fits: Sequence[Fit], predict: Sequence[float]) -> tuple[float, float
     return float(lowest) / 1.15, float(highest) * 1.5
 
 
-def _draw_points(axes: Axes, found: Fit, place: int) -> None:
-    color, marker = _style(place)
+def _draw_points(axes: Axes, found: Fit, color: str) -> None:
+    """Points that were skipped are faint, those held back are hollow."""
+    used, held = found.used, found.held_back
     skipped = found.curve.within(high=np.nextafter(found.settings.skip_until, 0.0))
-    size = 4.5 if len(found.curve) <= 60 else 3.0
-    if len(skipped):
-        axes.plot(
-            skipped.compute, skipped.pass_rate, marker, color=color, markersize=size, alpha=0.25, markeredgewidth=0
-        )
-    used = found.used
-    if used.stderr is not None and len(used) <= 60:
+    axes.plot(skipped.compute, skipped.pass_rate, "o", color=color, markersize=4, alpha=0.25, markeredgewidth=0)
+    if used.stderr is not None:
         axes.errorbar(
-            used.compute, used.pass_rate, yerr=used.stderr, fmt="none", ecolor=color, elinewidth=0.8, alpha=0.6
-        )  # fmt: skip
-    alpha = 0.9 if len(used) <= 60 else 0.45
-    label = f"{found.name}: {_first_words(found.refused)}" if found.refused is not None else None
+            used.compute, used.pass_rate, yerr=used.stderr, fmt="none", ecolor=color, elinewidth=0.8, alpha=0.5
+        )
+    refused = None if found.refused is None else f"{found.name}: refused, {found.refused.partition(':')[0]}"
     axes.plot(
-        used.compute, used.pass_rate, marker, color=color, markersize=size, alpha=alpha, markeredgewidth=0, label=label
+        used.compute, used.pass_rate, "o", color=color, markersize=4, alpha=0.8, markeredgewidth=0, label=refused
     )
-    held = found.held_back
-    if len(held):
-        axes.plot(
-            held.compute, held.pass_rate, marker, color=color, markersize=size, markerfacecolor="white",
-            markeredgewidth=0.9 if len(held) <= 60 else 0.6, zorder=2.5,
-        )  # fmt: skip
+    axes.plot(
+        held.compute, held.pass_rate, "o", color=color, markersize=4, markerfacecolor="white", markeredgewidth=0.9,
+        zorder=2.5,
+    )  # fmt: skip
 
 
-def _first_words(reason: str | None) -> str:
-    return "refused, " + (reason or "").partition(":")[0]
-
-
-def _draw_curve(axes: Axes, found: Fit, place: int, extent: tuple[float, float], count: int) -> None:
+def _draw_curve(axes: Axes, found: Fit, color: str, extent: tuple[float, float]) -> None:
+    """The fitted curve with its band and asymptote: solid over the fitted points, broken elsewhere."""
     sigmoid = found.sigmoid
     if sigmoid is None:
         return
-    color, _ = _style(place)
     first, last = float(found.used.compute[0]), float(found.used.compute[-1])
+    inside = np.geomspace(first, last, 200)
+    before, after = np.geomspace(min(extent[0], first), first, 60), np.geomspace(last, max(extent[1], last), 100)
+    whole = np.concatenate([inside, after])
+    axes.fill_between(whole, *found.band(whole), color=color, alpha=0.16, linewidth=0)
     a, b = found.interval("A"), found.interval("B")
-    inside, after = np.geomspace(first, last, 200), np.geomspace(last, max(extent[1], last), 100)
-    if count <= BAND_CURVES:
-        whole = np.concatenate([inside, after])
-        lower, upper = found.band(whole)
-        axes.fill_between(whole, lower, upper, color=color, alpha=0.16, linewidth=0)
     label = (
         f"{found.name}: A = {sigmoid.A:.3f} ({a[0]:.3f} to {a[1]:.3f}), "
         f"B = {sigmoid.B:.2f} ({b[0]:.2f} to {b[1]:.2f}), C_mid = {number(sigmoid.C_mid)}"
     )
     axes.plot(inside, sigmoid.value(inside), color=color, linewidth=1.8, label=label)
-    axes.plot(after, sigmoid.value(after), color=color, linewidth=1.6, linestyle=DOTTED)
-    if extent[0] < first:
-        before = np.geomspace(extent[0], first, 60)
-        axes.plot(before, sigmoid.value(before), color=color, linewidth=1.0, alpha=0.45, linestyle=DOTTED)
+    for beyond in (before, after):
+        axes.plot(beyond, sigmoid.value(beyond), color=color, linewidth=1.4, linestyle=DOTTED)
     axes.axhline(sigmoid.A, color=color, linewidth=1.0, linestyle=":", alpha=0.9)
-    if found.settings.fit_until is not None and len(found.held_back) and place == 0:
-        axes.axvline(found.settings.fit_until, color=MUTED, linewidth=0.9)
-
-
-def _draw_predictions(axes: Axes, found: Fit, place: int, predict: Sequence[float]) -> None:
-    color, _ = _style(place)
-    for each in found.predict(predict):
-        low, high = each.interval
-        axes.plot([each.compute] * 2, [low, high], color=color, linewidth=1.2)
-        axes.plot(each.compute, each.pass_rate, "x", color=color, markersize=6, markeredgewidth=1.6)
 
 
 def _rate_axis(axes: Axes, fits: Sequence[Fit]) -> None:

@@ -26,10 +26,10 @@ from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placeme
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
-from strop.orchestration.weight_store import MEMORY, WeightTransport
+from strop.orchestration.weight_store import WeightStore
 from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.checks import findings, of_model
-from strop.run.devices import driver_device, local_placement, seat, seen_gpus
+from strop.run.devices import driver_device, local_placement, seat
 from strop.run.finding import note, refuse
 from strop.run.learners import RankGroupLearner, make_learner, modules_of
 from strop.run.questions import facts_of, fitted_into, read_problems
@@ -91,7 +91,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     note(asked.findings, view)
     config, play, sets = asked.config, asked.play, asked.sets
     registry = ProcessRegistry()
-    launcher = _launcher(config, registry, seen_gpus(config) > 0)
+    launcher = _launcher(config, registry)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
     learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), placement, view)
@@ -173,18 +173,14 @@ def _engines(
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
-def _launcher(config: RunConfig, registry: ProcessRegistry, on_gpus: bool) -> WorkerLauncher:
+def _launcher(config: RunConfig, registry: ProcessRegistry) -> WorkerLauncher:
     """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
         InputError: ray is wanted and not installed.
     """
-    orchestration = config.orchestration
-    if orchestration.executor == "ray":
-        trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
-        own_gpus = orchestration.trainers - trainers if on_gpus else 0
-        workers = orchestration.generators + trainers + config.evaluates_apart
-        return RayWorkers(orchestration.ray, workers, registry, own_gpus)
+    if config.orchestration.executor == "ray":
+        return RayWorkers(config.orchestration.ray, registry)
     return Processes(registry=registry)
 
 
@@ -198,12 +194,11 @@ def _executor(
         return InProcess(engine, policy, orchestration.kv)
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
-    memory = None if orchestration.weights == "files" else MEMORY
     return Fleet(
         launcher=launcher,
         specs=[generator_spec(config, plain, placement, number) for number in range(orchestration.generators)],
         source=learner.publish,
-        transport=WeightTransport(_version_bytes(policy), view.note, memory),
+        store=WeightStore(_version_bytes(policy), view.note, in_memory=orchestration.weights != "files"),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,

@@ -253,7 +253,7 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     folder = RunFolder.create(out, config.model_dump(mode="json"))
     before = questions_of(config.model.path) or frozenset()
     try:
-        folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=(), answers=(), before=before).to_json())
+        folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=(), before=before).to_json())
         return _run(config, data, folder, view, None, tuner)
     finally:
         folder.close()

@@ -41,7 +41,7 @@ from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.sequence_parallel import SequenceParallel, refuse_heads
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, RankGroup, serve
-from strop.orchestration.weight_store import WeightStore, read
+from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerConnection, WorkerLauncher, WorkerSpec
 from strop.run.devices import Seat
 from strop.training.embedded_base import located
@@ -275,9 +275,9 @@ def handlers(learner: Learner) -> dict[str, Handler]:
         result = learner.learn(*arguments)
         return None if result is None else TrainResult(result.samples, plain(result.metrics))
 
-    def publish(root: str, version: int) -> tuple[StoredWeights | None, str]:
+    def publish(path: str, version: int) -> tuple[StoredWeights | None, str]:
         weights = learner.weights()  # of all ranks together; the first one has them and writes them
-        return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
+        return (WeightFile(Path(path)).write(version, weights.items()) if weights else None), ""
 
     same = (
         learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
@@ -487,13 +487,13 @@ class RankGroupLearner(TrainerRanks):
     load = forwarded(Learner.load, changes_weights=True)
     export = forwarded(Learner.export)
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Have the first rank write the weights as `version` of a store.
+    def publish(self, file: WeightFile, version: int) -> StoredWeights:
+        """Have the first rank write the weights into a file.
 
         Raises:
             DiskFull: there is no room for them.
         """
-        stored = self.call("publish", str(store.root.resolve()), version)
+        stored = self.call("publish", str(file.path), version)
         assert isinstance(stored, StoredWeights)
         self.stored = stored
         return stored
@@ -503,6 +503,7 @@ class RankGroupLearner(TrainerRanks):
         if self.stored is not None:
             return read(self.stored)
         with tempfile.TemporaryDirectory(prefix="strop-weights-") as place:
-            found = read(self.publish(WeightStore(Path(place)), 0))  # stays mapped when the file is gone
+            stored = self.publish(WeightFile(Path(place, "weights.safetensors")), 0)
+            found = read(stored)  # stays mapped when the file is gone
         self.stored = None
         return found

@@ -60,17 +60,13 @@ def _cores() -> Finding:
 
 
 def _room(folder: Path) -> Iterator[Finding]:
-    """Free memory, disk and shared memory, each with what it should have at least."""
+    """Free memory and disk, each with what it should have at least."""
     total, free = machine.memory()
     advice = "the quickstart needs about 2 GiB free; end other programs"
     yield _enough("memory", free, 2, f"{total / GIB:.1f} GiB, {free / GIB:.1f} free", advice)
     free = shutil.disk_usage(folder).free
     advice = "free some space: checkpoints are about six times the model's size"
     yield _enough("disk", free, 1, f"{free / GIB:.1f} GiB free in {folder.resolve()}", advice)
-    if Path("/dev/shm").is_dir():
-        free = shutil.disk_usage("/dev/shm").free
-        advice = "generators in separate processes need it; start a container with a larger --shm-size"
-        yield _enough("shared memory", free, 0.25, f"{free / GIB:.2f} GiB free in /dev/shm", advice, "note")
 
 
 def _enough(subject: str, free: int, least: float, found: str, way_out: str, level: Level = "error") -> Finding:
@@ -100,9 +96,6 @@ def _sandbox() -> Iterator[Finding]:
     for step, name in LAYERS.items():
         missing = found.missing.get(name)
         yield _finding(f"sandbox {step}", *(("ok", name) if missing is None else ("note", f"lacks {name}: {missing}")))
-    groups = found.hierarchies.described
-    lacking = f"{found.missing.get('control groups')}; memory is watched instead"
-    yield _finding("sandbox cgroups", *(("ok", groups) if groups else ("note", lacking)))
 
 
 def _extra(name: str, module: str, purpose: str) -> Finding:

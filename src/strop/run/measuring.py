@@ -156,9 +156,6 @@ def problems_of(setup: ModelSetup, tokenizer: PreTrainedTokenizerBase, view: Vie
     if setup.own and record is not None and record.held_out:
         source = settings.source if settings.held_out is None else settings.held_out.source or settings.source
         problems = record.held_out_of(source.load(), source.label)[: setup.limit]
-        changed = record.other_answers(problems)
-        if changed is not None:
-            view.note(f"{source.label}: {changed}")
         template, room = settings.template, settings.max_prompt_tokens
         chosen = build_dataset(source.label, problems, template, tokenizer, room, setup.config.instruction)
         kind = "held-out problems"

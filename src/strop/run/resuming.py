@@ -90,11 +90,8 @@ def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | No
     return None if at is None else checkpoint.load(folder.checkpoints, at)
 
 
-def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> str | None:
+def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> None:
     """Refuse a resume if the training or held-out problems differ from those at the start of the run.
-
-    Returns:
-        A line if the answers of held-out problems have changed, else None.
 
     Raises:
         InputError: naming the run.
@@ -106,7 +103,7 @@ def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | Non
     elif recorded is not None and recorded.held_out != present.held_out:
         others = "held-out"
     else:
-        return None if recorded is None or data.held_out is None else recorded.other_answers(data.held_out.problems)
+        return
     raise InputError(
         f"{folder.path}: the {others} problems are not those the run began with; restore them, or start a new run: "
         f"strop train {folder.config_path}"
@@ -117,7 +114,7 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
     """Show where the run would resume, how many steps are left and which settings change, without training.
 
     Returns:
-        The findings of `questions.preview`, and one if held-out answers have changed.
+        The findings of `questions.preview`.
 
     Raises:
         StropError: a resume would be refused.
@@ -139,5 +136,6 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
     for key, old, new in differing(before, config.model_dump(mode="json")):
         view.note(f"changed from there on: {key}={new} (it was {old})")
     data, findings = questions.preview(config, view)
-    others = None if data is None else refuse_other_problems(folder, data, found)
-    return findings if others is None else [*findings, Finding("answers-changed", "note", "held out", others)]
+    if data is not None:
+        refuse_other_problems(folder, data, found)
+    return findings

@@ -250,9 +250,7 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Restore a checkpoint and remove everything after it; None starts over."""
-        other_answers = refuse_other_problems(self.folder, self.parts.data, found)
-        if other_answers is not None:
-            self.view.note(other_answers)
+        refuse_other_problems(self.folder, self.parts.data, found)
         if self.folder.read_problems() is None:
             self.folder.write_json(PROBLEMS, _record(self.parts).to_json())
         if found is None:
@@ -430,7 +428,7 @@ class _Run:
         }
         keep, metric = self.validation.retention(self.config.checkpoint), self.validation.held_out.get(step)
         entry = checkpoint.CheckpointEntry(self.folder.checkpoints.resolve(), step, state, metric, keep)
-        history = self.loop.curriculum.history.lines(self.parts.data.train.problems, self.folder.identity)
+        history = self.loop.curriculum.history.lines(self.parts.data.train.problems)
         self.saver.begin(entry, list(history))
         if last:
             self.saver.settle(wait=True, last=True)

@@ -24,7 +24,7 @@ MOST_HELD = 3  # a character has at most four bytes
 LONGEST_WINDOW, OVERLAP = 48, 8
 
 
-class Answer:
+class ServedAnswer:
     """The answer to one request, made from the events of the engine.
 
     Args:

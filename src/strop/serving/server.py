@@ -35,7 +35,7 @@ from strop.serving import ServeLimits
 from strop.serving.driver import Driver, EngineFailure, ServedEngine, Ticket
 from strop.serving.http import HttpServer, Refusal, asks_loopback, misrouted, read_body, refused
 from strop.serving.requests import Body, ChatBody, CompletionBody, RequestReader, ServedRequest, parse
-from strop.serving.responses import Answer, Pieces
+from strop.serving.responses import Pieces, ServedAnswer
 
 T = TypeVar("T")
 HEALTH_SECONDS = 10.0
@@ -200,7 +200,7 @@ class ModelServer(HttpServer):
         version = await self._driver.call(lambda engine: engine.weight_version)
         names = [self._driver.name() for _ in request.prompts]
         head = {"id": name, "model": self._served.model}
-        answer = Answer(self._tokenizer, self._pieces, request, names, head, version)
+        answer = ServedAnswer(self._tokenizer, self._pieces, request, names, head, version)
         choices = self._choices(request, names, answer)
         await anext(choices)  # raises a refusal while the status can still say so
         if request.body.stream:
@@ -209,7 +209,7 @@ class ModelServer(HttpServer):
         return JSONResponse(answer.whole([choice async for choice in choices]))
 
     async def _choices(
-        self, request: ServedRequest, names: list[str], answer: Answer
+        self, request: ServedRequest, names: list[str], answer: ServedAnswer
     ) -> AsyncGenerator[dict[str, Any], None]:
         """The choices of an answer, or their parts as they come in a stream.
 
@@ -235,7 +235,7 @@ class ModelServer(HttpServer):
 
 
 async def _events(
-    request: ServedRequest, answer: Answer, choices: AsyncIterator[dict[str, Any]]
+    request: ServedRequest, answer: ServedAnswer, choices: AsyncIterator[dict[str, Any]]
 ) -> AsyncGenerator[bytes, None]:
     """The answer as server-sent events; after the engine's failure the last event is that error."""
     try:

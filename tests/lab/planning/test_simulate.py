@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from strop.base.types import InputError, StropError
 from strop.lab.planning import (
+    Bound,
     ConstantLength,
     Costs,
     LogNormal,
     Setup,
     Simulation,
     Straggling,
-    pipeline_bound,
     settled_bound,
     simulate,
 )
@@ -168,7 +168,7 @@ def test_tokens_of_dropped_groups_were_generated_and_are_written_down() -> None:
 
 
 def test_a_run_that_keeps_nothing_ends() -> None:
-    with pytest.raises(StropError, match="too near to 1"):
+    with pytest.raises(StropError, match="drop="):
         simulate(Setup(1, 1, drop=0.999999), Costs(decode_step=1), ConstantLength(1), steps=1)
 
 
@@ -204,30 +204,34 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 # ---------------------------------------------------------------------- the bound by hand
 
 
+def bound_of(setup: Setup, costs: Costs, lengths: Lengths) -> Bound:
+    return settled_bound(simulate(setup, costs, lengths, 200), costs)
+
+
 def test_the_bound_of_one_lag_is_its_formula() -> None:
     # P = 2, G = 2, 10 tokens each; a = 1, b = 0.5; two generators; U = 6 + 1 + 3.
     costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
     setup = Setup(2, 2, generators=2)
-    synchronous = pipeline_bound(setup, costs, ConstantLength(10))
+    synchronous = bound_of(setup, costs, ConstantLength(10))
     assert synchronous.trainer == pytest.approx(10)
     assert synchronous.generation == pytest.approx(40 * (1 / 2 + 0.5) / 2)  # two sequences in each generator
     assert synchronous.longest == pytest.approx(10 * 1.5)
     assert synchronous.seconds == pytest.approx(20 + 10)
     # k = 3: eight sequences in each: 40·(1/8 + 1/2)/2 = 12.5, the longest (15 + 10)/4, the trainer 10.
-    piped = pipeline_bound(setup.pipeline(3), costs, ConstantLength(10))
-    assert piped.seconds == pytest.approx(12.5)
+    piped = bound_of(setup.pipeline(3), costs, ConstantLength(10))
+    assert piped.seconds == pytest.approx(12.5, rel=0.05)
     assert piped.limit == "generation"
     # On shared devices generation and training add up.
     shared = replace(setup, colocated=True, max_lag=3)
-    assert pipeline_bound(shared, costs, ConstantLength(10)).seconds == pytest.approx(22.5)
+    assert bound_of(shared, costs, ConstantLength(10)).seconds == pytest.approx(22.5, rel=0.05)
 
 
 def test_stragglers_are_spread_over_the_versions_they_may_take() -> None:
     lengths = Straggling(ConstantLength(10), share=1.0, factor=30)
     costs = Costs(decode_step=1, train_update=20)
-    bound = pipeline_bound(Setup(4, 4, max_lag=8, generators=64), costs, lengths)
+    bound = bound_of(Setup(4, 4, max_lag=8, generators=64), costs, lengths)
     assert bound.limit == "longest"
-    assert bound.seconds == pytest.approx((300 + 20) / 9)
+    assert bound.seconds == pytest.approx((300 + 20) / 9, rel=0.1)
 
 
 # ---------------------------------------------------------------------- of every schedule
@@ -279,16 +283,6 @@ def test_every_group_is_trained_once_within_its_lag(setup: Setup, costs: Costs, 
     assert all(seconds >= -1e-9 for seconds in found.step_seconds)
 
 
-@settings(max_examples=50)
-@given(setup=SETUPS, costs=COSTS, length=st.integers(1, 30))
-def test_no_schedule_beats_the_bound(setup: Setup, costs: Costs, length: int) -> None:
-    # All lengths alike, so that the bound is of each run and not of the mean.
-    setup = replace(setup, drop=0.0)
-    steps = 3 * (setup.max_lag + 1)
-    found = simulate(setup, costs, ConstantLength(length), steps)
-    assert found.total >= steps * pipeline_bound(setup, costs, ConstantLength(length), draws=10).seconds * (1 - 1e-9)
-
-
 @settings(max_examples=120)
 @example(  # a lag whose pipeline is filled by half of the run, and the stock that is left of it
     setup=Setup(2, 4, max_lag=5), costs=Costs(decode_step=1, decode_sequence=0.2), seed=0, steps=12
@@ -309,7 +303,7 @@ def test_a_simulation_never_beats_the_bound_of_its_own_completions(
 def test_the_bound_of_a_simulation_is_the_expected_one_where_all_completions_are_alike() -> None:
     costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
     found = simulate(Setup(2, 2, generators=2), costs, ConstantLength(10), 5)
-    assert settled_bound(found, costs) == pipeline_bound(found.setup, costs, ConstantLength(10))
+    assert settled_bound(found, costs).seconds == pytest.approx(30)
     assert found.mean == pytest.approx(30)
     # k = 1: in four settled steps two are two steps apart, each with 100 of its longest and an update of 3.
     costs = Costs(decode_step=1, train_update=3)

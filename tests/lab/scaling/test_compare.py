@@ -55,7 +55,7 @@ def test_a_refused_fit_is_compared_with_nothing() -> None:
     flat = fit(Curve("flat", COMPUTE, np.full(len(COMPUTE), 0.3), R_0), SETTINGS)
     assert compare("flat", [flat], "good", [fitted(0.61)]) is None
     assert joint_refit([flat]) == []
-    with pytest.raises(ValueError, match="has no fit"):
+    with pytest.raises(ValueError):
         refit(flat, 0.6)
 
 
@@ -79,7 +79,7 @@ def test_a_joint_refit_fixes_a_to_the_average_and_slopes_compare() -> None:
     assert joint[0].sigmoid.B < fits[0].sigmoid.B and joint[1].sigmoid.B > fits[1].sigmoid.B  # type: ignore[union-attr]
     low, high = joint[1].b_interval
     assert low < joint[1].sigmoid.B < high and joint[0].sse > (fits[0].sse or 0.0)
-    with pytest.raises(ValueError, match="does not lie above R_0"):
+    with pytest.raises(ValueError, match="R_0"):
         refit(fits[0], 0.1)
 
 

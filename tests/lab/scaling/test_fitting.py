@@ -228,7 +228,7 @@ def test_points_that_support_no_fit_are_refused_with_the_reason(case: str, scale
     found = fit(curve, QUICK)
     assert found.refused is not None and found.refused.startswith(reason)
     assert found.sigmoid is None and found.sse is None and "\n" not in found.refused
-    with pytest.raises(ValueError, match="has no fit"):
+    with pytest.raises(ValueError):
         found.predict([1.0])
 
 

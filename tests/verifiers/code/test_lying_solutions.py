@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strop_verify.code.runners import Outcome
+from strop_verify.code import Outcome
 from strop_verify.sandbox.guest.tester import names_of
 
 SERVER = "import sys\nserver = sys._getframe(1).f_locals['server']\nServer = type(server)\nanswer = Server._respond\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strop_verify.code.runners import Outcome
+from strop_verify.code import Outcome
 
 P, W, R = Outcome.PASS, Outcome.WRONG, Outcome.RUNTIME_ERROR
 

@@ -8,21 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from strop_verify.sandbox import ProgramRun, Sandbox
-from strop_verify.sandbox.launchers import GROUP_NAME
-from strop_verify.sandbox.layers import probe
 from strop_verify.sandbox.process import descendants
 
 
 def processes_below() -> set[int]:
     """Every process that this one started, at any depth."""
     return set(descendants(os.getpid())) - {os.getpid()}
-
-
-def groups() -> list[Path]:
-    """Control groups of this process's sandboxes."""
-    found = probe().hierarchies
-    bases = {base for base in (found.unified, found.memory, found.pids) if base is not None}
-    return [folder for base in bases for folder in base.glob(f"{GROUP_NAME}-{os.getpid()}-*")]
 
 
 def mounts() -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.verifiers.sandbox.machine import processes_below
 
-from strop_verify.sandbox import Kind, ProgramRun, Sandbox
+from strop_verify.sandbox import Outcome, ProgramRun, Sandbox
 
 SECONDS = 8.0
 
@@ -18,14 +18,14 @@ SECONDS = 8.0
 def run(sandbox: Sandbox, program: str, stdin: bytes = b"", seconds: float = SECONDS) -> ProgramRun:
     """Run it twice where it ended in an error of ours, as the sandbox itself does, and see that nothing is left."""
     found = sandbox.run(program, stdin, seconds)
-    assert found.ending.kind is not Kind.SANDBOX_ERROR, found.ending
+    assert found.ending.outcome is not Outcome.SANDBOX_ERROR, found.ending
     return found
 
 
 def said(sandbox: Sandbox, program: str) -> str:
     """What a program prints that ends well."""
     found = run(sandbox, program)
-    assert found.ending.kind is Kind.ENDED, found
+    assert found.ending.outcome is Outcome.ENDED, found
     return found.stdout.decode().strip()
 
 
@@ -129,7 +129,7 @@ def test_a_fork_bomb_is_held_and_ended(sandbox: Sandbox) -> None:
     before = processes_below()  # the fork servers, and what other tests keep open
     program = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     found = run(sandbox, program, seconds=1.0)
-    assert found.ending.kind is Kind.TIMEOUT
+    assert found.ending.outcome is Outcome.TIMEOUT
     assert len(processes_below()) <= len(before)
 
 
@@ -163,7 +163,7 @@ def test_threads_count_as_processes(sandbox: Sandbox) -> None:
     ],
 )
 def test_a_memory_bomb_is_ended(sandbox: Sandbox, program: str) -> None:
-    assert run(sandbox, program).ending.kind is Kind.MEMORY
+    assert run(sandbox, program).ending.outcome is Outcome.MEMORY
 
 
 def test_files_are_bounded_and_gone(sandbox: Sandbox) -> None:
@@ -183,7 +183,7 @@ def test_descriptors_are_bounded(sandbox: Sandbox) -> None:
 def test_a_flood_of_output_is_ended(sandbox: Sandbox) -> None:
     for stream in ("stdout", "stderr"):
         found = run(sandbox, f"import sys\nwhile True: sys.{stream}.write('x' * 10000)")
-        assert found.ending.kind is Kind.KILLED
+        assert found.ending.outcome is Outcome.KILLED
         assert len(found.stdout) <= 1 << 20
 
 
@@ -209,7 +209,7 @@ def test_a_flood_of_output_is_ended(sandbox: Sandbox) -> None:
 )
 def test_whatever_hangs_is_ended(sandbox: Sandbox, program: str) -> None:
     found = run(sandbox, program, seconds=0.7)
-    assert found.ending.kind is Kind.TIMEOUT
+    assert found.ending.outcome is Outcome.TIMEOUT
     assert found.ending.seconds < 3.0
 
 
@@ -235,32 +235,32 @@ def test_the_first_process_does_not_listen_to_signals(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("program", "kind"),
     [
-        ("raise ValueError('x')", Kind.RUNTIME_ERROR),
-        ("import sys; sys.exit(3)", Kind.RUNTIME_ERROR),
-        ("import os; os._exit(1)", Kind.RUNTIME_ERROR),
-        ("import os; os.abort()", Kind.RUNTIME_ERROR),
-        ("import ctypes; ctypes.string_at(0)", Kind.RUNTIME_ERROR),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Kind.KILLED),
-        ("import os; os.execv('/bin/false', ['false'])", Kind.RUNTIME_ERROR),
-        ("x = (", Kind.SYNTAX_ERROR),
-        ("x = '\0'", Kind.SYNTAX_ERROR),
-        ("(" * 5000, Kind.SYNTAX_ERROR),
-        ("x = " + "-" * 100_000 + "1", Kind.SYNTAX_ERROR),
-        ("\udce4 = 1", Kind.SYNTAX_ERROR),
+        ("raise ValueError('x')", Outcome.RUNTIME_ERROR),
+        ("import sys; sys.exit(3)", Outcome.RUNTIME_ERROR),
+        ("import os; os._exit(1)", Outcome.RUNTIME_ERROR),
+        ("import os; os.abort()", Outcome.RUNTIME_ERROR),
+        ("import ctypes; ctypes.string_at(0)", Outcome.RUNTIME_ERROR),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Outcome.KILLED),
+        ("import os; os.execv('/bin/false', ['false'])", Outcome.RUNTIME_ERROR),
+        ("x = (", Outcome.SYNTAX_ERROR),
+        ("x = '\0'", Outcome.SYNTAX_ERROR),
+        ("(" * 5000, Outcome.SYNTAX_ERROR),
+        ("x = " + "-" * 100_000 + "1", Outcome.SYNTAX_ERROR),
+        ("\udce4 = 1", Outcome.SYNTAX_ERROR),
     ],
 )
-def test_how_a_program_ends_is_known(sandbox: Sandbox, program: str, kind: Kind) -> None:
-    assert run(sandbox, program).ending.kind is kind
+def test_how_a_program_ends_is_known(sandbox: Sandbox, program: str, kind: Outcome) -> None:
+    assert run(sandbox, program).ending.outcome is kind
 
 
 def test_recursion_through_C_ends_in_a_crash_or_at_the_limit(sandbox: Sandbox) -> None:
     program = "import sys; sys.setrecursionlimit(10**9)\nclass A:\n    def __repr__(s): return repr(s)\nrepr(A())"
-    assert run(sandbox, program).ending.kind in (Kind.RUNTIME_ERROR, Kind.MEMORY)
+    assert run(sandbox, program).ending.outcome in (Outcome.RUNTIME_ERROR, Outcome.MEMORY)
 
 
 def test_an_exit_status_of_zero_is_only_that(sandbox: Sandbox) -> None:
     found = run(sandbox, "import os; os.execv('/bin/true', ['true'])")
-    assert (found.ending.kind, found.stdout) == (Kind.ENDED, b"")
+    assert (found.ending.outcome, found.stdout) == (Outcome.ENDED, b"")
 
 
 def test_frames_of_the_supervisor_cannot_be_forged(sandbox: Sandbox) -> None:

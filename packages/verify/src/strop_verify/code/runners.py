@@ -17,29 +17,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 from strop_verify.code.tests import Tests
 from strop_verify.sandbox.guest.wire import MAX_DEPTH, CodecError, encode
-from strop_verify.sandbox.limits import Ending, Kind, Limits
+from strop_verify.sandbox.limits import Ending, Limits, Outcome
 from strop_verify.sandbox.pool import Slot
 from strop_verify.sandbox.process import WATCH_SECONDS, SandboxProcess, finish, pump, send
 
 MOST_SECONDS = 300.0
-
-
-class Outcome(StrEnum):
-    """The program causes all but `pass` and `sandbox_error`, and is worth nothing; the sandbox causes the latter."""
-
-    PASS = "pass"
-    WRONG = "wrong"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
-    RUNTIME_ERROR = "runtime_error"
-    SYNTAX_ERROR = "syntax_error"
-    KILLED = "killed"
-    SANDBOX_ERROR = "sandbox_error"
 
 
 @dataclass(frozen=True)
@@ -125,9 +111,9 @@ class Tally:
 
 def outcome_of(ending: Ending) -> tuple[Outcome, str]:
     """The outcome for a program that ended before it had answered."""
-    if ending.kind is Kind.ENDED:
+    if ending.outcome is Outcome.ENDED:
         return Outcome.RUNTIME_ERROR, "it ended before the tests did"
-    return Outcome(ending.kind.value), ending.detail
+    return ending.outcome, ending.detail
 
 
 # ---------------------------------------------------------------------- standard input and output
@@ -197,7 +183,7 @@ def run_stdio(slot: Slot, program: str, tests: Tests, settings: ProgramSettings,
             return
         with slot.process("main", program, given.encode("utf-8", "surrogatepass"), seconds) as process:
             run = finish(process, seconds)
-        if run.ending.kind is not Kind.ENDED:
+        if run.ending.outcome is not Outcome.ENDED:
             tally.failed(place, *outcome_of(run.ending))
         else:
             written = run.stdout.decode("utf-8", "replace")
@@ -306,7 +292,7 @@ class Conversation:
             begun = self._process.began if request is None else asked
             left = WATCH_SECONDS if begun is None else begun + seconds - time.monotonic()
             if left <= 0:
-                self._process.end(Kind.TIMEOUT, f"more than {seconds:g} s")
+                self._process.end(Outcome.TIMEOUT, f"more than {seconds:g} s")
             pump([self._process], max(left, 0.001))
         if self._process.messages:
             return self._process.messages.popleft()
@@ -456,8 +442,8 @@ def _follow(tester: SandboxProcess, solution: SandboxProcess, snippets: Sequence
         if tester.began is not None and solution.began is not None:
             left = max(begun, tester.began, solution.began) + limit - time.monotonic()
             if left <= 0:
-                solution.end(Kind.TIMEOUT, f"more than {max(limit, 0.0):g} s")
-                tester.end(Kind.TIMEOUT, "")
+                solution.end(Outcome.TIMEOUT, f"more than {max(limit, 0.0):g} s")
+                tester.end(Outcome.TIMEOUT, "")
                 tally.failed(place, Outcome.TIMEOUT, f"more than {max(limit, 0.0):g} s")
                 return
         pump([tester, solution], max(left, 0.001))
@@ -490,7 +476,7 @@ def _ended(solution: SandboxProcess) -> tuple[Outcome, str] | None:
     deadline = time.monotonic() + SETTLE_SECONDS
     while solution.dying and not solution.finished and time.monotonic() < deadline:
         pump([solution], WATCH_SECONDS)
-    if not solution.finished or solution.ending.kind is Kind.ENDED:
+    if not solution.finished or solution.ending.outcome is Outcome.ENDED:
         return None
     return outcome_of(solution.ending)
 
@@ -498,7 +484,7 @@ def _ended(solution: SandboxProcess) -> tuple[Outcome, str] | None:
 def _fail_unreported(tester: SandboxProcess, solution: SandboxProcess, place: int, tally: Tally) -> None:
     """Count test `place` as failed, during which the tester ended without a report."""
     for process in (solution, tester):
-        if process.finished and process.ending.kind is not Kind.ENDED:
+        if process.finished and process.ending.outcome is not Outcome.ENDED:
             outcome, detail = outcome_of(process.ending)
             if process is tester and outcome is not Outcome.SANDBOX_ERROR:
                 outcome, detail = Outcome.KILLED, f"the tests ended early: {detail}"  # driven to it by the solution

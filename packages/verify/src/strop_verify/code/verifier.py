@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
-from strop_verify.code.runners import CodeResult, Outcome, ProgramSettings, Tally, run_asserts, run_calls, run_stdio
+from strop_verify.code.runners import CodeResult, ProgramSettings, Tally, run_asserts, run_calls, run_stdio
 from strop_verify.code.tests import Tests, read_tests
 from strop_verify.extract import after_thinking
-from strop_verify.sandbox.limits import SandboxFailure
+from strop_verify.sandbox.limits import Outcome, SandboxFailure
 from strop_verify.sandbox.pool import Sandbox, Slot, shared
 from strop_verify.verdict import Status, Verdict, shortened
 

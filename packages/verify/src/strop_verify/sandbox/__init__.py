@@ -4,12 +4,12 @@ The files in `guest` run inside the sandbox, by path; they import nothing of thi
 """
 
 from strop_verify.sandbox.layers import NoIsolation, SandboxCapabilities, probe
-from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
+from strop_verify.sandbox.limits import Ending, Limits, Outcome, ProgramRun, SandboxFailure
 from strop_verify.sandbox.pool import Sandbox
 
 __all__ = [
     "Ending",
-    "Kind",
+    "Outcome",
     "Limits",
     "NoIsolation",
     "ProgramRun",

@@ -1,7 +1,7 @@
 """The layers of isolation that this machine offers, found out once a process by building them and trying to get out.
 
-The first way that holds is used: a fork server as root, or one in a user namespace; a fork server without isolation
-only where the user says `allow_unsafe_sandbox`.
+The fork server works as root, or else in a user namespace; without isolation only where the user says
+`allow_unsafe_sandbox`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import tempfile
 from dataclasses import dataclass, field
 
 from strop_verify.sandbox.guest.isolate import NOBODY, OPTIONAL
-from strop_verify.sandbox.launchers import ForkServer, Hierarchies, LaunchPlan, Mode, find_groups, plan_for
-from strop_verify.sandbox.limits import Kind, Limits, ProgramRun, SandboxFailure
+from strop_verify.sandbox.launchers import ForkServer, LaunchPlan, Mode, plan_for
+from strop_verify.sandbox.limits import Limits, Outcome, ProgramRun, SandboxFailure
 from strop_verify.sandbox.process import SandboxProcess, finish
 from strop_verify.verdict import VerifyError
 
@@ -52,12 +52,10 @@ class SandboxCapabilities:
 
     Attributes:
         plan: how sandbox processes are isolated; its mode is `none` where they cannot be.
-        hierarchies: control groups that can be used.
         missing: what does not work here, with the reason.
     """
 
     plan: LaunchPlan
-    hierarchies: Hierarchies
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -72,48 +70,28 @@ class NoIsolation(VerifyError):
 
 @functools.cache
 def probe() -> SandboxCapabilities:
-    """What this machine can do; takes a fraction of a second, once."""
-    hierarchies, reason = find_groups()
-    found = _probe(hierarchies, reason)
-    if not found.isolated and hierarchies.described:
-        without_groups = _probe(Hierarchies(), "they can be made, but sandboxes do not work in them")
-        return without_groups if without_groups.isolated else found
-    return found
+    """What this machine can do; takes a fraction of a second, once.
 
-
-def _probe(hierarchies: Hierarchies, reason: str) -> SandboxCapabilities:
-    missing = {} if hierarchies.described else {"control groups": reason}
-    for mode in candidates(hierarchies):
-        plan, why = attempt(mode, hierarchies)
-        if plan is not None:
-            missing.update({LAYERS[step]: reason for step, reason in why.items() if step in LAYERS})
-            return SandboxCapabilities(plan, hierarchies, missing)
-        missing[mode] = "; ".join(why.values())
-    return SandboxCapabilities(plan_for("none", OPTIONAL), hierarchies, missing)
-
-
-def candidates(hierarchies: Hierarchies) -> list[Mode]:
-    """The modes to try, best first.
-
-    A process that stays root outside is not held by the limit on processes, so for root the second one needs a control
-    group that counts them.
+    As root a user namespace is no way: a process that stays root outside is not held by the limit on processes.
     """
-    if os.geteuid() != 0:
-        return ["user"]
-    return ["root", "user"] if hierarchies.unified or hierarchies.pids else ["root"]
+    mode: Mode = "root" if os.geteuid() == 0 else "user"
+    plan, why = attempt(mode)
+    if plan is None:
+        return SandboxCapabilities(plan_for("none", OPTIONAL), {mode: "; ".join(why.values())})
+    return SandboxCapabilities(plan, {LAYERS[step]: reason for step, reason in why.items() if step in LAYERS})
 
 
-def attempt(mode: Mode, hierarchies: Hierarchies) -> tuple[LaunchPlan | None, dict[str, str]]:
+def attempt(mode: Mode) -> tuple[LaunchPlan | None, dict[str, str]]:
     """A plan of this mode that was seen to hold, optional layers left out one by one; None and why where none does."""
     without: dict[str, str] = {}
     while True:
         plan = plan_for(mode, without)
         try:
-            run = _trial(plan, hierarchies)
+            run = _trial(plan)
         except SandboxFailure as error:
             step, why = _failed(str(error))
         else:
-            if run.ending.kind is Kind.ENDED:
+            if run.ending.outcome is Outcome.ENDED:
                 return (plan, without) if not (hole := holes(run)) else (None, {"trial": hole})
             step, why = _failed(run.ending.detail)
         if step not in OPTIONAL or step in without:
@@ -153,7 +131,7 @@ def holes(run: ProgramRun) -> str:
     return ", ".join(name for name, open_ in found.items() if open_)
 
 
-def _trial(plan: LaunchPlan, hierarchies: Hierarchies) -> ProgramRun:
+def _trial(plan: LaunchPlan) -> ProgramRun:
     limits = Limits()
     with tempfile.NamedTemporaryFile(mode="w") as secret, socket.socket(socket.AF_UNIX) as listener:
         os.chmod(secret.name, 0o644)
@@ -161,7 +139,7 @@ def _trial(plan: LaunchPlan, hierarchies: Hierarchies) -> ProgramRun:
         listener.bind(address)
         listener.listen()
         program = TRIAL.format(address=address, file=secret.name)
-        server = ForkServer(plan, limits, hierarchies)
+        server = ForkServer(plan, limits)
         try:
             process = SandboxProcess(server, "main", program, b"", limits, TRIAL_SECONDS)
             try:

@@ -10,10 +10,15 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
-class Kind(StrEnum):
-    """How a run ended. The program causes all but `ended` and `sandbox_error`, which is a failure of the sandbox."""
+class Outcome(StrEnum):
+    """How a run or its tests ended: a run `ended` by itself, tests `pass` or are `wrong`, and the rest holds for both.
+
+    The program causes all but `ended`, `pass` and `sandbox_error`; the last one is a failure of the sandbox.
+    """
 
     ENDED = "ended"
+    PASS = "pass"
+    WRONG = "wrong"
     TIMEOUT = "timeout"
     MEMORY = "memory"
     RUNTIME_ERROR = "runtime_error"
@@ -61,7 +66,7 @@ class Limits:
 class Ending:
     """How a run ended, why in a few words, and what it used: wall seconds from its start, CPU seconds, bytes."""
 
-    kind: Kind
+    outcome: Outcome
     detail: str = ""
     seconds: float = 0.0
     cpu_seconds: float = 0.0

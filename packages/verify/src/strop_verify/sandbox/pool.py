@@ -2,7 +2,7 @@
 
     sandbox = Sandbox()
     run = sandbox.run("print(int(input()) + 1)", b"41\\n", seconds=6.0)
-    run.ending.kind, run.stdout                     # ended, b"42\\n"
+    run.ending.outcome, run.stdout                     # ended, b"42\\n"
 
 `run` blocks and may be called from any number of threads. After a failure of the sandbox itself a program is tried once
 more with a fresh fork server.
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 from strop_verify.sandbox.launchers import ForkServer
 from strop_verify.sandbox.layers import SandboxCapabilities, require
-from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
+from strop_verify.sandbox.limits import Ending, Limits, Outcome, ProgramRun, SandboxFailure
 from strop_verify.sandbox.process import Role, SandboxProcess, finish
 
 CLOSE_SECONDS = 60.0
@@ -52,7 +52,7 @@ class Slot:
                 yield process
             finally:
                 process.close()
-            if process.ending.kind is Kind.SANDBOX_ERROR:
+            if process.ending.outcome is Outcome.SANDBOX_ERROR:
                 self._discard(place)
         except SandboxFailure:
             self._discard(place)
@@ -78,9 +78,7 @@ class Slot:
             if self._closed:
                 raise SandboxFailure("the sandbox is closed")
             if server is None:
-                server = self._servers[place] = ForkServer(
-                    self._capabilities.plan, self._limits, self._capabilities.hierarchies
-                )
+                server = self._servers[place] = ForkServer(self._capabilities.plan, self._limits)
             return server
 
     def _discard(self, place: int) -> None:
@@ -129,10 +127,10 @@ class Sandbox:
     def run(self, program: str, stdin: bytes = b"", seconds: float = 6.0) -> ProgramRun:
         """Run a program to its end, at most `seconds` of wall clock; never raises for what the program does."""
         run = self._run(program, stdin, seconds)
-        return self._run(program, stdin, seconds) if run.ending.kind is Kind.SANDBOX_ERROR else run
+        return self._run(program, stdin, seconds) if run.ending.outcome is Outcome.SANDBOX_ERROR else run
 
     def close(self) -> None:
-        """End everything, also what still runs; afterwards no process, group or file of the sandbox is left."""
+        """End everything, also what still runs; afterwards no process or file of the sandbox is left."""
         if self._closed:
             return
         self._closed = True
@@ -153,7 +151,7 @@ class Sandbox:
                 with slot.process("main", program, stdin, seconds) as process:
                     return finish(process, seconds)
             except SandboxFailure as error:
-                return ProgramRun(Ending(Kind.SANDBOX_ERROR, str(error)))
+                return ProgramRun(Ending(Outcome.SANDBOX_ERROR, str(error)))
 
 
 _shared: dict[tuple[int, Limits, int | None, bool], Sandbox] = {}

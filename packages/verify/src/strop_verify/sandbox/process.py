@@ -21,7 +21,7 @@ from typing import Any, Literal
 from strop_verify.child_process import signal_name
 from strop_verify.sandbox.guest.wire import FrameError, FrameReader, frame
 from strop_verify.sandbox.launchers import ForkServer
-from strop_verify.sandbox.limits import Ending, Kind, Limits, ProgramRun, SandboxFailure
+from strop_verify.sandbox.limits import Ending, Limits, Outcome, ProgramRun, SandboxFailure
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MOST = 4096
@@ -131,7 +131,7 @@ class SandboxProcess:
         self._status_frames, self._report_frames = FrameReader(CHUNK), FrameReader(limits.output)
         self._pending: dict[int, memoryview] = {}  # what is still to be written, by descriptor
         self._reading: dict[int, str] = {}
-        self._verdict: tuple[Kind, str] | None = None  # why we ended it
+        self._verdict: tuple[Outcome, str] | None = None  # why we ended it
         self._exit: tuple[int, float, int] | None = None
         self._gone = False
         self.began: float | None = None  # when the program itself began
@@ -167,7 +167,7 @@ class SandboxProcess:
         """Write to a pipe of the program's while pumping; the descriptor is non-blocking and stays the caller's."""
         self._pending[descriptor] = memoryview(bytes(self._pending.get(descriptor, b"")) + data)
 
-    def end(self, kind: Kind, detail: str) -> None:
+    def end(self, kind: Outcome, detail: str) -> None:
         """Kill every process of the sandbox; the first reason given counts."""
         if self._verdict is None:
             self._verdict = (kind, detail)
@@ -183,7 +183,7 @@ class SandboxProcess:
         """
         try:
             if not self._gone:
-                self.end(Kind.KILLED, "no longer needed")
+                self.end(Outcome.KILLED, "no longer needed")
                 deadline = time.monotonic() + REAP_SECONDS
                 while not self._gone:
                     if time.monotonic() > deadline:
@@ -209,9 +209,6 @@ class SandboxProcess:
         if report is not None:
             self._reading[report] = "report"
         try:
-            if self._fork_server.group is not None:
-                self._fork_server.group.limit(self._limits.memory, self._limits.processes)
-            self._kills = self._fork_server.group.kills() if self._fork_server.group is not None else 0
             request = {"role": role, "limits": self._limits.wire(seconds)}
             self._pid, self._handle = self._fork_server.launch(request, [*theirs, *channels])
         except SandboxFailure:
@@ -250,7 +247,7 @@ class SandboxProcess:
             try:
                 self._fork_server.collect()
             except SandboxFailure as error:
-                self._verdict = self._verdict or (Kind.SANDBOX_ERROR, str(error))
+                self._verdict = self._verdict or (Outcome.SANDBOX_ERROR, str(error))
                 self._kill()
                 for stream in list(self._reading):  # no message comes when the last writer ends
                     self._close_reading(stream)
@@ -297,12 +294,12 @@ class SandboxProcess:
                     self._stderr = (self._stderr + data)[-STDERR_KEPT:]
         except FrameError as error:
             self._close_reading(descriptor)
-            self.end(Kind.KILLED, f"the answers are not readable: {error}")
+            self.end(Outcome.KILLED, f"the answers are not readable: {error}")
 
     def _count(self, size: int) -> None:
         self._written += size
         if self._written > self._limits.output:
-            self.end(Kind.KILLED, f"more than {self._limits.output} bytes of output")
+            self.end(Outcome.KILLED, f"more than {self._limits.output} bytes of output")
             self.stdout.clear()
 
     def _note(self, message: list[Any]) -> None:
@@ -313,9 +310,9 @@ class SandboxProcess:
             self._exit = (message[1], message[2], message[3])
             self._ended = self._ended or time.monotonic()
         elif message[0] == "syntax":
-            self._verdict = self._verdict or (Kind.SYNTAX_ERROR, message[1])
+            self._verdict = self._verdict or (Outcome.SYNTAX_ERROR, message[1])
         elif message[0] == "failed":
-            self._verdict = (Kind.SANDBOX_ERROR, f"{message[1]}: {message[2]}")
+            self._verdict = (Outcome.SANDBOX_ERROR, f"{message[1]}: {message[2]}")
 
     def _close_reading(self, descriptor: int) -> None:
         name = self._reading.pop(descriptor)
@@ -337,44 +334,32 @@ class SandboxProcess:
         self._watched = now
         if self.began is None:
             if now - self._created > SETUP_SECONDS:
-                self.end(Kind.SANDBOX_ERROR, f"the sandbox was not ready after {SETUP_SECONDS:.0f} s")
+                self.end(Outcome.SANDBOX_ERROR, f"the sandbox was not ready after {SETUP_SECONDS:.0f} s")
             return
-        if self._out_of_memory():  # perhaps only a child was ended, and the program waits for it
-            self.end(Kind.MEMORY, self._memory_limit)
         used = tree_bytes(self._pid, self._fork_server.resident, self._limits.memory)
         self._peak = max(self._peak, used)
         if used > self._limits.memory:
-            self.end(Kind.MEMORY, self._memory_limit)
+            self.end(Outcome.MEMORY, f"more than {self._limits.memory >> 20} MiB")
 
-    def _out_of_memory(self) -> bool:
-        """Whether the kernel ended a process of the sandbox because memory ran out."""
-        return self._fork_server.group is not None and self._fork_server.group.kills() > self._kills
-
-    @property
-    def _memory_limit(self) -> str:
-        return f"more than {self._limits.memory >> 20} MiB"
-
-    def _judge(self) -> tuple[Kind, str]:
+    def _judge(self) -> tuple[Outcome, str]:
         if self._verdict is not None:
             return self._verdict
-        if self._out_of_memory():
-            return Kind.MEMORY, self._memory_limit
         if self.began is None:
-            return Kind.SANDBOX_ERROR, "the sandbox ended before the program began"
+            return Outcome.SANDBOX_ERROR, "the sandbox ended before the program began"
         if self._exit is None:
-            return Kind.KILLED, "the sandbox ended and did not report how the program did"
+            return Outcome.KILLED, "the sandbox ended and did not report how the program did"
         code = self._exit[0]
         if code == 0:
-            return Kind.ENDED, ""
+            return Outcome.ENDED, ""
         last = self._stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
         if code > 0:
-            kind = Kind.MEMORY if last.startswith("MemoryError") else Kind.RUNTIME_ERROR
+            kind = Outcome.MEMORY if last.startswith("MemoryError") else Outcome.RUNTIME_ERROR
             return kind, last or f"exit code {code}"
         if -code == signal.SIGKILL:
-            return Kind.KILLED, "killed by its own signal"
+            return Outcome.KILLED, "killed by its own signal"
         if -code == signal.SIGXCPU:
-            return Kind.TIMEOUT, "processor time"
-        return Kind.RUNTIME_ERROR, f"killed by {signal_name(-code)}"
+            return Outcome.TIMEOUT, "processor time"
+        return Outcome.RUNTIME_ERROR, f"killed by {signal_name(-code)}"
 
 
 def pump(processes: Sequence[SandboxProcess], timeout: float) -> None:
@@ -395,7 +380,7 @@ def finish(process: SandboxProcess, deadline: float) -> ProgramRun:
     while not process.finished:
         now = time.monotonic()
         if process.began is not None and now - process.began > deadline:
-            process.end(Kind.TIMEOUT, f"more than {deadline:g} s")
+            process.end(Outcome.TIMEOUT, f"more than {deadline:g} s")
         remaining = WATCH_SECONDS if process.began is None else process.began + deadline - now + 0.001
         pump([process], remaining)
     return process.run

@@ -1,8 +1,7 @@
 """The fork server: a small interpreter that has imported the usual modules and forks a sandbox process a program.
 
 It runs nothing foreign and sees neither program nor tests: those go through descriptors that it passes on unread. It
-serves one sandbox at a time. When the trusted process ends, it kills what is in the sandbox, leaves its control groups
-and ends too.
+serves one sandbox at a time. When the trusted process ends, it kills what is in the sandbox and ends too.
 
     trusted process ── control socket ──> fork server ── clone into namespaces ──> first process ── fork ──> program
 """
@@ -40,13 +39,11 @@ def main() -> Work:
     _raise_stack_limit()
     control = socket.socket(fileno=int(sys.argv[3]))
     config = isolate.Config(json.loads(control.recv(MESSAGE)))
-    parents = [os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY) for folder in config.cgroups]
-    groups = list(zip(parents, map(os.path.basename, config.cgroups), strict=True))
     try:
         isolate.prepare(config)
     except isolate.StepFailed as error:
         control.send(json.dumps({"failed": [error.step, error.why]}).encode())
-        return lambda: _end(groups)
+        return lambda: os._exit(0)
     _prepare(config)  # not before: from here on modules are looked for in /tmp first, which must not be the machine's
     gc.collect()
     gc.freeze()
@@ -57,16 +54,16 @@ def main() -> Work:
         if not readable:
             # A copy of the other end may live on in a process that the trusted one forked.
             if os.getppid() != parent:
-                _end(groups)
+                os._exit(0)
             continue
         request, descriptors, _, _ = socket.recv_fds(control, MESSAGE, MOST_DESCRIPTORS)
         if not request:
-            _end(groups)
+            os._exit(0)
         work, left = _serve(control, config, json.loads(request), descriptors, parent)
         if work is not None:
             return work
         if left:
-            _end(groups)
+            os._exit(0)
 
 
 def _prepare(config: isolate.Config) -> None:
@@ -236,15 +233,3 @@ def _kill_children() -> None:
         except ChildProcessError:
             return
         time.sleep(0.001)
-
-
-def _end(groups: list[tuple[int, str]]) -> NoReturn:
-    """Leave the control groups that were made for this fork server, remove them, and end."""
-    for parent, name in groups:
-        try:
-            procs = os.open("cgroup.procs", os.O_WRONLY, dir_fd=parent)
-            os.write(procs, b"0")
-            os.rmdir(name, dir_fd=parent)
-        except OSError:  # the trusted process removes it too, now or when it next starts
-            continue
-    os._exit(0)

@@ -262,7 +262,6 @@ class Config:
         self.binds: list[str] = values["binds"]
         self.links: list[list[str]] = values["links"]
         self.packages: list[str] = values["packages"]
-        self.cgroups: list[str] = values["cgroups"]
         self.outer_uid, self.outer_gid = os.geteuid(), os.getegid()
 
     def has(self, step: str) -> bool:
