@@ -226,17 +226,15 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
     configs = {model.label: _config(plan, model) for model in plan.models}
     terms = _terms(plan, configs)
     seen = {model.label: never_seen if plan.endpoint else trained_before(model.place) for model in plan.models}
-    for found in plan.benchmarks:
-        problems = terms.problems[found.name]
-        view.note(f"{found.name}: {counted(len(problems), 'problems')}")
-        unusable = list(unjudgeable(terms.verifiers[found.name], [(found.name, problems)], trains=False))
+    for name, of in terms.benchmarks.items():
+        view.note(f"{name}: {counted(len(of.problems), 'problems')}")
+        unusable = list(unjudgeable(of.verifier, [(name, of.problems)], trains=False))
         refuse(unusable)
         note(unusable, view)
-    for model in plan.models:
-        for name, problems in terms.problems.items():
-            count = sum(map(seen[model.label], problems))
+        for model in plan.models:
+            count = sum(map(seen[model.label], of.problems))
             if count:
-                which = f"{count} of the {len(problems)} problems of {name}"
+                which = f"{count} of the {len(of.problems)} problems of {name}"
                 view.note(f"{model.label} had {which} among its training problems")
     _write_order(plan, terms.template, terms.environment)
     judges, shown = OpenJudges(), set[str]()
@@ -267,36 +265,37 @@ def _config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
 
 
 @dataclass(frozen=True, eq=False)
+class BenchmarkTerms:
+    """The problems of a benchmark, and how they are judged and sampled."""
+
+    problems: tuple[Problem, ...]
+    verifier: Verifier
+    sampling: Sampling
+
+
+@dataclass(frozen=True, eq=False)
 class _Terms:
-    """The settings that all models of a plan share; the mappings are by the benchmark's name."""
+    """The settings that all models of a plan share; `benchmarks` are by name."""
 
     template: PromptTemplate
     environment: Environment | None
-    problems: Mapping[str, tuple[Problem, ...]]
-    samplings: Mapping[str, Sampling]
-    verifiers: Mapping[str, Verifier]
+    benchmarks: Mapping[str, BenchmarkTerms]
 
 
 def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
     any_config = next(iter(configs.values()))
     template, environment = shared_template(plan, configs), shared_environment(plan, configs)
-    held_out = held_out_of(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
     folder = any_config.evaluation.benchmark_data if plan.setting("evaluation.benchmark_data") else None
     sampling = benchmark_sampling(plan)
-    problems: dict[str, tuple[Problem, ...]] = {}
-    samplings: dict[str, Sampling] = {}
-    verifiers: dict[str, Verifier] = {}
+    benchmarks: dict[str, BenchmarkTerms] = {}
     for found in plan.benchmarks:
-        if held_out is not None and found.family == HELD_OUT:
-            problems[found.name], samplings[found.name] = held_out.problems, held_out.sampling
-            verifiers[found.name] = held_out.verifier
+        if found.family == HELD_OUT:
+            terms = held_out_of(plan)
         else:
-            problems[found.name] = load_problems(found, None if folder is None else Path(folder), plan.limit)
-            samplings[found.name] = sampling
-            verifiers[found.name] = plan.protocol.verifier_of(found)
-        if plan.setting("verifier"):
-            verifiers[found.name] = any_config.verifier
-    return _Terms(template, environment, problems, samplings, verifiers)
+            problems = load_problems(found, None if folder is None else Path(folder), plan.limit)
+            terms = BenchmarkTerms(problems, plan.protocol.verifier_of(found), sampling)
+        benchmarks[found.name] = replace(terms, verifier=any_config.verifier) if plan.setting("verifier") else terms
+    return _Terms(template, environment, benchmarks)
 
 
 def benchmark_sampling(plan: BenchmarkPlan) -> Sampling:
@@ -315,16 +314,7 @@ def benchmark_sampling(plan: BenchmarkPlan) -> Sampling:
         raise InputError(f"sampling.{explain(error).removeprefix('(whole): ')}") from error
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """The problems that a run held out, and how the run samples and judges them."""
-
-    problems: tuple[Problem, ...]
-    verifier: Verifier
-    sampling: Sampling
-
-
-def held_out_of(plan: BenchmarkPlan) -> HeldOut:
+def held_out_of(plan: BenchmarkPlan) -> BenchmarkTerms:
     """The problems of the first run among the models; all models are measured on them as that run measures itself.
 
     Raises:
@@ -351,7 +341,7 @@ def held_out_of(plan: BenchmarkPlan) -> HeldOut:
         for problem in dataset.problems
     )
     sampling = evaluation_sampling(edit(config, plan.setting("sampling", "evaluation", "stages")))
-    return HeldOut(problems, config.verifier, sampling)
+    return BenchmarkTerms(problems, config.verifier, sampling)
 
 
 def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
@@ -531,14 +521,12 @@ def _problem_set(
     plan: BenchmarkPlan, terms: _Terms, model: _Opened, found: Benchmark, template: PromptTemplate, view: View
 ) -> ProblemSet:
     """The problems that leave room for an answer in the model's context, and the budget that fits."""
-    verifier, room = terms.verifiers[found.name], model.engine.capabilities.max_tokens
-    instruct = verifier.instruction if plan.protocol.instruct else no_instruction
-    name, problems, tokenizer = found.name, terms.problems[found.name], model.tokenizer
-    dataset = with_prompts(name, problems, template, tokenizer, instruct, model.play, room - 1)
-    way_out = f"; a file without {name}'s long problems (--benchmark FILE) has room for more"
-    sampling = fitted(terms.samplings[name], dataset, room, view.note, way_out)
+    of, room = terms.benchmarks[found.name], model.engine.capabilities.max_tokens
+    instruct = of.verifier.instruction if plan.protocol.instruct else no_instruction
+    dataset = with_prompts(found.name, of.problems, template, model.tokenizer, instruct, model.play, room - 1)
+    sampling = fitted(of.sampling, dataset, room, view.note)
     samples, seed = plan.protocol.samples_of(found), benchmark_seed(plan.seed, found)
-    return ProblemSet(name, dataset, samples, sampling, verifier, seed, model.play)
+    return ProblemSet(found.name, dataset, samples, sampling, of.verifier, seed, model.play)
 
 
 def _settings(
