@@ -49,7 +49,7 @@ def prepare(
     \b
     strop data prepare --example > prepare.toml
     strop data prepare prepare.toml --out prepared
-    strop train grpo --set model.path=MODEL --set data.source=parquet --set data.path=prepared/train.parquet
+    strop train grpo --set model.path=MODEL --set data.source=prepared/train.parquet
     """
     from strop.base.types import InputError
 

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from strop.base.types import Problem, Verdict
 from strop.data.templates import LETTER, Instruction
-from strop.verifiers.base import Verifier, instruction_for, reference_text, response, scored
+from strop.verifiers.base import Verifier, instruction_for, reference_text, scored
 from strop_verify.extract import (
     Where,
     after_thinking,
@@ -28,18 +28,44 @@ from strop_verify.verdict import Status, shortened
 _FORMULA = re.compile(r"\\[a-zA-Z]|[\w)}]\s*(?:\^|_\{)|\d\s*/\s*\d|^[(\[{].*,.*[)\]}]$")
 
 
-class Answer(Verifier):
+class Extracting(Verifier):
+    """A verifier of an answer that stands in a marked place of the response.
+
+    Fields:
+        extract: where the answer stands: `boxed`, `answer_tag`, `last_number`, or `any` of them (see `extract_answer`).
+    """
+
+    extract: Where | Literal["all"] = "boxed"
+
+    def found(self, text: str) -> str | None:
+        """The answer of a whole response, as it is written there."""
+        return after_thinking(text) if self.extract == "all" else extract_answer(text, self.extract)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return None if self.extract == "all" else instruction_for(self.extract)
+
+    def stated(self, problem: Problem, text: str) -> str | None:
+        """The canonical form of the answer."""
+        found = self.found(text)
+        return None if found is None else canonical(found)
+
+
+class Answer(Extracting):
     """Compares simple numbers and texts; mathematics in LaTeX wants a verifier that understands it.
 
     Of a reference that is a worked solution, what it boxes counts, or what follows its `####`.
 
     Fields:
-        extract: where the answer stands: `boxed`, `answer_tag`, `last_number`, or `any` of them (see `extract_answer`).
         box_required: an answer tag without a box in it is unparsed (the rule of Open-Reasoner-Zero's code).
     """
 
     extract: Where = "boxed"
     box_required: bool = False
+
+    def found(self, text: str) -> str | None:
+        """The answer of a whole response, as it is written there."""
+        return extract_answer(text, self.extract, self.box_required)
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """Correct, wrong, unparsed where there is no answer, error where the reference is neither text nor number."""
@@ -48,7 +74,7 @@ class Answer(Verifier):
             return Verdict(
                 0.0, Status.ERROR, f"Answer compares texts and numbers, not {type(problem.reference).__name__}"
             )
-        found = extract_answer(text, self.extract, self.box_required)
+        found = self.found(text)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
         stated = stated_answer(reference)
@@ -68,15 +94,6 @@ class Answer(Verifier):
         if reference is None or _FORMULA.search(normalise(stated_answer(reference))) is None:
             return None
         return "Answer compares formulas as texts, and takes no other way to write one; verifier=MathVerifier does"
-
-    def instruction(self, problem: Problem) -> Instruction | None:
-        """To put the answer where `extract` looks for it."""
-        return instruction_for(self.extract)
-
-    def answer(self, problem: Problem, text: str) -> str | None:
-        """The canonical form of the answer that a completion gives."""
-        found = extract_answer(response(problem, text), self.extract, self.box_required)
-        return None if found is None else canonical(found)
 
 
 def stated_answer(reference: str) -> str:
@@ -155,12 +172,12 @@ class MultipleChoice(Verifier):
         """To put the letter where `extract` looks for it."""
         return instruction_for(self.extract) if self.extract == "answer_tag" else LETTER
 
-    def answer(self, problem: Problem, text: str) -> str | None:
-        """The letter that a completion chooses."""
-        return chosen_letter(response(problem, text), self.extract, self.choices)
+    def stated(self, problem: Problem, text: str) -> str | None:
+        """The letter that a response chooses."""
+        return chosen_letter(text, self.extract, self.choices)
 
 
-class ExactMatch(Verifier):
+class ExactMatch(Extracting):
     """The answer is the reference, character by character.
 
     Fields:
@@ -178,7 +195,7 @@ class ExactMatch(Verifier):
         reason = self.refuses(problem)
         if reason is not None:
             return Verdict(0.0, Status.ERROR, reason)
-        found = self._found(text)
+        found = self.found(text)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
         if self._key(found) == self._key(str(problem.reference)):
@@ -191,24 +208,17 @@ class ExactMatch(Verifier):
             return None
         return f"ExactMatch compares texts, and the reference is {type(problem.reference).__name__}"
 
-    def instruction(self, problem: Problem) -> Instruction | None:
-        """To put the answer where `extract` looks for it."""
-        return None if self.extract == "all" else instruction_for(self.extract)
-
-    def answer(self, problem: Problem, text: str) -> str | None:
-        """The answer that a completion gives, as it is compared."""
-        found = self._found(response(problem, text))
+    def stated(self, problem: Problem, text: str) -> str | None:
+        """The answer of a whole response, as it is compared."""
+        found = self.found(text)
         return None if found is None else self._key(found)
-
-    def _found(self, text: str) -> str | None:
-        return after_thinking(text) if self.extract == "all" else extract_answer(text, self.extract)
 
     def _key(self, text: str) -> str:
         text = " ".join(text.split()) if self.ignore_space else text
         return text.casefold() if self.ignore_case else text
 
 
-class Numeric(Verifier):
+class Numeric(Extracting):
     """A number within a tolerance of the reference: |answer − reference| ≤ max(absolute, relative · |reference|).
 
     Fields:
@@ -231,7 +241,7 @@ class Numeric(Verifier):
         reference = measured_number(reference_text(problem))
         if reference is None:
             return Verdict(0.0, Status.ERROR, str(self.refuses(problem)))
-        found = extract_answer(text, self.extract)
+        found = self.found(text)
         number = measured_number(found)
         if found is None or number is None:
             return Verdict(0.0, Status.UNPARSED, "no number" if found is None else f"no number: {shortened(found)}")
@@ -246,17 +256,13 @@ class Numeric(Verifier):
             return None
         return f"the reference {shortened(str(problem.reference))!r} is no number"
 
-    def instruction(self, problem: Problem) -> Instruction | None:
-        """To put the answer where `extract` looks for it."""
-        return instruction_for(self.extract)
-
-    def answer(self, problem: Problem, text: str) -> str | None:
-        """The number that a completion gives, in canonical form."""
-        found = extract_answer(response(problem, text), self.extract)
+    def stated(self, problem: Problem, text: str) -> str | None:
+        """The number of a whole response, in canonical form."""
+        found = self.found(text)
         return None if found is None or measured_number(found) is None else canonical(found)
 
 
-class ReasoningGymScorer(Verifier):
+class ReasoningGymScorer(Extracting):
     """Asks the task that made the problem (`data.ReasoningGym`) to score the answer; needs the extra `gym`.
 
     Fields:
@@ -275,7 +281,7 @@ class ReasoningGymScorer(Verifier):
         """
         from strop.data.generators import open_entry, open_task
 
-        found = extract_answer(text, self.extract)
+        found = self.found(text)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
         extra = problem.extra
@@ -290,12 +296,3 @@ class ReasoningGymScorer(Verifier):
         except Exception as error:  # a scorer may raise anything; it becomes a verdict that says so
             return Verdict(0.0, Status.ERROR, f"{type(error).__name__} in {extra['task']}: {shortened(str(error))}")
         return scored(score, shortened(found), self.partial_credit)
-
-    def instruction(self, problem: Problem) -> Instruction | None:
-        """To put the answer where `extract` looks for it."""
-        return instruction_for(self.extract)
-
-    def answer(self, problem: Problem, text: str) -> str | None:
-        """The canonical form of the answer that a completion gives."""
-        found = extract_answer(response(problem, text), self.extract)
-        return None if found is None else canonical(found)

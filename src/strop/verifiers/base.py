@@ -53,7 +53,6 @@ class Verifier(Piece):
         "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
         "strop.verifiers.reward_function",
-        "strop.verifiers.answer",
     )
 
     require_stop: bool = False
@@ -66,9 +65,13 @@ class Verifier(Piece):
             text: the completion, special tokens left out.
             truncated: the budget ended it.
         """
+        return self.verdict(problem, response(problem, text), truncated)
+
+    def verdict(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """The verdict on a whole response; on a truncated one by this verifier's own rule."""
         if truncated and self.require_stop:
             return Verdict(0.0, Status.UNPARSED, "truncated")
-        return self.judge(problem, response(problem, text), truncated)
+        return self.judge(problem, text, truncated)
 
     @abstractmethod
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
@@ -103,6 +106,10 @@ class Verifier(Piece):
 
         None where it gives none, or where this verifier does not know.
         """
+        return self.stated(problem, response(problem, text))
+
+    def stated(self, problem: Problem, text: str) -> str | None:
+        """The answer of a whole response, see `answer`."""
         return None
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from strop.base.types import Problem, Verdict
 from strop.data.templates import PROGRAM, Instruction
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
     from strop_verify.code.runners import ProgramSettings
@@ -89,9 +90,11 @@ class CodeVerifier(Verifier):
 
         return self.judge_in(shared(self.settings.limits, self.workers, self.allow_unsafe_sandbox), problem, text)
 
-    def judge_in(self, sandbox: Sandbox, problem: Problem, text: str) -> Verdict:
+    def judge_in(self, sandbox: Sandbox, problem: Problem, text: str, truncated: bool = False) -> Verdict:
         """The verdict on a whole response, made in the caller's sandbox."""
         from strop_verify.code.verifier import verify_in
 
+        if truncated and self.require_stop:
+            return Verdict(0.0, Status.UNPARSED, "truncated")
         found = verify_in(sandbox, problem.reference, text, self.settings, self.partial_credit)
         return Verdict(found.score, found.status, found.detail)

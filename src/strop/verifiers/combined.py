@@ -9,7 +9,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.answer import Answer
-from strop.verifiers.base import Isolation, Verifier, response, scored
+from strop.verifiers.base import Isolation, Verifier, scored
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.verdict import Status
 
@@ -47,11 +47,9 @@ class Combined(Verifier):
         """The instruction of the first member."""
         return self.members[0].instruction(problem)
 
-    def answer(self, problem: Problem, text: str) -> str | None:
+    def stated(self, problem: Problem, text: str) -> str | None:
         """The answer that the first member finds."""
-        whole = response(problem, text)
-        plain = Problem(problem.id, problem.prompt, problem.reference, problem.domain, problem.source)
-        return next((found for found in (member.answer(plain, whole) for member in self.members) if found), None)
+        return next((found for found in (member.stated(problem, text) for member in self.members) if found), None)
 
 
 class AnyOf(Combined):
@@ -70,7 +68,7 @@ class AnyOf(Combined):
         """The first correct verdict, else the best."""
         best: Verdict | None = None
         for member in self.members:
-            verdict = _asked(member, problem, text, truncated)
+            verdict = member.verdict(problem, text, truncated)
             if verdict.status is Status.CORRECT:
                 return verdict
             if best is None or (_WORTH[verdict.status], verdict.score) > (_WORTH[best.status], best.score):
@@ -108,7 +106,7 @@ class WeightedSum(Combined):
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """The weighted mean of the members' scores; its detail says what each of them said."""
-        verdicts = [_asked(member, problem, text, truncated) for member in self.members]
+        verdicts = [member.verdict(problem, text, truncated) for member in self.members]
         failed = next((verdict for verdict in verdicts if not verdict.usable), None)
         if failed is not None:
             return failed
@@ -125,13 +123,6 @@ class WeightedSum(Combined):
         return next((reason for member in self.members if (reason := member.refuses(problem)) is not None), None)
 
 
-def _asked(member: Verifier, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """A member's verdict, by its own rule on truncated responses."""
-    if truncated and member.require_stop:
-        return Verdict(0.0, Status.UNPARSED, "truncated")
-    return member.judge(problem, text, truncated)
-
-
 class ByDomain(Verifier):
     """A verifier for each domain of a mixture, such as mathematics and code.
 
@@ -146,9 +137,7 @@ class ByDomain(Verifier):
         member = self.members.get(problem.domain)
         if member is None:
             return Verdict(0.0, Status.ERROR, f"no verifier for the domain {problem.domain!r}")
-        if truncated and member.require_stop:
-            return Verdict(0.0, Status.UNPARSED, "truncated")
-        return member.judge(problem, text, truncated)
+        return member.verdict(problem, text, truncated)
 
     def refuses(self, problem: Problem) -> str | None:
         """Why the problem cannot be judged: its domain has no verifier, or that verifier refuses it; else None."""
@@ -171,8 +160,7 @@ class ByDomain(Verifier):
         member = self.members.get(problem.domain)
         return None if member is None else member.instruction(problem)
 
-    def answer(self, problem: Problem, text: str) -> str | None:
+    def stated(self, problem: Problem, text: str) -> str | None:
         """The answer that the problem's own verifier finds."""
         member = self.members.get(problem.domain)
-        plain = Problem(problem.id, problem.prompt, problem.reference, problem.domain, problem.source)
-        return None if member is None else member.answer(plain, response(problem, text))
+        return None if member is None else member.stated(problem, text)

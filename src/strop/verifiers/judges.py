@@ -84,17 +84,12 @@ class SandboxJudge(FutureJudge):
         self._pending = 0
 
     def _begin(self, problem: Problem, completion: Completion) -> Future[Any]:
-        return self._threads.submit(self._judge, problem, completion)
+        whole = response(problem, completion.text)
+        return self._threads.submit(self._verifier.judge_in, self._sandbox, problem, whole, completion.truncated)
 
     def _verdict(self, result: Any) -> Verdict:
         verdict: Verdict = result
         return verdict
-
-    def _judge(self, problem: Problem, completion: Completion) -> Verdict:
-        verifier = self._verifier
-        if completion.truncated and verifier.require_stop:
-            return Verdict(0.0, Status.UNPARSED, "truncated")
-        return verifier.judge_in(self._sandbox, problem, response(problem, completion.text))
 
 
 class ProcessJudge(FutureJudge):

@@ -10,10 +10,10 @@ from pydantic import NonNegativeInt
 
 from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
-from strop.verifiers.base import Isolation, Verifier, instruction_for, reference_text, response
+from strop.verifiers.base import Isolation, Verifier, instruction_for, reference_text
 from strop_verify.math import MathSettings
-from strop_verify.math.verifier import GoldForm, MatchType, answer_key, unreadable, verify_here, warm
-from strop_verify.pool import in_worker
+from strop_verify.math.verifier import GoldForm, MatchType, answer_key, unreadable, verify, verify_here, warm
+from strop_verify.pool import WorkerLimits, in_worker
 from strop_verify.verdict import Status
 
 
@@ -67,11 +67,10 @@ class MathVerifier(Verifier):
         reference = reference_text(problem)
         if reference is None:
             return Verdict(0.0, Status.ERROR, f"the reference is {type(problem.reference).__name__}, not an answer")
-        if not in_worker():
-            from strop.verifiers.process_pool import judge_in_worker
-
-            return judge_in_worker(self, problem, text, truncated)
-        found = verify_here(reference, text, self.settings)
+        if in_worker():
+            found = verify_here(reference, text, self.settings)
+        else:
+            found = verify(reference, text, self.settings, WorkerLimits(**self.isolation.model_dump()))
         return Verdict(found.score, found.status, found.detail)
 
     def refuses(self, problem: Problem) -> str | None:
@@ -85,9 +84,9 @@ class MathVerifier(Verifier):
         """To put the answer where `extract` looks for it."""
         return instruction_for(self.extract)
 
-    def answer(self, problem: Problem, text: str) -> str | None:
+    def stated(self, problem: Problem, text: str) -> str | None:
         """A text that is the same for equal simple numbers, and for answers that are written alike."""
-        return answer_key(response(problem, text), self.settings)
+        return answer_key(text, self.settings)
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from strop.base.session import accept, carried
 from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Isolation, Verifier
-from strop_verify.pool import JobReply, Pool, WorkerLimits, submit
+from strop_verify.pool import JobReply, Pool, WorkerLimits
 from strop_verify.verdict import Status
 
 SERVE = "strop.verifiers.process_pool:serve"
@@ -63,20 +63,6 @@ def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]])
         return [verdict_of(reply.result()) for reply in [pool.ask(*each) for each in completions]]
     finally:
         pool.close()
-
-
-def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """The verdict on a whole response, made in a worker of a pool that all verifiers of equal isolation share.
-
-    `text` already holds what the prompt wrote of the response.
-    """
-    written = verifier.model_dump_json()
-    job = _job(written, Problem(problem.id, "", problem.reference), text, truncated)
-    limits = WorkerLimits(**(verifier.isolated() or Isolation()).model_dump())
-    try:
-        return verdict_of(submit(SERVE, _setup(written), limits, job).result())
-    except TypeError as error:
-        return Verdict(0.0, Status.ERROR, f"the problem cannot be given to a worker: {error}")
 
 
 def problem_fields(problem: Problem) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from strop_verify.math.compare import Rules, compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read
-from strop_verify.math.units import counts, read_unit, table
+from strop_verify.math.units import counted, read_unit, table
 
 RULES = Rules()
 
@@ -47,7 +47,7 @@ EQUAL = (
     ("5 cm", "50 mm"), ("5 cm", "5"), ("5", "5 cm"), ("90 minutes", "1.5 hours"),
     ("2 hours 30 minutes", "150 minutes"), ("2 hours 30 minutes", "2 hours and 30 minutes"), ("1500 m", "1.5 km"),
     ("5 m/s", r"5\,\mathrm{m}\,\mathrm{s}^{-1}"), ("3 square meters", r"3\text{ m}^2"), ("36 km/h", "10 m/s"),
-    ("5.4 cents", r"\$0.054"), ("5", "5 red apples"), ("42", "42 ways"), ("5", "5m"), ("5", r"5\,\Omega"),
+    ("5.4 cents", r"\$0.054"), ("5", "5 distinct apples"), ("42", "42 ways"), ("5", "5m"), ("5", r"5\,\Omega"),
     ("5", r"5^\circ C"), (r"45^\circ", "45"), (r"\frac{\pi}{4}", r"45^\circ"), (r"30^\circ 15'", r"30.25^\circ"),
     ("12", "12 different outcomes"), (r"-\$5", r"\$-5"), ("5 liters of water", "5 L"),
     # words, names, choices
@@ -196,6 +196,8 @@ def test_what_is_no_unit(words: str) -> None:
 
 
 def test_what_is_counted_is_a_plural_noun() -> None:
-    assert counts(["red", "apples"]) and counts(["people"]) and counts(["any", "text"])
+    assert counted(["apples"]) == "apples" and counted(["people"]) and counted(["any", "text"])
+    assert counted(["cookies", "per", "day"]) == "cookies"
     for words in (["inverse"], ["minus"], ["times"], ["thirds"], ["less"], ["north"], ["more", "apples"], []):
-        assert not counts(words)
+        assert counted(words) is None
+    assert outcome("42 km", "42 furlongs") == outcome("42", "42 double apples") == "unknown"

@@ -150,7 +150,7 @@ def test_sentences(text: str, answer: str | None) -> None:
         "Twice the answer is {}.", "The square of the answer is {}.", "The answer has {} digits.", "Wrong answer: {}",
         "The answer plus one is {}.", "Possible answer: {}", "An upper bound for the answer is {}.",
         "Not the answer: {}",
-        "It was claimed to be {}.", r"Twice $\boxed{{{}}}$ is the answer.",
+        "It was claimed to be {}.",
         "The previous answer was {}.", "One could guess that the answer is {}.",
     ],
 )  # fmt: skip

@@ -42,7 +42,6 @@ _DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe
     |(?:upper|lower)\ bound|answer\ (?:has|plus|minus|times)
     |(?:of|first|initial|previous|possible|his|her|their)\ (?:the\ )?(?:answer|guess))"""
 _DOUBT = _pattern(rf"\b{_DOUBTS}\b")
-_DENIED = _pattern(rf"\b(?:{_DOUBTS}(?:\s+(?:that|it|is|of|the|to|by))*)[\s:$*{{(\\\[]*(?:text\{{)?\s*$")
 _ASIDE = _pattern(r"[,(]\s*(?:and\ )?not\b|\b(?:because|since)\b")  # what follows is said of something else
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|mistake|(?:is|was)\ (?:wrong|incorrect))\b")
 _REVISES = _pattern(
@@ -54,22 +53,6 @@ _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-# What follows a box: its unit, a percent sign, a base.
-_UNIT_AFTER = _pattern(
-    r"\s*((?:\\(?:text|mathrm|mbox|textrm)\s?\{[^{}]{0,40}\}|\\?%|\^\s?\{?\s?\\circ\s?\}?|°)(?:\s?\^\s?\{?\d\}?)?)"
-)
-_PERCENT_AFTER = _pattern(r"\s*(?:\$|\\\)|\\\])?\s*(?:\\?%|percent\b|percentage\b)")
-_BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))")
-# An operator on either side by which a box is only a part of a formula.
-_OPERATOR_BEFORE = re.compile(
-    r"(?:-|[\w)}$|] ?[-+*/^<>·×÷] ?|\\(?:times|cdot|log|ln|sin|cos|tan|neq?|[lg]eq?) ?|\\(?:[dt]?frac|sqrt)\{|[\^}]\{"
-    r"|\d\.?)$"
-)
-_OPERATOR_AFTER = re.compile(
-    r"\s?(?:[\^!*+<>·×÷]|/\s?\d|\\(?:times|cdot|pm|sqrt|frac|div|pi|infty|ln|log|sin|cos|[lc]?dots|neq?|[lg]eq?)(?![a-z]))"
-    r"|\.?\d|[a-z](?![a-z])|\$?\s?=\s?\d|\s?b?mod\b|\$? or \$?\d"
-)
-_MARKUP = re.compile(r"&|\*\*|</?[a-z]{1,12}>|\\(?:text)?color\s?\{\w+\}")
 # Verbs after which a sentence says what something is.
 _SAYS = _pattern(
     r"""\b(?:is|are|was|were|equals?|be|gives?|gets?|has|have|had|costs?|makes?|made|left\ with|totals?|obtain
@@ -155,33 +138,15 @@ class Finder(NamedTuple):
         return "the answer is taken back" if _REVISED.search(after) else self._asserted(after, marked=True)
 
     def _boxed(self, text: str, found: list[Box]) -> Reading | str:
-        """The contents of the last boxes that belong together; a base, unit or percent sign after them too.
-
-        A box that is denied, or only a part of a formula, states no answer.
-        """
+        """The contents of the last boxes that belong together, whatever stands around them."""
         group = [found[-1]]
         for box in reversed(found[:-1]):
             if not _belong_together(text[box.outer_end : group[0].outer_begin]):
                 break
             group.insert(0, box)
         contents = list(dict.fromkeys(content for box in group if (content := text[box.begin : box.end].strip())))
-        if len(group) > 1 or not contents:
-            worded = _JOINED.search(text[group[0].outer_end : group[-1].outer_begin]) is not None
-            return self.read((r"\text{ and }" if worded else ",").join(contents)) if contents else NO_ANSWER
-        before = _MARKUP.sub("", text[: group[0].outer_begin][-80:])
-        after = _MARKUP.sub("", text[group[0].outer_end :][:80])
-        if _DENIED.search(before):
-            return "the boxed answer is denied"
-        answer, base, percent = contents[0], _BASE_AFTER.match(after), _PERCENT_AFTER.match(after)
-        if base is not None and answer.isalnum():
-            return self.read(f"{answer}_{{{base[1] or base[2]}}}")
-        if percent is not None:
-            return self.read(answer if answer.endswith("%") else rf"{answer}\%")
-        unit = _UNIT_AFTER.match(after)
-        rest = after[unit.end() if unit is not None else 0 :]
-        if _OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(rest):
-            return "the box is part of a formula"
-        return self.read(answer + (unit[1] if unit is not None else ""))
+        worded = _JOINED.search(text[group[0].outer_end : group[-1].outer_begin]) is not None
+        return self.read((r"\text{ and }" if worded else ",").join(contents)) if contents else NO_ANSWER
 
     def _unmarked(self, text: str) -> Reading | str:
         """The answer of the last sentence that asserts one; if a later one hedges or revises, there is no answer."""

@@ -16,7 +16,7 @@ from strop_verify.math.evaluate import Undefined, Vague, interval, rational, val
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.parser import UNDONE, Cursor, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
-from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counts, read_unit
+from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, read_unit
 from strop_verify.math.wordings import HEDGES, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
@@ -103,14 +103,10 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     said = tuple(
         _CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split()
     )
-    if said and measure.unit is None and counts(said):
-        return measured(node, measure._replace(thing=said[-1]))
-    if (
-        said
-        and measure.unit is not None
-        and (said[0] in ("of", "in", "each") or counts(said))
-        and not set(said) & set(HEDGES.split())
-    ):
+    thing = counted(said)
+    if thing is not None:
+        return measured(node, measure if measure.unit is not None else measure._replace(thing=thing))
+    if measure.unit is not None and said[:1] in (("of",), ("in",), ("each",)) and not set(said) & set(HEDGES.split()):
         return measured(node, measure)  # 5 liters of water
     return measured(node, measure._replace(words=words(" ".join(said)).value if said else ()))
 
@@ -195,8 +191,9 @@ def compare_quantities(gold: Node, given: Node, precision: int, strict: bool) ->
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
-    if one.thing and other.thing and one.thing != other.thing:
-        return unknown(f"{one.thing} and {other.thing}")
+    of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
+    if len(of) > 1 and (one.thing or other.thing):  # things have a dimension that is no unit's
+        return unknown(" and ".join(sorted(of)))
     for op, what in UNDONE.items():
         if ex.holds(second, op) and not ex.holds(first, op):
             return unknown(f"an unevaluated {what}")

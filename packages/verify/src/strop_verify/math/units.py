@@ -85,7 +85,7 @@ MULTIPLES = {
 CURRENCY = ("$", "€", "£", "¥", "₹")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
-# Countable nouns without an s; words with an s that are not counted; determiners; words that change the number.
+# Countable nouns without an s; words with an s that are not counted; determiners.
 _COUNTED = "people men women children mice geese sheep fish deer teeth person square dice"
 _UNCOUNTED = """
 times tens halves thirds quarters fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths powers
@@ -95,11 +95,6 @@ dozens lakhs crores scores grosses elevenths twelfths twentieths millionths bill
 sines cosines tangents doubles triples ones twos threes fours fives sixes sevens eights nines quintillions googols
 """
 _DETERMINERS = "any some different distinct possible such total unique ordered"
-_CHANGES = """
-or and not no more less fewer than if but to mod modulo plus minus by over per for when where unless except half
-quarter third point about between from through until without of negative positive each every other first last second
-inverse doubled tripled squared cubed basis
-"""
 
 
 class Unit(NamedTuple):
@@ -185,16 +180,16 @@ def _exponent(tokens: Sequence[Token], place: int) -> tuple[int, int]:
     return (int(digits), end) if digits.lstrip("-").isdigit() and len(digits) < 3 else (1, place)
 
 
-def counts(words: Sequence[str]) -> bool:
-    """Whether words name things that are counted: `red apples`, `people`; none that change the number."""
-    barred = {*_CHANGES.split(), *MULTIPLES}
-    if "per" in words[1:-1]:  # cookies per day
-        at = words.index("per", 1)
-        return counts(words[:at]) and len(words) - at == 2 and words[-1].isalpha() and words[-1] not in barred
-    if not words or any(not word.replace("-", "").isalpha() or word in barred for word in words):
-        return False
-    last = words[-1]
-    if last in _COUNTED.split() or (len(words) > 1 and words[0] in _DETERMINERS.split()):
-        return True
-    plural = len(last) > 3 and last.endswith("s") and not last.endswith(("ss", "us", "is"))
-    return plural and last not in _UNCOUNTED.split()
+def counted(words: Sequence[str]) -> str | None:
+    """The things that words name: `apples`, `distinct solutions`, `cookies per day`; None for words of any other kind.
+
+    It is one noun, which may be a plural only, and before it a determiner.
+    """
+    if len(words) > 2 and words[-2] == "per" and words[-1] not in MULTIPLES:
+        words = words[:-2]
+    determined = len(words) == 2 and words[0] in _DETERMINERS.split()
+    noun = words[-1] if len(words) == 1 or determined else ""
+    if not noun.isalpha() or noun in MULTIPLES or noun in _UNCOUNTED.split():
+        return None
+    plural = len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is"))
+    return noun if plural or determined or noun in _COUNTED.split() else None
