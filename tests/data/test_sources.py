@@ -280,7 +280,7 @@ def test_a_json_file_is_a_list(tmp_path: Path) -> None:
 def test_gsm8k(tmp_path: Path) -> None:
     solution = "She has 1,000 + 250 = <<1000+250=1250>>1,250.\n#### 1,250"
     path = write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": solution}])
-    (problem,) = parse_source("gsm8k", path).load()
+    (problem,) = parse_source(path).load()
     assert (problem.id, problem.reference, problem.extra) == ("train-1", "1250", {"solution": solution})
     assert parse_source("gsm8k") == HubDataset(dataset="openai/gsm8k", subset="main")
 

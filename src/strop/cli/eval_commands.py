@@ -93,7 +93,7 @@ def evaluate(
 
     \b
     strop eval runs/quickstart
-    strop eval runs/first --set data.source=gsm8k --set data.path=test.jsonl --samples 8
+    strop eval runs/first --set data.source=test.jsonl --samples 8
     strop eval Qwen/Qwen3-0.6B --set data.source=reasoning-gym:chain_sum --limit 200 --json
     strop eval base=Qwen/Qwen3-0.6B runs/first --benchmark aime24,math500 --protocol skywork --out evals/first
     strop eval runs/first@all --benchmark math500 --samples 4 --out evals/steps

@@ -46,7 +46,7 @@ def sample(
     \b
     strop sample runs/quickstart --prompt '3+5-2='
     strop sample runs/first --limit 2 --n 4
-    strop sample runs/first --set data.source=gsm8k --set data.path=test.jsonl
+    strop sample runs/first --set data.source=test.jsonl
     strop sample Qwen/Qwen3-0.6B --prompt 'What is 17 * 23?' --max-new-tokens 200
     """
     from strop.run.models import parse_model, refuse_without_problems, usable

@@ -111,7 +111,7 @@ def train(
     \b
     strop train grpo --tiny
     strop train archer.math --tiny --dry-run
-    strop train grpo --set model.path=MODEL --set data.source=gsm8k --set data.path=train.jsonl
+    strop train grpo --set model.path=MODEL --set data.source=train.jsonl
     strop train scalerl --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop train my-run.toml --set steps=200 --out runs/first
     strop train runs/first/config.json

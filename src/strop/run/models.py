@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "grpo"
 NOT_TRAINING = ("evaluation.every=none", "evaluation.benchmarks=[]")  # of a model that is asked: nothing comes due
 ALL = "all"
-_SOURCES = ("data.source", "data.source.path", "data.path")  # settings that name another source
+_SOURCES = ("data.source", "data.source.path")  # settings that name another source
 _PROBLEMS = (*_SOURCES, "data.source.", "data.limit", "data.held_out")  # settings that choose other problems
 
 
