@@ -78,8 +78,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     placement = local_placement(config)
     facts = facts_of(config)
     refuse(of_model(config, facts))  # before a model is loaded that does not fit
+    model = located(config.model, config.seed, view)  # which may train a base
     torch.manual_seed(derive(config.seed, "torch"))
-    policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
+    policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
     data = read_problems(config, tokenizer, view)
     found = findings(config, data, replace(facts, tokenizer=tokenizer, parameters=policy.parameter_count))
