@@ -18,12 +18,14 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer.main
 from numpy.typing import NDArray
+from tests.forks import forking
 from tests.lab.ablation.cases import write_ablation
 from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth, write_curve, write_run
 from tests.runs import small_config
@@ -32,11 +34,13 @@ from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from strop.base import imports
 from strop.base.view import SilentView
 from strop.cli import app, main
+from strop.config.parse import edits_of_file
 from strop.lab.scaling import Sigmoid
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.prepare.config import example_config, parse_config
 from strop.recipes.resolve import resolve
+from strop.report.drawing import canvas
 from strop.report.training_figures import training_charts
 from strop.run.run import train
 from strop.serving.http import HttpServer
@@ -75,7 +79,7 @@ SMALL = {
     "eval": "--limit 2 --samples 1 --set sampling.max_new_tokens=8",
     "sample": "--max-new-tokens 8 --n 1",
     "report": "--samples 1",
-    "plan": "--steps 1",
+    "plan": "--steps 1 --set batch.prompts_per_step=16",
     "ablate show": "",
     "ablate": "--dry-run --out runs/ablation",
     "fit": "--bootstrap 20",
@@ -103,6 +107,8 @@ STANDS_FOR = {
     "model.lora.rank=32": "model.lora.rank=8",  # which the small stand-in's layers have room for
 }  # fmt: skip
 MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "MODEL")
+# Their own problems are drawn by the thousand.
+DRAWS_ITS_OWN = re.compile(r"strop train (quickstart|grpo)(?!.*data\.(source|history))( |$)")
 ON_THE_HUB = re.compile(r"strop train (scalerl|skywork\S*|archer\S*|dapo|opefo\S*)( |$)")  # where their problems are
 FINDS = re.compile(r"strop doctor \S")  # where something will not work, its exit code is 1
 
@@ -303,7 +309,8 @@ def there(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setattr(imports, "_allowed", {})
     # An endpoint serves until it is told to end; here it has listened, and that is enough.
     monkeypatch.setattr(HttpServer, "run", lambda self, sockets=None: None)
-    # Of a report's two dozen figures, each of which takes a quarter of a second, one is drawn.
+    # Of a report's two dozen figures one is drawn, and every figure coarsely: most of their time are their points.
+    monkeypatch.setattr("strop.report.drawing.canvas", lambda width, height, dpi=0: canvas(width, height, 20))
     few = "strop.report.build.training_charts"
     monkeypatch.setattr(few, lambda runs: [(name, charts[:1]) for name, charts in training_charts(runs)[:1]])
     for name in ("my_losses.py", *modules()):
@@ -333,6 +340,8 @@ def small(line: str) -> str:
     more = TRAINING if line in TRAINED else more
     if ON_THE_HUB.match(line) and "data.source" not in line:
         more += " --set data.source=problems.jsonl"
+    if DRAWS_ITS_OWN.match(line):
+        more += " --set data.source.count=400"
     if line.startswith("strop eval") and ("--benchmark" in line or "--protocol" in line):
         more += " --set evaluation.benchmark_data=benchmarks" + ("" if "--benchmark" in line else " --benchmark aime24")
     for word, stands in STANDS_FOR.items():
@@ -351,7 +360,8 @@ def test_a_command(
     arguments = shlex.split(small(command))[1:]
     if "--out" in arguments and arguments[0] in ("train", "eval", "sft"):  # the page's own, which was furnished
         shutil.rmtree(arguments[arguments.index("--out") + 1], ignore_errors=True)
-    code = strop_verify(arguments) if command.startswith("strop-verify ") else called(arguments, monkeypatch)
+    with forking() if arguments[0] == "smoke" else nullcontext():
+        code = strop_verify(arguments) if command.startswith("strop-verify ") else called(arguments, monkeypatch)
     shown = capsys.readouterr()
     assert code in (None, 0) or (code == 1 and FINDS.match(line)), f"strop {shlex.join(arguments)}\n{shown.err}"
     if file:
@@ -365,6 +375,9 @@ def test_a_toml_block(page: str, text: str, there: Path) -> None:
         imports.allow_module("my_rewards")
         Path("block.toml").write_text(text)
         assert resolve("block.toml").recipe == data["recipe"]
+    elif "sampling" in data:  # settings for --set @FILE
+        Path("block.toml").write_text(text)
+        assert resolve("grpo", edits_of_file(Path("block.toml")))
     else:  # of a preparation, or a part of one
         assert parse_config({"sources": [{"path": "train.jsonl"}], **data}, page).steps
 

@@ -201,22 +201,19 @@ def test_the_first_prompt_of_each_benchmark_is_shown_once_for_models_that_are_as
 
 
 FEW_SHOT = """
-recipe = "grpo"
 sampling.max_new_tokens = 5
 sampling.stop = ["\\n"]
 evaluation.temperature = 0.5
 verifier.extract = "last_number"
-data.source = "unused.jsonl"
 data.template = {piece = "Plain", prefix = "Q: 1+1=\\nA: 2\\nQ: ", suffix = "\\nA:"}
 """
 
 
-def test_a_recipe_gives_template_sampling_and_verifier(place: Path, tmp_path: Path) -> None:
-    """Few-shot prompts need a stop string; `--recipe` promised it, and benchmarks ignored it."""
+def test_a_file_of_settings_gives_template_sampling_and_verifier(place: Path, tmp_path: Path) -> None:
     (tmp_path / "few.toml").write_text(FEW_SHOT)
     model, out = f"run={place / 'run' / 'model'}", tmp_path / "out"
     exam = ("--benchmark", "aime24", "--set", f"evaluation.benchmark_data={place}", "--samples", "1", "--plain")
-    more = ("--recipe", tmp_path / "few.toml", "--set", "sampling.top_p=0.9", "--out", out, "--json")
+    more = ("--set", f"@{tmp_path / 'few.toml'}", "--set", "sampling.top_p=0.9", "--out", out, "--json")
     invoke("eval", model, *exam, *more)
     kept = settings(out)
     assert (kept["template"]["piece"], kept["template"]["suffix"]) == ("Plain", "\nA:")

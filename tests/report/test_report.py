@@ -143,7 +143,7 @@ def test_what_was_measured_in_training_is_shown_with_its_intervals(
     page = Parsed(done.page.read_text())
     assert "benchmarks" in page.values("id")
     assert {"my exam (95 %)", "75.0% (50.0 to 87.5)", "device-seconds of evaluations, apart"} <= set(page.texts)
-    assert {"held-out pass rate after step 2, 95 % interval 62.5 to 87.5", "+45.0 (+25.0 to +62.5)"} <= set(page.texts)
+    assert {"+45.0 (+25.0 to +62.5)"} <= set(page.texts)
     assert "25.0%, step 1" in page.texts
     capsys.readouterr()
     report_run(run.path)

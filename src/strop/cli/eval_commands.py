@@ -93,11 +93,11 @@ def evaluate(
 
     \b
     strop eval runs/quickstart
-    strop eval runs/first --set data.source=gsm8k --set data.path=test.jsonl --samples 8
+    strop eval runs/first --set data.source=test.jsonl --samples 8
     strop eval Qwen/Qwen3-0.6B --set data.source=reasoning-gym:chain_sum --limit 200 --json
     strop eval base=Qwen/Qwen3-0.6B runs/first --benchmark aime24,math500 --protocol skywork --out evals/first
     strop eval runs/first@all --benchmark math500 --samples 4 --out evals/steps
-    strop eval Qwen/Qwen3-0.6B --recipe few.toml --benchmark exam.jsonl --set sampling.temperature=0
+    strop eval Qwen/Qwen3-0.6B --benchmark exam.jsonl --set @few-shot.toml --set sampling.temperature=0
     strop eval Qwen/Qwen3-8B --endpoint http://127.0.0.1:8000/v1 --benchmark math500
     strop eval --list
     """
@@ -118,6 +118,8 @@ def evaluate(
     from strop.evaluation.benchmarks import benchmarks_named
     from strop.report.evaluation_report import write_report
 
+    if recipe is not None:
+        raise InputError("--recipe is for the problems of a run or a source; benchmarks take settings from --set @FILE")
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
     chosen = protocols.changed(base, samples, _parts(metric))
@@ -126,11 +128,11 @@ def evaluate(
     named = parse_models(models)
     if endpoint is None:
         for model in named:
-            usable(model, recipe, sets)
+            usable(model, sets=sets)
     from strop.run.measuring import BenchmarkPlan, measure
 
     folder = out if out is not None else free_folder("eval")
-    plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, recipe, tuple(sets), endpoint)
+    plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, tuple(sets), endpoint)
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
     with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
         grid = measure(plan, view)

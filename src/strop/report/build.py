@@ -20,7 +20,7 @@ from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.drawing import Chart, page_svg
-from strop.report.runs import ABSENT, RunData, changes, clip, interval_suffix, read_runs, visible
+from strop.report.runs import ABSENT, RunData, changes, clip, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
 from strop.report.training_figures import not_drawn, time_shares, training_charts
 from strop.run.folder import read_changes
@@ -28,13 +28,6 @@ from strop.run.folder import read_changes
 FLAT = 1e-6  # a flow this small has no direction worth showing
 TURN_COLOURS = 6  # then they begin again
 FLOW_POWER = 0.25  # flows span many orders of magnitude; their sign matters
-
-
-class Numbers(NamedTuple):
-    """Large numbers, each with a label below it."""
-
-    cards: Sequence[tuple[str, str]]
-    kind: str = "numbers"
 
 
 class Table(NamedTuple):
@@ -90,7 +83,7 @@ class Samples(NamedTuple):
         return [(*names, max(found) or 1.0) for names, found in values.items() if found]
 
 
-Block = Numbers | Table | Text | Figures | Folded | Samples
+Block = Table | Text | Figures | Folded | Samples
 
 
 @dataclass
@@ -189,7 +182,7 @@ RATE = "evaluation/pass_rate"
 
 def summary(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
     """The facts of the runs side by side, and their settings; missing facts are added to `left_out`."""
-    blocks: list[Block] = [Numbers(_headline(runs[0]))] if len(runs) == 1 else []
+    blocks: list[Block] = []
     facts = _facts(runs)
     if facts:
         blocks.append(Table(("", *(run.name for run in runs)) if len(runs) > 1 else ("",), facts))
@@ -198,27 +191,6 @@ def summary(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
         if run.unread and run.recipe != "fine-tuning":
             left_out.append(f"{run.name}: {run.unread}")
     return blocks
-
-
-def _headline(run: RunData) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    steps, rates = run.series(RATE)
-    if rates:
-        spread = interval_suffix(run.interval(steps[-1]))
-        found.append((percent(rates[-1]), f"held-out pass rate after step {steps[-1]}{spread}"))
-    gained = run.gain(steps[-1]) if len(rates) > 1 else None
-    if gained is not None:
-        points, interval = gained
-        found.append((f"{points} points", f"since step {steps[0]} ({percent(rates[0])}){interval_suffix(interval)}"))
-    trained, loss = run.last("pass_rate"), run.last("loss")
-    if trained is not None:
-        found.append((percent(trained), "pass rate in training, last step"))
-    elif loss is not None:
-        found.append((number(loss), "loss, last step"))
-    found.append((str(run.last_step), "steps"))
-    if run.seconds is not None:
-        found.append((run.took(), "of steps and evaluations"))
-    return found
 
 
 def _facts(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
@@ -232,6 +204,7 @@ def _facts(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
         "points gained (95 %)": _gain,
         "best step": lambda run: str(run.summary.get("best_step") or ABSENT),
         "pass rate in training, last": lambda run: _percent(run.last("pass_rate")),
+        "loss, last": lambda run: ABSENT if run.series("pass_rate")[0] else _number(run.last("loss")),
         "entropy, first to last": lambda run: _from_to(run, "entropy"),
         "mean length, first to last": lambda run: _from_to(run, "length/mean"),
         "truncated, last": lambda run: _percent(run.last("truncation_rate")),

@@ -20,7 +20,7 @@ from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
-from strop.orchestration.executor import Executor, InProcess, Learning
+from strop.orchestration.executor import Executor, InProcess
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.orchestration.process_registry import ProcessRegistry
@@ -31,7 +31,7 @@ from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.checks import findings, of_model
 from strop.run.devices import driver_device, local_placement, seat
 from strop.run.finding import note, refuse
-from strop.run.learners import RankGroupLearner, make_learner, modules_of
+from strop.run.learners import Learning, RankGroupLearner, make_learner, modules_of
 from strop.run.questions import facts_of, fitted_into, read_problems
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
@@ -78,8 +78,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     placement = local_placement(config)
     facts = facts_of(config)
     refuse(of_model(config, facts))  # before a model is loaded that does not fit
+    model = located(config.model, config.seed, view)  # which may train a base
     torch.manual_seed(derive(config.seed, "torch"))
-    policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
+    policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
     data = read_problems(config, tokenizer, view)
     found = findings(config, data, replace(facts, tokenizer=tokenizer, parameters=policy.parameter_count))

@@ -1,28 +1,26 @@
-"""The engine on its own thread, and asyncio's side of it.
+"""The engine on a thread, and asyncio's side of it.
 
-    event loop   Ticket.submit ──commands──▶ engine thread:  obey commands → step → look at streams
-                 Ticket.next   ◀──one call_soon_threadsafe a step, with everything that the step brought──┘
+    event loop      Ticket.submit, cancel, health …, and the driver's task, which asks for one step after another
+    engine thread   obeys these calls in their order, so that a call waits for one step at most
 
-Only its own thread touches the engine. A command runs between two steps, so that its caller waits for
-one step at most.
+Only that thread touches the engine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import queue
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol, TypeVar, runtime_checkable
 
-from strop.base.types import Completion, StropError
+from strop.base.types import Completion, InputError, StropError
 from strop.engines.protocol import Drawn, Engine, Request, Streaming
 
 T = TypeVar("T")
-Event = Drawn | Completion | StropError
+Event = Drawn | Completion
 
 
 @runtime_checkable
@@ -44,7 +42,7 @@ class Ticket:
     def __init__(self, driver: Driver, streamed: bool) -> None:
         self._driver = driver
         self.streamed = streamed
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self.events: asyncio.Queue[Event | EngineFailure] = asyncio.Queue()
         self._unfinished: dict[str, int] = {}
 
     @property
@@ -59,173 +57,134 @@ class Ticket:
             InputError: the engine cannot honour one of them.
         """
         self._unfinished = {request.id: request.n for request in requests}
-        await self._driver.call(lambda engine: self._driver.admit(engine, self, requests))
+        await self._driver.submit(self, requests)
 
-    async def next(self) -> Drawn | Completion:
+    async def next(self) -> Event:
         """The next completion or, if streamed, the next tokens of a running sample; a completion repeats its tokens."""
-        event = await self._events.get()
-        if isinstance(event, StropError):
+        event = await self.events.get()
+        if isinstance(event, EngineFailure):
             raise event
         if isinstance(event, Completion):
             self._unfinished[event.request_id] -= 1
         return event
 
-    def put(self, event: Event) -> None:
-        """On the event loop: hand over an event of the engine."""
-        self._events.put_nowait(event)
-
     async def __aenter__(self) -> Ticket:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        names = [name for name, samples in self._unfinished.items() if samples]
-        if names:
-            self._driver.cancel(names)
-
-
-@dataclass(eq=False)
-class _Open:
-    """On the engine's thread: a request's ticket, and how many of its samples are unfinished."""
-
-    ticket: Ticket
-    samples: int
+        self._driver.leave(self._unfinished)
 
 
 class Driver:
-    """Runs `engine` on a thread until it is closed. Call its methods from one event loop.
+    """Runs `engine` until it is closed. All methods belong to one event loop.
 
-    `failed` is called on the event loop when the engine breaks.
+    `failed` is called when the engine breaks.
     """
 
     def __init__(self, engine: ServedEngine, failed: Callable[[EngineFailure], None]) -> None:
         self._engine = engine
         self._failed = failed
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._open: dict[str, _Open] = {}  # the thread's own
-        self._since: dict[tuple[str, int], int] = {}  # the thread's own: streamed tokens so far
+        self._thread = ThreadPoolExecutor(1, "strop-engine")
+        self._open: dict[str, Ticket] = {}
+        self._since: dict[tuple[str, int], int] = {}  # streamed tokens so far, by request and sample
         self._numbers = itertools.count()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="strop-engine", daemon=True)
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self.failure: EngineFailure | None = None
 
     def start(self) -> None:
-        """Begin, from the event loop that will request."""
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        """Begin."""
+        self._task = asyncio.create_task(self._work())
 
     async def close(self) -> None:
         """End the thread, and the engine with it."""
-        self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wrap_future(self._thread.submit(self._engine.close))
+        self._thread.shutdown()
 
     def name(self) -> str:
         """A new request's id."""
         return f"request-{next(self._numbers)}"
 
-    async def call(self, work: Callable[[ServedEngine], T]) -> T:
-        """The result of `work(engine)`, which the engine's thread does between two steps; its errors are raised here.
+    async def call(self, work: Callable[..., T], *arguments: object) -> T:
+        """The result of `work(engine, *arguments)`, which runs between two steps; its errors are raised here.
 
         Raises:
             EngineFailure: the engine broke before.
         """
-        answer: Future[T] = Future()
+        if self.failure is not None:
+            raise self.failure
+        return await asyncio.wrap_future(self._thread.submit(work, self._engine, *arguments))
 
-        def obey() -> None:
-            if not answer.set_running_or_notify_cancel():
-                return
-            try:
-                if self.failure is not None:
-                    raise self.failure
-                answer.set_result(work(self._engine))
-            except Exception as error:  # the caller's, not the thread's
-                answer.set_exception(error)
-
-        self._commands.put(obey)
-        return await asyncio.wrap_future(answer)
-
-    def cancel(self, names: Sequence[str]) -> None:
-        """Cancel requests; they bring no further events."""
-
-        def obey() -> None:
-            for name in names:
-                if self._open.pop(name, None) is not None and self.failure is None:
-                    self._engine.cancel(name)
-            self._since = {key: count for key, count in self._since.items() if key[0] in self._open}
-
-        self._commands.put(obey)
-
-    def admit(self, engine: ServedEngine, ticket: Ticket, requests: Sequence[Request]) -> None:
-        """On the engine's thread: submit all of a ticket's requests, or none."""
-        watched = ticket.streamed
-        for place, request in enumerate(requests):
-            try:
-                engine.submit(replace(request, watched=watched))
-            except BaseException:
-                for earlier in requests[:place]:
-                    del self._open[earlier.id]
-                    engine.cancel(earlier.id)
-                raise
-            self._open[request.id] = _Open(ticket, request.n)
-        if watched:
+    async def submit(self, ticket: Ticket, requests: Sequence[Request]) -> None:
+        """Submit all of a ticket's requests, or none."""
+        self._open |= dict.fromkeys((request.id for request in requests), ticket)
+        if ticket.streamed:
             self._since |= {(request.id, index): 0 for request in requests for index in range(request.n)}
+        await self.call(_submit, [replace(request, watched=ticket.streamed) for request in requests])
+        self._wanted.set()
 
-    def _run(self) -> None:
+    def leave(self, samples: Mapping[str, int]) -> None:
+        """Forget requests, and cancel those of which samples are unfinished; `samples` counts these by request."""
+        for name in samples:
+            self._open.pop(name, None)
+        self._since = {key: count for key, count in self._since.items() if key[0] not in samples}
+        unfinished = [name for name, count in samples.items() if count]
+        if unfinished and self.failure is None:
+            with suppress(RuntimeError):  # the thread has ended
+                self._thread.submit(_cancel, self._engine, unfinished)
+            self._wanted.set()
+
+    async def _work(self) -> None:
         try:
-            while self._obey():
-                if self._engine.unfinished:
-                    self._step()
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                unfinished = 1
+                while unfinished:
+                    events, unfinished = await self.call(_step, dict(self._since))
+                    self._hand_over(events)
         except Exception as error:  # whatever broke the engine, everyone who waits must get an error
-            self._fail(error)
-            while self._obey():
-                pass
-        finally:
-            self._engine.close()
+            said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
+            self.failure = EngineFailure(f"the engine broke: {said}")
+            for ticket in {id(ticket): ticket for ticket in self._open.values()}.values():
+                ticket.events.put_nowait(self.failure)
+            self._failed(self.failure)
 
-    def _obey(self) -> bool:
-        """Run the commands since the last step; wait for one if the engine is idle. Returns False at the end."""
-        wait = self.failure is not None or not self._engine.unfinished
-        while True:
-            try:
-                command = self._commands.get(block=wait)
-            except queue.Empty:
-                return True
-            if command is None:
-                return False
-            command()
-            wait = False
-
-    def _step(self) -> None:
-        events: list[tuple[Ticket, Event]] = []
-        for completion in self._engine.step():
-            found = self._open.get(completion.request_id)
-            if found is None:
+    def _hand_over(self, events: Sequence[Event]) -> None:
+        for event in events:
+            ticket = self._open.get(event.request_id)
+            if ticket is None:
                 continue  # it was cancelled
-            events.append((found.ticket, completion))
-            self._since.pop((completion.request_id, completion.index), None)
-            found.samples -= 1
-            if not found.samples:
-                del self._open[completion.request_id]
-        if self._since:
-            for drawn in self._engine.drawn(self._since):
-                self._since[drawn.request_id, drawn.index] += len(drawn.token_ids)
-                events.append((self._open[drawn.request_id].ticket, drawn))
-        if events:
-            self._post(_hand_over, events)
-
-    def _fail(self, error: Exception) -> None:
-        said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
-        self.failure = EngineFailure(f"the engine broke: {said}")
-        tickets = {id(found.ticket): found.ticket for found in self._open.values()}
-        self._open, self._since = {}, {}
-        self._post(_hand_over, [(ticket, self.failure) for ticket in tickets.values()])
-        self._post(self._failed, self.failure)
-
-    def _post(self, work: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(work, *arguments)
+            key = event.request_id, event.index
+            if isinstance(event, Completion):
+                self._since.pop(key, None)
+            else:
+                self._since[key] += len(event.token_ids)
+            ticket.events.put_nowait(event)
 
 
-def _hand_over(events: list[tuple[Ticket, Event]]) -> None:
-    for ticket, event in events:
-        ticket.put(event)
+def _submit(engine: ServedEngine, requests: Sequence[Request]) -> None:
+    for place, request in enumerate(requests):
+        try:
+            engine.submit(request)
+        except BaseException:
+            _cancel(engine, [earlier.id for earlier in requests[:place]])
+            raise
+
+
+def _cancel(engine: ServedEngine, names: Sequence[str]) -> None:
+    for name in names:
+        with suppress(InputError):  # it has finished, or was never accepted
+            engine.cancel(name)
+
+
+def _step(engine: ServedEngine, since: Mapping[tuple[str, int], int]) -> tuple[list[Event], int]:
+    """What a step brought, and how many sequences are unfinished; the tokens of a finished sample are not repeated."""
+    if not engine.unfinished:
+        return [], 0
+    completions = engine.step()
+    running = set(since) - {(completion.request_id, completion.index) for completion in completions}
+    drawn = engine.drawn({key: since[key] for key in running}) if running else []
+    return [*completions, *drawn], engine.unfinished

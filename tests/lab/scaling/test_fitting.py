@@ -80,12 +80,12 @@ def test_the_bootstrap_spreads_as_the_linear_theory_says() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_the_interval_of_a_covers_the_truth_as_often_as_it_says(known: bool) -> None:
     sigmoid, covered, errors = truth("bs2048"), 0, []
-    for seed in range(60):
+    for seed in range(30):
         found = fit(drawn(sigmoid.value(COMPUTE), seed, known=known), FitSettings(bootstrap=100, seed=seed))
         low, high = found.interval("A")
         covered += low <= sigmoid.A <= high
         errors.append(abs(accepted(found).A - sigmoid.A))
-    assert 46 <= covered <= 60  # 54 ± 3.4 standard deviations of a binomial
+    assert 22 <= covered <= 30  # 27 ± 3 standard deviations of a binomial
     assert float(np.median(errors)) <= 0.003
 
 
@@ -122,13 +122,13 @@ def test_the_interval_of_a_holds_whether_the_row_of_r0_is_noisy_or_not(noisy: bo
     compute = np.arange(1500.0, 50001.0, 150.0)
     sigmoid, covered = truth("bs2048"), 0
     rng = np.random.default_rng(3)
-    for seed in range(50):
+    for seed in range(30):
         curve = drawn(sigmoid.value(compute), seed, compute)
         r0 = R_0 + noisy * float(noise(np.array(R_0))) * rng.standard_normal()
         row = Curve("row", compute, curve.pass_rate, r0, curve.stderr, float(noise(np.array(R_0))))
         low, high = fit(row, FitSettings(bootstrap=100, seed=seed)).interval("A")
         covered += low <= sigmoid.A <= high
-    assert 39 <= covered <= 49
+    assert 22 <= covered <= 29
 
 
 def test_held_back_points_are_not_fitted_and_their_error_is_measured() -> None:
@@ -183,11 +183,11 @@ def test_errors_that_all_points_share_are_no_scatter() -> None:
 
 def test_the_interval_of_a_holds_where_most_of_the_errors_is_shared() -> None:
     sigmoid, covered = truth("bs2048"), 0
-    for seed in range(50):
+    for seed in range(30):
         curve = shared(drawn(sigmoid.value(COMPUTE), seed, scale=0.5), 4.0)
         low, high = fit(curve, FitSettings(bootstrap=100, seed=seed)).interval("A")
         covered += low <= sigmoid.A <= high
-    assert 39 <= covered <= 50
+    assert 22 <= covered <= 30
 
 
 def test_points_that_bend_otherwise_are_said() -> None:
@@ -236,7 +236,7 @@ def test_points_that_support_no_fit_are_refused_with_the_reason(case: str, scale
 @pytest.mark.parametrize("points", [5, 8, 40])
 def test_noise_around_a_constant_is_never_a_curve(points: int, known: bool) -> None:
     compute = np.linspace(1500, 50000, points)
-    for seed in range(25):
+    for seed in range(10):
         for level in (R_0, 0.5):
             assert fit(drawn(np.full(points, level), seed, compute, known), QUICK).refused is not None
 

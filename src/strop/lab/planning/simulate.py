@@ -167,7 +167,7 @@ class Simulation:
 
     Attributes:
         step_seconds: of each training step, from the end of the one before.
-        trainer_busy, publishing, recording: seconds of the whole run.
+        trainer_busy: seconds of all updates.
         generators_busy: seconds that generators decoded, summed over them.
         running: sequences that ran at once, summed over generators, mean over time.
         tokens: generated tokens of the groups that were trained on.
@@ -184,8 +184,6 @@ class Simulation:
     setup: Setup
     step_seconds: tuple[float, ...]
     trainer_busy: float
-    publishing: float
-    recording: float
     generators_busy: float
     running: float
     tokens: int
@@ -302,7 +300,7 @@ class _Run:
         self.verdicts: list[tuple[float, int]] = []  # when, ticket
         self.ends: list[tuple[float, int, int]] = []  # when, generator, its stamp: outdated where it is not the latest
         self.stamps = [0] * setup.generators
-        self.spent = {"update": 0.0, "publish": 0.0, "record": 0.0}
+        self.updating = 0.0  # seconds
         self.step_ends: list[float] = []
         self.training: list[float] = []
         self.generation: list[Decoded] = []
@@ -339,9 +337,7 @@ class _Run:
         return Simulation(
             setup=self.setup,
             step_seconds=tuple(np.diff(self.step_ends, prepend=0.0).tolist()),
-            trainer_busy=self.spent["update"],
-            publishing=self.spent["publish"],
-            recording=self.spent["record"],
+            trainer_busy=self.updating,
             generators_busy=sum(generator.busy for generator in self.generators),
             running=sum(generator.sequence_seconds for generator in self.generators) / self.now,
             tokens=self.tokens,
@@ -429,19 +425,21 @@ class _Run:
             self.max_lag = max(self.max_lag, *(version - self.gate.start(ticket) for ticket in batch.kept))
             self.trained += batch.kept
             self.tokens += tokens
-            self._spend("update", self._update_seconds(sum(group.trained for group in groups)))
+            seconds = self._update_seconds(sum(group.trained for group in groups))
+            self.updating += seconds
+            self._spend(seconds)
         self.gate.close(batch, trained=bool(batch.kept))
         for group in [self.groups.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]:
             self.waited = max(self.waited, group.longest)
             self.generated += group.tokens
         if not batch.kept:
             return
-        self._spend("publish", self.costs.publish)
+        self._spend(self.costs.publish)
         for number, generator in enumerate(self.generators):
             generator.swap(self.now, self.gate.version)
             self._changed(number)
         tokens, self.recorded = self.generated - self.recorded, self.generated
-        self._spend("record", self.costs.recording(tokens))
+        self._spend(self.costs.recording(tokens))
         self.step += 1
         self.step_ends.append(self.now)
         self.training.append(self.controlled)
@@ -457,13 +455,12 @@ class _Run:
         updates = setup.updates_per_step * setup.passes_per_batch
         return self.costs.updating(tokens * setup.passes_per_batch, updates, setup.trainers)
 
-    def _spend(self, what: str, seconds: float) -> None:
+    def _spend(self, seconds: float) -> None:
         """Keep the controller busy for `seconds`; generators on shared devices wait."""
         end = self.now + seconds
         if self.setup.colocated:
             for number, generator in enumerate(self.generators):
                 generator.stand_still(self.now, end)
                 self._changed(number)
-        self.spent[what] += seconds
         self.controlled += seconds
         self._hear(end)
