@@ -42,9 +42,8 @@ def prepare(
 ) -> None:
     """Filter, deduplicate, decontaminate, rate and split problems, step by step as the file says.
 
-    The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
-    (duplicates and contaminations next to what they repeat), and report.json. A run that was stopped goes on
-    with the same command where it stopped.
+    The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason, and the
+    question that it repeats) and report.json. A run that was stopped goes on with the same command where it stopped.
 
     \b
     strop data prepare --example > prepare.toml

@@ -31,9 +31,8 @@ from strop.data.columns import (
     SOLUTIONS,
     Columns,
     Row,
-    final_answer,
+    as_prompt,
     pick,
-    question_asked,
     stated,
 )
 from strop.data.generators import ReasoningGym
@@ -63,7 +62,7 @@ def math_question(row: Cells) -> Prompt:
     Raises:
         ValueError: there is no column with it.
     """
-    asked = question_asked(pick(row, str(Columns().named(row).prompt)))
+    asked = as_prompt(pick(row, str(Columns().named(row).prompt)))
     if isinstance(asked, str):
         return _bare(asked, row.get("context"))
     return (*asked[:-1], Message(role=asked[-1]["role"], content=_bare(asked[-1]["content"], row.get("context"))))
@@ -88,11 +87,6 @@ def math_answer(row: Cells) -> str:
     answer = pick(row, str(named.answer))
     text = _text(answer) if named.answer in SOLUTIONS else _answer_text(answer)
     return str(stated(text, "math", worked=named.answer in SOLUTIONS)[0])
-
-
-def gsm8k_answer(row: Cells) -> str:
-    """The answer after `####` of the worked solution."""
-    return final_answer(column(row, "answer"))
 
 
 def choice_question(row: Cells, seed_of: str) -> tuple[str, str]:
@@ -554,6 +548,4 @@ def _problem(found: Benchmark, row: Row) -> Problem | None:
     if found.kind == "choice":
         prompt, letter = choice_question(columns, str(columns.get("Record ID", identity)))
         return Problem(identity, prompt, letter, domain=found.domain, source=found.family)
-    asked = math_question(columns)
-    answer = gsm8k_answer(columns) if found.family == "gsm8k" else math_answer(columns)
-    return Problem(identity, asked, answer, domain="math", source=found.family)
+    return Problem(identity, math_question(columns), math_answer(columns), domain="math", source=found.family)

@@ -19,7 +19,7 @@ from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
-from strop.orchestration.executor import Executor, InProcess, Learning
+from strop.orchestration.executor import Executor, InProcess
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.orchestration.process_registry import ProcessRegistry
@@ -30,7 +30,7 @@ from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.checks import findings, of_model
 from strop.run.devices import driver_device, local_placement, seat
 from strop.run.finding import note, refuse
-from strop.run.learners import RankGroupLearner, make_learner, modules_of
+from strop.run.learners import Learning, RankGroupLearner, make_learner, modules_of
 from strop.run.questions import facts_of, fitted_into, read_problems
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located

@@ -27,7 +27,6 @@ from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
-from strop.orchestration.executor import Learning
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
 from strop.run.assembly import Parts, assemble
@@ -45,6 +44,7 @@ from strop.run.folder import (
     write_change,
     write_questions,
 )
+from strop.run.learners import Learning
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
 from strop.run.tracking import Trackers, open_trackers
