@@ -180,7 +180,7 @@ def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
     assert resolve(str(file)).steps == 5
     bad = tmp_path / "bad_recipe.py"
     bad.write_text("recipe = 3\n")
-    with pytest.raises(InputError, match=r"define a function recipe\(\)"):
+    with pytest.raises(InputError, match=r"recipe\(\)"):
         resolve(str(bad))
 
 

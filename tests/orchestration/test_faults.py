@@ -154,7 +154,7 @@ def test_generators_that_compute_something_else_end_the_run_at_once(tmp_path: Pa
 
 def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> None:
     run = made(tmp_path, supervision=Supervision(restarts=0), fault="generating")
-    with pytest.raises(StropError, match="orchestration.restarts=0 .*strop train --resume"):
+    with pytest.raises(StropError, match=r"orchestration\.restarts=0 .*--resume"):
         run.run()
 
 
