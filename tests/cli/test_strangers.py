@@ -133,7 +133,6 @@ def test_a_setting_that_an_edit_replaces_is_not_the_strangers(tmp_path: Path) ->
         ("model.trust_remote_code", "[model]\npath = 'x'\ntrust_remote_code = true"),
         ("engine.python", "[engine]\npiece = 'Vllm'\npython = '/tmp/evil'"),
         ("engine.arguments", "[engine]\npiece = 'Vllm'\narguments = {worker_cls = 'evil.Worker'}"),
-        ("orchestration.ray.address", "[orchestration]\nexecutor = 'ray'\nray.address = 'evil:6379'"),
         ("verifier.allow_unsafe_sandbox", "[verifier]\npiece = 'CodeVerifier'\nallow_unsafe_sandbox = true"),
     ],
 )

@@ -57,7 +57,7 @@ def test_another_piece_resets_its_siblings() -> None:
 
 
 def test_a_source_by_its_short_name_and_path() -> None:
-    config = edit(resolve("grpo"), ["data.source=gsm8k", "data.path=train.jsonl"])
+    config = edit(resolve("grpo"), ["data.source=train.jsonl"])
     assert config.data.source == JsonLines(path="train.jsonl")
 
 
@@ -232,7 +232,7 @@ def test_a_tiny_form_takes_its_executor_and_held_out_problems_from_what_is_set()
     assert resolve("grpo", ["orchestration.generators=2"], small=True).orchestration.executor == "auto"
     with pytest.raises(InputError, match=r"orchestration\.executor=in_process"):
         resolve("grpo", ["orchestration.generators=2", "orchestration.executor=in_process"], small=True)
-    held_out = resolve("grpo", ["data.source=gsm8k", "data.path=train.jsonl"], small=True).data.held_out
+    held_out = resolve("grpo", ["data.source=train.jsonl"], small=True).data.held_out
     assert held_out is not None and held_out.source is None and held_out.count == 16
     own = resolve("grpo", ["data.source=a.jsonl", "data.held_out.source=b.jsonl"], small=True).data.held_out
     assert own is not None and own.source is not None and own.source.label == "b.jsonl"
@@ -244,7 +244,7 @@ WRONG += ["9" * 25, "x" * 300]
 
 @pytest.mark.parametrize("recipe", ["grpo", "scalerl", "open_reasoner_zero.7b", "skywork_or1.math_7b", "archer.math"])
 def test_whatever_a_setting_is_given_is_taken_or_refused_in_words(recipe: str) -> None:
-    """`data.path=3` was a traceback, and `model=Qwen/Qwen3-0.6B` named the class of the settings."""
+    """`data.source=3` was a traceback, and `model=Qwen/Qwen3-0.6B` named the class of the settings."""
     config = resolve(recipe)
     for key, _ in flatten(config.model_dump(mode="json")):
         for value in WRONG:

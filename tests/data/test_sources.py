@@ -122,7 +122,7 @@ def test_columns(tmp_path: Path) -> None:
     row = {"chat": chat, "reward_model": {"ground_truth": "2"}, "uid": 7, "level": "easy"}
     columns = Columns(prompt="chat", answer="reward_model.ground_truth", id="uid", extra=("level",))
     path = write_lines(tmp_path / "verl.jsonl", [row])
-    expected = Problem("7", tuple(chat), "2", domain="sums", source="verl", extra={"level": "easy"})  # type: ignore[arg-type]
+    expected = Problem("7", "1+1=", "2", domain="sums", source="verl", extra={"level": "easy"})
     assert JsonLines(path=path, columns=columns, domain="sums").load() == (expected,)
 
 
@@ -141,7 +141,7 @@ def test_a_chat_may_be_written_as_json(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "1+1="}]
     rows = [{"prompt": text, "answer": "2"} for text in (json.dumps(chat, indent=1), '[{"role": is JSON', '[{"x": 1}]')]
     first, *others = JsonLines(path=write_lines(tmp_path / "a.jsonl", rows)).load()
-    assert first.prompt == (Message(role="user", content="1+1="),)
+    assert first.prompt == "1+1="
     assert [problem.prompt for problem in others] == [row["prompt"] for row in rows[1:]]
 
 
@@ -280,7 +280,7 @@ def test_a_json_file_is_a_list(tmp_path: Path) -> None:
 def test_gsm8k(tmp_path: Path) -> None:
     solution = "She has 1,000 + 250 = <<1000+250=1250>>1,250.\n#### 1,250"
     path = write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": solution}])
-    (problem,) = parse_source("gsm8k", path).load()
+    (problem,) = parse_source(path).load()
     assert (problem.id, problem.reference, problem.extra) == ("train-1", "1250", {"solution": solution})
     assert parse_source("gsm8k") == HubDataset(dataset="openai/gsm8k", subset="main")
 

@@ -34,6 +34,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from strop.base import imports
 from strop.base.view import SilentView
 from strop.cli import app, main
+from strop.config.parse import edits_of_file
 from strop.lab.scaling import Sigmoid
 from strop.model.files import export
 from strop.model.policy import load_policy
@@ -374,6 +375,9 @@ def test_a_toml_block(page: str, text: str, there: Path) -> None:
         imports.allow_module("my_rewards")
         Path("block.toml").write_text(text)
         assert resolve("block.toml").recipe == data["recipe"]
+    elif "sampling" in data:  # settings for --set @FILE
+        Path("block.toml").write_text(text)
+        assert resolve("grpo", edits_of_file(Path("block.toml")))
     else:  # of a preparation, or a part of one
         assert parse_config({"sources": [{"path": "train.jsonl"}], **data}, page).steps
 

@@ -258,7 +258,8 @@ def test_every_process_of_an_example_has_a_gpu_and_every_gpu_a_process(example: 
     sets = re.findall(r"--set (orchestration\.\S+)", layout.command)
     shares = placement_of(resolve("skywork_or1.math_7b", sets), layout.gpus).shares
     taken = [sum(share.host == host for share in shares) for host in range(len(layout.gpus))]
-    assert taken == layout.gpus and not any(share.shared for share in shares)
+    owned = [(share.host, gpu) for share in shares for gpu in share.gpus]
+    assert taken == layout.gpus and len(owned) == len(set(owned))
     placed = [share.host for share in shares if not share.role.startswith("trainer")]
     assert [placed.count(host) for host in range(len(layout.gpus))] == layout.of_ray  # Ray places these
     assert shares[-1].role == "evaluator"

@@ -339,8 +339,7 @@ class EngineContract:
         for completion in reported:
             whole = reference["1", completion.index].token_ids[: len(completion.token_ids)]
             assert completion.token_ids.tolist() == whole.tolist()
-        with pytest.raises(InputError):
-            engine.cancel("1")
+        engine.cancel("1")  # it is no more
         rest = [c for c in [*early, *found, *drain(engine)] if c.request_id != "1"]
         assert len(rest) == 40 and engine.unfinished == 0
         for completion in rest:

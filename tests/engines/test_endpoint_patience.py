@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 import subprocess
@@ -15,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.prepare.test_judges import judging, said, serving
+from tests.prepare.test_judges import judging, serving
 from tests.prepare.working import questions, write_lines
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.engines import endpoint
 from strop.engines.endpoint import ChatEndpoint, EndpointClient, EndpointEngine, EndpointError, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
@@ -32,11 +30,6 @@ def dead() -> Iterator[str]:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}/v1"
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "TOLD_AFTER", 0.0)
 
 
 def asking(url: str, *texts: str, told: list[str], **settings: Any) -> EndpointEngine:
@@ -57,18 +50,17 @@ def finish(engine: EndpointEngine) -> int:
     return found
 
 
-def test_a_dead_port_is_told_once_for_all_requests_and_until_when(dead: str, at_once: None) -> None:
+def test_a_dead_port_is_told_once_for_all_requests_and_until_when(dead: str) -> None:
     told: list[str] = []
     engine = asking(dead, *"abcdef", told=told, retries=2, backoff=0.5)
     with pytest.raises(EndpointError, match=dead):
         finish(engine)
     engine.close()
-    # It is asked again for 0.5 and 1 s, of which some 0.5 are over.
     [line] = told
-    assert re.match(rf"{dead} does not answer \(ConnectError: .*\); it is asked again for about [12] s$", line)
+    assert line.startswith(f"{dead} does not answer (ConnectError: ")
 
 
-def test_one_failure_for_good_ends_the_pauses_of_all(at_once: None) -> None:
+def test_one_failure_for_good_ends_the_pauses_of_all() -> None:
     def answer(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
         if body["messages"][0]["content"] == "refused":
             while len(server.bodies) < 4:
@@ -86,40 +78,15 @@ def test_one_failure_for_good_ends_the_pauses_of_all(at_once: None) -> None:
         assert len(server.bodies) == 4  # none was sent again
 
 
-def test_an_endpoint_that_is_back_is_told_too(at_once: None) -> None:
-    told: list[str] = []
-    with serving(lambda body, number: (503, {}, {"error": "busy"}) if number <= 2 else said("4")) as server:
-        engine = asking(server.url, "a", told=told, backoff=0.4)
-        assert finish(engine) == 1
-        engine.close()
-        first, second = told
-        assert first.startswith(f"{server.url} does not answer (HTTP 503: ")
-        # 0.4 + 0.8 s, each a quarter more or less
-        assert re.match(rf"{server.url} answers again, after [12] s$", second)
-
-
-def test_a_moments_silence_is_not_told_nor_one_that_follows_another(dead: str) -> None:
+def test_failures_are_told_once_a_minute(dead: str) -> None:
     told: list[str] = []
     client = EndpointClient(ChatEndpoint(url=dead, model="m"), told.append)
-
-    def silent(seconds: float) -> None:
-        client._failed("busy", 9.0)
-        assert client._failing is not None
-        client._failing -= seconds
-        client._failed("busy", 9.0)
-
-    silent(0.0)
-    assert told == []
-    silent(2.0)
-    client._failed("busy", 9.0)
+    client._failed("busy")
+    client._failed("busy")
     assert len(told) == 1
-    client._answered()
-    assert len(told) == 2
-    silent(2.0)
-    assert len(told) == 2
     client._told -= 60.0
-    client._failed("busy", 9.0)
-    assert len(told) == 3
+    client._failed("busy")
+    assert len(told) == 2
 
 
 class Heard(SilentView):
@@ -138,7 +105,7 @@ def polled(folder: Path, view: Heard, url: str, rows: list[dict[str, Any]], **ju
     prepare(parse_config({"out": str(folder / "out"), "sources": [{"path": str(source)}], "steps": [step]}), view)
 
 
-def test_dead_judges_are_told_once(tmp_path: Path, dead: str, at_once: None) -> None:
+def test_dead_judges_are_told_once(tmp_path: Path, dead: str) -> None:
     view = Heard()
     with pytest.raises(EndpointError, match="0 votes"):
         polled(tmp_path, view, dead, questions(*"abcd"), retries=2, backoff=0.5)

@@ -142,11 +142,6 @@ def test_a_server_that_records_nothing_is_refused() -> None:
             build_engine(Vllm(slots=16, urls=(server.url,)), policy.settings, byte_tokenizer(), policy)
 
 
-def test_without_its_prefix_cache_it_is_refused() -> None:
-    with pytest.raises(InputError, match=r"model\.replay_routing: .*engine\.prefix_caching"):
-        small_config(*EXPERTS, 'engine.urls="http://there:8000"', "engine.prefix_caching=false")
-
-
 def test_replay_lessens_the_mismatch_of_a_run(tmp_path: Path) -> None:
     found = {}
     for replays in (True, False):

@@ -93,7 +93,7 @@ def test_a_merge_that_was_cut_off_counts_nothing_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"sampling": {"max_new_tokens": 9}}, r"sampling\.max_new_tokens"),
+        ({"sampling": {"max_new_tokens": 9}}, "sampling"),
         ({"samples_per_problem": 8}, "samples_per_problem"),
         ({"problem_ids": ["p1"]}, "problem_ids"),
         ({"seed": 1}, "seed"),

@@ -29,21 +29,20 @@ def test_without_gpus_nobody_gets_one() -> None:
 
 def test_one_gpu_is_shared_by_trainer_and_generator() -> None:
     found = place((1,), settings(), 1, evaluator=False)
-    assert gpus(found) == {"driver": (0,), "generator-0": (0,)} and all(one.shared for one in found.shares)
+    assert gpus(found) == {"driver": (0,), "generator-0": (0,)}
     alone = place((1,), settings(max_lag=0), 1, evaluator=False)
-    assert gpus(alone) == {"driver": (0,)} and not alone.of("driver").shared
+    assert gpus(alone) == {"driver": (0,)}
 
 
 def test_of_two_gpus_the_second_generates_and_evaluates() -> None:
     found = place((2,), settings(), 1, evaluator=True)
     assert gpus(found) == {"driver": (0,), "generator-0": (1,), "evaluator": (1,)}
-    assert [one.shared for one in found.shares] == [False, True, True]
 
 
 def test_of_four_gpus_two_train_and_the_driver_holds_none() -> None:
     found = place((4,), settings(trainers=2), 1, evaluator=True)
     assert gpus(found) == {"trainer-0": (0,), "trainer-1": (1,), "generator-0": (2,), "evaluator": (3,)}
-    assert found.of("driver").gpus == () and not any(one.shared for one in found.shares)
+    assert found.of("driver").gpus == ()
 
 
 def test_of_eight_gpus_generators_take_pairs() -> None:
@@ -128,7 +127,6 @@ def test_each_gpu_has_one_owner_and_everybody_what_it_was_promised(
         several = [role for role in roles if role not in ("evaluator", "driver")]
         assert len(several) <= 1
         assert len(roles) == 1 or executor == "auto" or "driver" in roles
-        assert all(found.of(role).shared == any(len(o) > 1 and role in o for o in owners.values()) for role in roles)
 
 
 def test_numbers_are_of_what_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,8 +102,7 @@ def test_every_process_writes_where_it_hangs(tmp_path: Path) -> None:
     sleeping, locked = ("generator-0", "stuck_in_sleep"), ("trainer-1", "stuck_in_a_lock")
     with hanging(tmp_path, *sleeping) as one, hanging(tmp_path, *locked) as other:
         write_processes(tmp_path, [RegisteredWorker.of("driver", os.getpid()), one, other])
-        said = dump_stacks(tmp_path, seconds=20)
-        assert said == {"driver": "written", "generator-0": "written", "trainer-1": "written"}
+        dump_stacks(tmp_path, read_processes(tmp_path), seconds=20)
         assert one.alive and other.alive  # being asked changes nothing
     assert "in stuck_in_sleep" in stacks_path(tmp_path, "generator-0").read_text()
     assert "in stuck_in_a_lock" in stacks_path(tmp_path, "trainer-1").read_text()
@@ -115,27 +114,25 @@ def test_a_stopped_process_is_named_with_its_state(tmp_path: Path) -> None:
         os.kill(worker.pid, signal.SIGSTOP)
         while process_state(worker.pid) != "T":
             time.sleep(0.01)
-        said = dump_stacks(tmp_path, [worker], seconds=0.3)
-        assert said == {"trainer-0": "did not answer within 0.3 s (state T)"}
-    assert "no stacks: the process did not answer" in stacks_path(tmp_path, "trainer-0").read_text()
+        dump_stacks(tmp_path, [worker], seconds=0.3)
+    assert "no stacks: the process did not answer (state T)" in stacks_path(tmp_path, "trainer-0").read_text()
 
 
 def test_a_process_that_the_signal_would_end_is_spared(tmp_path: Path) -> None:
     with process("import time; print('ready', flush=True); time.sleep(600)") as child:
         worker = RegisteredWorker.of("verifier", child.pid)
-        said = dump_stacks(tmp_path, [worker])
-        assert said["verifier"].startswith("does not answer signals for stacks (state ")
+        dump_stacks(tmp_path, [worker])
         assert child.poll() is None
+    assert "no stacks: " in stacks_path(tmp_path, "verifier").read_text()
 
 
 def test_the_dead_and_the_far_are_said_to_be_so(tmp_path: Path) -> None:
     here = RegisteredWorker.of("driver", os.getpid())
     gone = replace(here, role="generator-0", started=here.started + 1)
     far = replace(here, role="generator-1", host="node-7")
-    assert dump_stacks(tmp_path, [gone, far]) == {
-        "generator-0": "is dead",
-        "generator-1": "runs on node-7, out of reach",
-    }
+    dump_stacks(tmp_path, [gone, far])
+    assert "no stacks: " in stacks_path(tmp_path, "generator-0").read_text()
+    assert "(on node-7)" in stacks_path(tmp_path, "generator-1").read_text()
 
 
 def test_the_file_is_there_before_anything_hangs(tmp_path: Path) -> None:

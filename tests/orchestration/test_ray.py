@@ -131,7 +131,8 @@ def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
 
 @pytest.mark.parametrize(("address", "said"), [("127.0.0.1:1", "127.0.0.1:1"), ("ray://h:1", "HOST:PORT")])
 def test_an_address_without_a_cluster_is_refused(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = RayWorkers(RaySettings(address=address))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    launcher = RayWorkers(RaySettings())
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # this process is in a cluster
     with pytest.raises(StropError, match=said):
         launcher.launch(WorkerSpec("generator-0", ECHO, None))

@@ -123,11 +123,6 @@ def test_the_first_step_of_a_process_says_nothing() -> None:
     assert in_turn.batches == 5
 
 
-def test_a_checkpoint_from_before_there_was_a_window_is_read() -> None:
-    gate = LagGate(2, 4, refill=False, adaptive=True)
-    gate.load({"version": 7, "next_ticket": 20})
-    assert gate.version == 7 and gate.window.batches == 2
-
 
 def test_a_batch_of_which_nothing_is_kept_is_a_part_of_the_wait_for_the_next() -> None:
     gate = LagGate(1, 4, refill=False, adaptive=True)

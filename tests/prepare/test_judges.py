@@ -95,7 +95,7 @@ def judging(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any
 
 
 def judged(folder: Path, rows: list[Any], urls: list[str], **more: Any) -> Outcome:
-    judges = [{"url": url, "model": f"m{place}", "backoff": 0.01, "prompt_price": 1.0, "completion_price": 2.0}
+    judges = [{"url": url, "model": f"m{place}", "backoff": 0.01}
               for place, url in enumerate(urls)]  # fmt: skip
     return run(folder, [rows], [{"piece": "Judges", "judges": judges, "concurrency": 2, **more}])
 
@@ -113,8 +113,7 @@ def test_problems_need_enough_valid_votes(tmp_path: Path) -> None:
         assert len({body["seed"] for body in [*first.bodies, *second.bodies]}) == 12
     counts = outcome.step("judges")["counts"]
     assert counts["votes"] == 12 and counts["unreadable_votes"] == 4
-    # 12 votes of 100 prompt tokens at $1 and 10 completion tokens at $2 a million
-    assert (counts["prompt_tokens"], counts["completion_tokens"], counts["dollars"]) == (1200, 120, 0.00144)
+    assert (counts["prompt_tokens"], counts["completion_tokens"]) == (1200, 120)
 
 
 def test_where_no_vote_can_be_read_the_error_says_so_and_shows_one(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_problem_comes_back_whole(tmp_path: Path) -> None:
             writer.write(problem)
     assert list(read_problems(tmp_path / "p.parquet")) == problems
     assert list(ParquetFile(path=str(tmp_path / "p.parquet")).load()) == problems
-    assert parse_source("parquet", str(tmp_path / "p.parquet")).load()[1].reference == {"inputs": ["1"]}
+    assert parse_source(str(tmp_path / "p.parquet")).load()[1].reference == {"inputs": ["1"]}
 
 
 def test_steps_are_not_repeated_unless_something_before_them_changed(tmp_path: Path) -> None:

@@ -182,12 +182,7 @@ def test_a_long_prompt_that_lowers_the_budget_of_all_is_named(run: Path, tmp_pat
     sets = ["sampling.max_new_tokens=100", "data.source.columns.id=id"]
     evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "mixed.jsonl")), 1, view)
     (line,) = [line for line in view.lines if line.startswith("completions end at")]
-    assert "not 100" in line and "'the-long-one' takes 2" in line and "data.max_prompt_tokens" in line
-    (tmp_path / "short.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    view, sets = Notes(), ["sampling.max_new_tokens=2000"]
-    evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "short.jsonl")), 1, view)
-    (line,) = [line for line in view.lines if line.startswith("completions end at")]
-    assert line.endswith("takes 4")  # no prompt leaves room for that, so leaving some out would not help
+    assert "not 100" in line and "'the-long-one' takes 2" in line
 
 
 def test_a_runs_model_is_known_by_its_folder(run: Path) -> None:

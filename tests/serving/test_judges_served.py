@@ -52,8 +52,7 @@ def engine(policy: Policy) -> TorchEngine:
 
 
 def judged(folder: Path, url: str, rows: list[str], judge: dict[str, Any] | None = None, **more: Any) -> Outcome:
-    judges = [{"url": url, "model": "tiny", "backoff": 0.05, "prompt_price": 1.0, "completion_price": 2.0,
-               "api_key_env": KEY, **(judge or {})}]  # fmt: skip
+    judges = [{"url": url, "model": "tiny", "backoff": 0.05, "api_key_env": KEY, **(judge or {})}]  # fmt: skip
     step = {"piece": "Judges", "judges": judges, "instruction": INSTRUCTION, "votes": 2, "threshold": 2,
             "temperature": 0.0, "max_tokens": 100, "stop_early": False, **more}  # fmt: skip
     source = folder / "set0.jsonl"
@@ -72,7 +71,7 @@ def served(voter: Policy) -> Iterator[Running]:
         yield running
 
 
-def test_votes_tokens_and_dollars_are_the_endpoints(tmp_path: Path, served: Running) -> None:
+def test_votes_and_tokens_are_the_endpoints(tmp_path: Path, served: Running) -> None:
     outcome = judged(tmp_path, served.url, ROWS)
     assert sorted(outcome.prompts) == sorted(row for row in ROWS if "good" in row)
     assert outcome.reasons == {"badly formatted": 3}
@@ -81,7 +80,6 @@ def test_votes_tokens_and_dollars_are_the_endpoints(tmp_path: Path, served: Runn
     counts = outcome.step("judges")["counts"]
     assert (counts["votes"], counts["calls"], counts["unreadable_votes"]) == (12, 12, 0)
     assert (counts["prompt_tokens"], counts["completion_tokens"]) == (prompt, completion)
-    assert counts["dollars"] == pytest.approx((prompt + 2 * completion) / 1e6)
 
 
 def test_a_crowded_endpoint_is_asked_again(tmp_path: Path, voter: Policy) -> None:
@@ -144,5 +142,3 @@ def test_refusals_and_time_outs(served: Running, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("header", "seconds"), [("0.5", 0.5), ("600", 60.0), ("-3", 0.0), ("soon", None), ("", None)])
 def test_retry_after_is_read(header: str, seconds: float | None) -> None:
     assert _retry_after(header) == seconds
-    in_a_while = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 20))
-    assert 15 < (_retry_after(in_a_while) or 0) <= 20

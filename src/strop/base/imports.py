@@ -150,7 +150,6 @@ CODE = {
     "trust_remote_code": "runs Python code from the model's folder",
     "engine.python": "names a program to start",
     "engine.arguments": "can name modules and files that vLLM imports",
-    "ray.address": "joins a cluster whose messages can run code",
     "allow_unsafe_sandbox": "runs the programs of a model without isolation",
 }
 _settings: dict[str, str | None] = {}  # that the user of this command has named, with this value or (None) with any

@@ -42,14 +42,13 @@ def prepare(
 ) -> None:
     """Filter, deduplicate, decontaminate, rate and split problems, step by step as the file says.
 
-    The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
-    (duplicates and contaminations next to what they repeat), and report.json. A run that was stopped goes on
-    with the same command where it stopped.
+    The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason, and the
+    question that it repeats) and report.json. A run that was stopped goes on with the same command where it stopped.
 
     \b
     strop data prepare --example > prepare.toml
     strop data prepare prepare.toml --out prepared
-    strop train grpo --set model.path=MODEL --set data.source=parquet --set data.path=prepared/train.parquet
+    strop train grpo --set model.path=MODEL --set data.source=prepared/train.parquet
     """
     from strop.base.types import InputError
 

@@ -31,7 +31,7 @@ recipes_app = typer.Typer(
     strop recipes
     strop recipes show scalerl
     strop recipes diff grpo dapo
-    strop recipes show grpo --set data.source=gsm8k --set data.path=train.jsonl
+    strop recipes show grpo --set data.source=train.jsonl
     """,
 )
 

@@ -46,7 +46,7 @@ def sample(
     \b
     strop sample runs/quickstart --prompt '3+5-2='
     strop sample runs/first --limit 2 --n 4
-    strop sample runs/first --set data.source=gsm8k --set data.path=test.jsonl
+    strop sample runs/first --set data.source=test.jsonl
     strop sample Qwen/Qwen3-0.6B --prompt 'What is 17 * 23?' --max-new-tokens 200
     """
     from strop.run.models import parse_model, refuse_without_problems, usable
@@ -163,8 +163,8 @@ def serve(
     key = None if api_key_env is None else _key(api_key_env)
     allow(imports, sets)
     named = parse_model(model)
-    usable(named, recipe, sets)  # before torch takes its seconds to load
-    from strop.run.models import open_engine, open_named
+    config = usable(named, recipe, sets).config  # before torch takes its seconds to load
+    from strop.run.models import open_engine, open_model
     from strop.serving import ServeLimits
     from strop.serving.driver import ServedEngine
     from strop.serving.http import is_loopback, listen
@@ -176,7 +176,7 @@ def serve(
         listen(host, port, key, insecure) as listening,  # a port that is taken is known before the model is loaded
     ):
         view.note(f"loading {named.label}")
-        config, policy, tokenizer = open_named(named, recipe, sets, view)
+        policy, tokenizer = open_model(config, view, named)
         engine = open_engine(config, policy, tokenizer, named)
         assert isinstance(engine, ServedEngine)
         arguments = getattr(config.data.template, "arguments", {})  # as in training; the messages are the clients' own

@@ -21,7 +21,7 @@ from strop.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from strop.run.status import ListedRun, ProcessStatus, RunStatus
+    from strop.run.status import ProcessStatus, RunStatus
 
 
 runs_app = typer.Typer(
@@ -58,8 +58,8 @@ def list_runs(
     def table() -> None:
         print_table(columns, [_row(run) for run in found])
         for run in found:
-            if run.unread:
-                print(run.unread)
+            if run.state == "unreadable":
+                print(run.explanation)
 
     show(as_json, [run.as_json() for run in found], table)
 
@@ -110,13 +110,12 @@ def _day_and_time(began: str) -> str:
     return when.strftime("%d %b %H:%M" if when.year == datetime.now(when.tzinfo).year else "%d %b %Y")
 
 
-def _row(run: ListedRun) -> list[str]:
-    began, found = _day_and_time(run.began), run.status
-    if found is None:
-        return [str(run.path), "unreadable", "", "", "", "", began]
-    steps = f"{found.step}" if found.steps is None else f"{found.step}/{found.steps}"
-    rates = [_rate(found, name) for name in ("training", "held-out")]
-    return [str(run.path), found.state, found.recipe or "fine-tuning", steps, *rates, began]
+def _row(run: RunStatus) -> list[str]:
+    if run.state == "unreadable":
+        return [run.run, run.state, "", "", "", "", ""]
+    steps = f"{run.step}" if run.steps is None else f"{run.step}/{run.steps}"
+    rates = [_rate(run, name) for name in ("training", "held-out")]
+    return [run.run, run.state, run.recipe or "fine-tuning", steps, *rates, _day_and_time(run.began)]
 
 
 def _rate(found: RunStatus, name: str) -> str:

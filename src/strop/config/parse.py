@@ -88,8 +88,6 @@ def _check_sampling(config: RunConfig) -> None:
 def _check_routing(config: RunConfig) -> None:
     if not config.model.replay_routing:
         return
-    if isinstance(config.engine, Vllm) and not config.engine.prefix_caching:
-        raise InputError("model.replay_routing: vLLM records experts with its prefix cache; engine.prefix_caching=true")
     if config.environment is not None and config.environment.history == "separate":
         raise InputError("model.replay_routing: experts of several sequences are not kept; set it false")
 

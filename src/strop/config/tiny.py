@@ -52,7 +52,7 @@ def edits_of(sets: Sequence[str]) -> list[str]:
     more = []
     if any(key in BESIDE for key in keys) and "orchestration.executor" not in keys:
         more.append("orchestration.executor=auto")
-    if any(key in ("data.source", "data.path") for key in keys) and not any(key.startswith(HELD_OUT) for key in keys):
+    if "data.source" in keys and not any(key.startswith(HELD_OUT) for key in keys):
         more.append(f'{HELD_OUT}={{count={HELD_OUT_COUNT}, source="none"}}')
     return more
 

@@ -117,7 +117,6 @@ class Columns(Settings):
             (Skywork-OR1-RL-Data: `["42"]`).
         id: None numbers the rows under the source's name.
         extra: columns to keep in `Problem.extra`.
-        without: an instruction that is removed from the end of the prompts.
         instruction: a line that is added after the prompts of this source; `data.template` sets one for all.
         starter: code that the program must begin with; it is shown after the prompt.
         function: the name of the function that the tests call.
@@ -128,7 +127,6 @@ class Columns(Settings):
     answer_json: bool = False
     id: str | None = None
     extra: tuple[str, ...] = ()
-    without: str | None = None
     instruction: str | None = None
     starter: str | None = None
     function: str | None = None
@@ -173,10 +171,9 @@ class Columns(Settings):
         starter = pick(row, self.starter) if self.starter is not None else None
         added = [f"\n\n```python\n{starter.strip()}\n```"] if isinstance(starter, str) and starter.strip() else []
         added += [f"\n{self.instruction}"] if self.instruction is not None else []
-        if self.without is None and not added:
+        if not added:
             return prompt
-        last = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-        last = "".join([last.removesuffix(self.without or ""), *added])
+        last = "".join([prompt if isinstance(prompt, str) else prompt[-1]["content"], *added])
         return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
 
     def reference(self, row: Mapping[str, Any]) -> Any:
@@ -193,6 +190,9 @@ class Columns(Settings):
 def as_prompt(value: Any) -> Prompt:
     """A prompt from text or from a list of chat messages (also with ShareGPT's `from` and `value`, also as JSON).
 
+    Messages after the user's last one are left out, since data sets may have an answer there. A single turn of the user
+    becomes its text.
+
     Raises:
         ValueError: it is neither.
     """
@@ -202,22 +202,10 @@ def as_prompt(value: Any) -> Prompt:
         return value
     if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
-    return tuple(map(_message, value))
-
-
-def question_asked(value: Any) -> Prompt:
-    """`as_prompt` up to the user's last turn (data sets may have an answer after it); a single turn as its text.
-
-    Raises:
-        ValueError: as `as_prompt`.
-    """
-    if isinstance(value, list | tuple) and all(isinstance(turn, Mapping) for turn in value):
-        users = [number for number, turn in enumerate(value, 1) if turn.get("role", turn.get("from")) in USERS]
-        value = value[: users[-1]] if users else value
-    prompt = as_prompt(value)
-    if not isinstance(prompt, str) and [turn["role"] for turn in prompt] == ["user"]:
-        return prompt[0]["content"]
-    return prompt
+    users = [number for number, turn in enumerate(value, 1) if turn.get("role", turn.get("from")) in USERS]
+    chat = tuple(map(_message, value[: users[-1]] if users else value))
+    single = len(chat) == 1 and chat[0]["role"] == "user" and isinstance(chat[0]["content"], str)
+    return chat[0]["content"] if single else chat
 
 
 def _written_chat(text: str) -> list[Any] | None:
@@ -270,19 +258,6 @@ def refuse_unseen(row: Mapping[str, Any], prompt: str, setting: str) -> None:
         )
 
 
-def final_answer(solution: object) -> str:
-    """The text after the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
-
-    Raises:
-        ValueError: there is no `####`, or no text after it.
-    """
-    _, mark, answer = str(solution).rpartition("####")
-    answer = answer.strip().replace(",", "")
-    if not mark or not answer:
-        raise ValueError("the answer has no '####' with the result after it, as GSM8K has")
-    return answer
-
-
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:
     """The reference, and the fields to keep in `Problem.extra`.
 
@@ -294,6 +269,7 @@ def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict
     """
     if domain == CODE or not isinstance(reference, str):
         return reference, {}
-    if RESULT.search(reference) is not None:
-        return final_answer(reference), {"solution": reference}
+    result = RESULT.search(reference)
+    if result is not None:
+        return result[0].removeprefix("####").strip().replace(",", ""), {"solution": reference}
     return (boxed_answer(reference), {"solution": reference}) if worked else (reference, {})

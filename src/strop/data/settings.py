@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.pieces import Settings
 from strop.data.history import ProblemFilter
-from strop.data.source import ProblemSource, add_path, expand_source
+from strop.data.source import ProblemSource
 from strop.data.templates import Auto, PromptTemplate
 
 Count = Annotated[int, Field(ge=1)]
@@ -20,39 +20,17 @@ def _chain_sums() -> ProblemSource:
     return ProblemSource.model_validate({"piece": "ChainSum"})
 
 
-class _WithSource(Settings):
-    """Lets `source` be a short name (`gsm8k`, `reasoning-gym:chain_sum`, a file) and `path` stand for `source.path`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand_source(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict) or not isinstance(fields.get("path"), str | None):
-            return fields
-        source, path = fields.get("source"), fields.get("path")
-        if isinstance(source, str):
-            expanded = expand_source(source, path)
-        elif path is None:
-            return fields
-        elif source is None:
-            expanded = expand_source(path)
-        else:
-            expanded = add_path(source.model_dump() if isinstance(source, ProblemSource) else dict(source), path)
-        return {**fields, "source": expanded, "path": None}
-
-
-class HeldOutSettings(_WithSource):
+class HeldOutSettings(Settings):
     """Problems to evaluate on, never trained on: no training problem may ask the same question.
 
     Fields:
         count: number of problems; None takes all of `source`.
         source: their source; None draws `count` from the training source.
-        path: short for `source.path`.
         seed: seed of the draw from the training source. Use the same one for runs that are compared.
     """
 
     count: Count | None = None
     source: SerializeAsAny[ProblemSource] | None = None
-    path: str | None = None
     seed: Seed = 0
 
     @model_validator(mode="after")
@@ -62,13 +40,12 @@ class HeldOutSettings(_WithSource):
         return self
 
 
-class DataSettings(_WithSource):
+class DataSettings(Settings):
     """The problems of a run and their prompts.
 
     Fields:
-        source: a source, or its short name: `gsm8k`, `chain_sum`, `reasoning-gym:TASK`, a `.jsonl`, `.csv` or
-            `.parquet` file, `OWNER/NAME` or `hub:NAME` for a data set of the hub.
-        path: short for `source.path`; None once resolved.
+        source: a source, or its short name: `gsm8k`, `chain_sum`, `reasoning-gym:TASK`, a `.jsonl`, `.json`, `.csv`
+            or `.parquet` file, `OWNER/NAME` or `hub:NAME` for a data set of the hub.
         template: how a problem becomes a prompt.
         max_prompt_tokens: problems with longer prompts are left out and counted.
         limit: use only the first so many problems of the source.
@@ -81,7 +58,6 @@ class DataSettings(_WithSource):
     """
 
     source: SerializeAsAny[ProblemSource] = Field(default_factory=_chain_sums)
-    path: str | None = None
     template: SerializeAsAny[PromptTemplate] = Auto()
     max_prompt_tokens: Count = 1024
     limit: Count | None = None

@@ -20,16 +20,16 @@ from strop.base.near import nearest
 from strop.base.pieces import Piece, choices, find
 from strop.base.types import InputError, Problem
 
-# Short names and file suffixes, and the pieces that they stand for.
-SHORT_NAMES = {
-    "chain_sum": "ChainSum", "jsonl": "JsonLines", "mixture": "Mixture", "parquet": "ParquetFile",
-}  # fmt: skip
+# Short names, file suffixes, and the pieces that they stand for.
+SHORT_NAMES: dict[str, dict[str, Any]] = {
+    "chain_sum": {"piece": "ChainSum"},
+    "gsm8k": {"piece": "HubDataset", "dataset": "openai/gsm8k", "subset": "main"},
+}
 SUFFIXES = {
     ".jsonl": "JsonLines", ".jsonl.gz": "JsonLines", ".parquet": "ParquetFile", ".json": "JsonFile", ".csv": "CsvFile",
     ".tsv": "CsvFile",
 }  # fmt: skip
-FORMS = ("gsm8k", "reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FOLDER", *(f"FILE{suffix}" for suffix in SUFFIXES))
-GSM8K: dict[str, Any] = {"piece": "HubDataset", "dataset": "openai/gsm8k", "subset": "main"}
+FORMS = ("reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FOLDER", *(f"FILE{suffix}" for suffix in SUFFIXES))
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 ROLES = ("system", "user", "assistant")
@@ -148,18 +148,17 @@ def question_digest(problem: Problem) -> str:
     return hashlib.blake2b(question_key(problem).encode(), digest_size=8).hexdigest()
 
 
-def parse_source(text: str, path: str | None = None) -> ProblemSource:
+def parse_source(text: str) -> ProblemSource:
     """The source that a short name stands for.
 
-    Example: `parse_source("gsm8k", "train.jsonl")`, `parse_source("reasoning-gym:chain_sum")`,
-    `parse_source("data/train.parquet")`, `parse_source("openai/gsm8k")` (a data set of the hub).
+    Example: `parse_source("reasoning-gym:chain_sum")`, `parse_source("data/train.parquet")`,
+    `parse_source("openai/gsm8k")` (a data set of the hub).
 
     Raises:
-        InputError: there is no such source, or `path` is given to a source that reads no file.
+        InputError: there is no such source.
     """
     try:
-        fields = expand_source(text, path)
-        return ProblemSource.model_validate(fields)
+        return ProblemSource.model_validate(expand_source(text))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InputError(f"source {text!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -167,42 +166,24 @@ def parse_source(text: str, path: str | None = None) -> ProblemSource:
         raise InputError(str(error)) from error
 
 
-def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
-    """The dictionary form `{"piece": …}` of a short name, not yet validated; raises `ValueError` as `parse_source`."""
+def expand_source(text: str) -> dict[str, Any]:
+    """The dictionary form `{"piece": …}` of a short name, not yet validated; raises `ValueError` if there is none."""
     word, colon, rest = text.partition(":")
-    known = choices(ProblemSource)
-    if text == "gsm8k":
-        return add_path(GSM8K, path)
-    if text in SHORT_NAMES or text in known:
-        return add_path({"piece": SHORT_NAMES.get(text, text)}, path)
+    if text in SHORT_NAMES or text in choices(ProblemSource):
+        return dict(SHORT_NAMES.get(text, {"piece": text}))
     if colon and word in ("reasoning-gym", "reasoning_gym"):
-        return add_path({"piece": "ReasoningGym", "task": rest}, path)
+        return {"piece": "ReasoningGym", "task": rest}
     if colon and word == "hub":
-        return add_path({"piece": "HubDataset", "dataset": rest}, path)
+        return {"piece": "HubDataset", "dataset": rest}
     suffix = next((suffix for suffix in SUFFIXES if text.endswith(suffix)), None)
     if suffix is not None:
-        if path is not None:
-            raise ValueError(f"source {text!r} is a file, and path={path!r} another; give one of them")
         return {"piece": SUFFIXES[suffix], "path": text}
     if colon:
-        return add_path({"piece": find(ProblemSource, text).piece_name()}, path)
+        return {"piece": find(ProblemSource, text).piece_name()}
     if os.path.isdir(folder := os.path.expanduser(text)):  # unlike Path.is_dir, for a text of any length
-        return add_path({"piece": "HubDataset", "dataset": folder}, path)
+        return {"piece": "HubDataset", "dataset": folder}
     if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".arrow")):
-        return add_path({"piece": "HubDataset", "dataset": text}, path)
+        return {"piece": "HubDataset", "dataset": text}
     if os.path.isfile(text):
         raise ValueError(f"no source is called {text!r}; the files that are read end in {', '.join(SUFFIXES)}")
     raise ValueError(f"no source is called {text!r}; {nearest(text, (*SHORT_NAMES, *FORMS))}")
-
-
-def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """`source` with `path`, which replaces a data set of the hub; raises `ValueError` if it reads no file."""
-    if path is None:
-        return dict(source)
-    target = find(ProblemSource, source.get("piece"))
-    if target.piece_name() == "HubDataset":
-        kept = {name: value for name, value in source.items() if name in ("columns", "domain", "where")}
-        return kept | expand_source(path)
-    if "path" not in target.model_fields:
-        raise ValueError(f"path={path!r}: {target.piece_name()} reads no file; set source too, such as source=jsonl")
-    return {**source, "path": path}

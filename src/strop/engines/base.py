@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
-from strop.engines.protocol import Capabilities, Drawn, EngineLost, OpenRequests, PauseMode, Request, Sampling, Scores
+from strop.engines.protocol import Capabilities, Drawn, EngineLost, PauseMode, Request, Sampling, Scores
 from strop.engines.sampling import stream_key
 from strop.model.attention_kinds import longest_sequence
 
@@ -156,7 +156,7 @@ class BaseEngine(ABC):
         self._version = version
         self._paused = False
         self._failure: StropError | None = None
-        self._open = OpenRequests()
+        self._open: dict[str, int] = {}  # samples not yet reported, by the id of their request
         self._reports: list[Completion] = []
 
     @property
@@ -193,17 +193,12 @@ class BaseEngine(ABC):
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
         self._enqueue(checked(request, self._limits, self._tokenizer, self._strings))
-        self._open.begin(request)
+        self._open[request.id] = request.n
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request; the next `step` reports its samples, finish_reason `abort`, those never started empty.
-
-        Raises:
-            InputError: no unfinished request has this id.
-        """
-        if request_id not in self._open:
-            raise InputError(f"cancel: no unfinished request {request_id!r}")
-        self._abort(request_id)
+        """Forget a request; the next `step` reports its samples, finish_reason `abort`, those never started empty."""
+        if request_id in self._open:
+            self._abort(request_id)
 
     def pause(self, mode: PauseMode = "keep") -> None:
         """Stop drawing; `abort` cancels everything, which the next `step` still reports."""
@@ -260,7 +255,10 @@ class BaseEngine(ABC):
     def _reported(self) -> list[Completion]:
         """The completions to return now."""
         reports, self._reports = self._reports, []
-        self._open.reported(reports)
+        for completion in reports:
+            self._open[completion.request_id] -= 1
+            if not self._open[completion.request_id]:
+                del self._open[completion.request_id]
         return reports
 
     def _refuse_if_failed(self) -> None:

@@ -19,8 +19,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from email.utils import mktime_tz, parsedate_tz
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -28,7 +27,6 @@ from pydantic import Field, field_validator
 
 from strop.base.pieces import Settings
 from strop.base.seeds import derive
-from strop.base.text import duration
 from strop.base.types import (
     Completion,
     FinishReason,
@@ -46,13 +44,11 @@ if TYPE_CHECKING:
 
 TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LONGEST_PAUSE = 60.0
-TOLD_AFTER = 2.0  # seconds without an answer before the user reads of it
-TOLD_ANEW_AFTER = 60.0  # seconds between two such notes, for an endpoint may answer every other request
+NOTE_SECONDS = 60.0  # between two notes that requests are sent again
 UNKNOWN = -1  # a token id that the endpoint does not give
 NO_LIMIT = 2**31 - 1
 STEP_SECONDS = 0.5
 _CHAT = "\0messages\0"
-Answer = TypeVar("Answer")
 
 
 class EndpointError(StropError):
@@ -91,7 +87,6 @@ class ChatEndpoint(Settings):
         timeout: seconds for one answer.
         retries: how often a request that failed for a passing reason (no connection, 429, 5xx) is sent again.
         backoff: seconds before the first retry; doubled each time, up to a minute, unless the server says how long.
-        prompt_price: dollars for a million prompt tokens; `completion_price` for completion tokens.
     """
 
     url: str
@@ -100,8 +95,6 @@ class ChatEndpoint(Settings):
     timeout: Annotated[float, Field(gt=0)] = 120.0
     retries: Annotated[int, Field(ge=0)] = 5
     backoff: Annotated[float, Field(ge=0)] = 1.0
-    prompt_price: Annotated[float, Field(ge=0)] = 0.0
-    completion_price: Annotated[float, Field(ge=0)] = 0.0
 
     @field_validator("url")
     @classmethod
@@ -109,10 +102,6 @@ class ChatEndpoint(Settings):
         if urlsplit(url).scheme not in ("http", "https"):
             raise ValueError("an endpoint begins with http:// or https://")
         return url.rstrip("/")
-
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Dollars."""
-        return (prompt_tokens * self.prompt_price + completion_tokens * self.completion_price) / 1e6
 
     def key(self) -> str | None:
         """The key; None where none is sent.
@@ -129,7 +118,7 @@ class ChatEndpoint(Settings):
 class EndpointClient:
     """Sends requests to one endpoint, and again where they fail for a passing reason.
 
-    `tell` receives a line when the endpoint has answered no request for a while, and when it answers again.
+    `tell` receives a line when requests are sent again, at most one a minute.
     """
 
     def __init__(self, endpoint: ChatEndpoint, tell: Callable[[str], None] | None = None) -> None:
@@ -139,9 +128,7 @@ class EndpointClient:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._endpoint, self._tell = endpoint, tell
         self._http = httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=endpoint.timeout, limits=limits)
-        self._failing: float | None = None  # since when no request was answered
-        self._told = -math.inf  # when the last note was made
-        self._noted = False  # this outage
+        self._told = -math.inf  # when `tell` was last called
 
     async def close(self) -> None:
         """Close all connections."""
@@ -167,13 +154,11 @@ class EndpointClient:
 
         retries, url = self._endpoint.retries, self._endpoint.url
         for attempt in range(retries + 1):
-            began, asked = time.monotonic(), None
+            asked = None
             try:
                 answer = await self._http.post(path, json={"model": self._endpoint.model, **body})
                 if answer.status_code == 200:
-                    reply = read_reply(answer.json())
-                    self._answered()
-                    return reply._replace(retries=attempt)
+                    return read_reply(answer.json())._replace(retries=attempt)
                 reason, asked = self._passing(answer), _retry_after(answer.headers.get("Retry-After", ""))
             except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
                 # No connection, a connection cut off, or an answer that is not a completion.
@@ -183,8 +168,7 @@ class EndpointClient:
                 pause = self._backoff(attempt) * random.uniform(0.75, 1.25)
                 if asked is not None:
                     pause = asked * random.uniform(1.0, 1.5)
-                later = sum(map(self._backoff, range(attempt + 1, retries)))
-                self._failed(reason, pause + later + (retries - attempt) * (time.monotonic() - began))
+                self._failed(reason)
                 await asyncio.sleep(pause)
         model = self._endpoint.model
         raise EndpointError(f"{url} does not answer for {model!r} after {retries + 1} attempts ({reason})")
@@ -206,20 +190,11 @@ class EndpointClient:
         kind = NoChatTemplate if "chat template" in message else known.get(code or "", InputError)
         raise kind(f"{self._endpoint.url} refuses a request to {self._endpoint.model!r} ({reason})")
 
-    def _failed(self, reason: str, left: float) -> None:
-        """A request failed, and is sent again for about `left` seconds more."""
-        now = time.monotonic()
-        self._failing = self._failing or now
-        quiet = now - self._failing < TOLD_AFTER or now - self._told < TOLD_ANEW_AFTER
-        if self._tell is not None and not self._noted and not quiet:
-            self._noted, self._told = True, now
-            again = f"it is asked again for about {duration(max(left, 1.0))}"
-            self._tell(f"{self._endpoint.url} does not answer ({reason}); {again}")
-
-    def _answered(self) -> None:
-        if self._noted and self._tell is not None and self._failing is not None:
-            self._tell(f"{self._endpoint.url} answers again, after {duration(time.monotonic() - self._failing)}")
-        self._failing, self._noted = None, False
+    def _failed(self, reason: str) -> None:
+        """A request failed, and is sent again."""
+        if self._tell is not None and time.monotonic() - self._told >= NOTE_SECONDS:
+            self._told = time.monotonic()
+            self._tell(f"{self._endpoint.url} does not answer ({reason}); requests are sent again")
 
 
 def read_reply(value: Any) -> EndpointReply:
@@ -262,12 +237,11 @@ def _message(answer: httpx.Response) -> tuple[str, str | None]:
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds that a `Retry-After` header asks for, given as such or as a date."""
+    """The seconds that a `Retry-After` header asks for."""
     try:
         seconds = float(value)
     except ValueError:
-        date = parsedate_tz(value)
-        seconds = math.nan if date is None else mktime_tz(date) - time.time()
+        return None
     return min(max(seconds, 0.0), LONGEST_PAUSE) if math.isfinite(seconds) else None
 
 
@@ -308,7 +282,7 @@ class EndpointEngine:
     """An `Engine` that asks `endpoint`, `concurrency` requests at a time; each sample is a separate request.
 
     A sample's seed follows from the request's and its index. What an endpoint cannot be asked for is refused.
-    `tell` hears, from `step`, that the endpoint does not answer, and that it does again.
+    `tell` is that of `EndpointClient`; `step` calls it.
     """
 
     def __init__(self, endpoint: ChatEndpoint, concurrency: int, tell: Callable[[str], None] | None = None) -> None:
@@ -334,11 +308,6 @@ class EndpointEngine:
     @property
     def unfinished(self) -> int:
         return len(self._tasks) + len(self._cancelled)
-
-    @property
-    def dollars(self) -> float:
-        """The cost of the answers by the endpoint's prices."""
-        return self._endpoint.cost(self.tokens["prompt"], self.tokens["completion"])
 
     def submit(self, request: Request) -> None:
         """Queue a request.

@@ -212,7 +212,10 @@ class Engine(Protocol):
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Cancel a request; the next `step` reports its tokens so far with finish_reason `abort`."""
+        """Cancel a request; the next `step` reports its tokens so far with finish_reason `abort`.
+
+        A request that the engine does not have (any more) is ignored.
+        """
         ...
 
     def pause(self, mode: PauseMode = "keep") -> None:
@@ -287,18 +290,3 @@ class Scoring(Protocol):
                 score at this temperature.
         """
         ...
-
-
-class OpenRequests(dict[str, int]):
-    """The number of samples not yet reported, by the id of their request."""
-
-    def begin(self, request: Request) -> None:
-        """A request was accepted."""
-        self[request.id] = request.n
-
-    def reported(self, completions: Iterable[Completion]) -> None:
-        """These were handed out."""
-        for completion in completions:
-            self[completion.request_id] -= 1
-            if not self[completion.request_id]:
-                del self[completion.request_id]

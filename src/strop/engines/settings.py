@@ -62,7 +62,7 @@ LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 OWN_ARGUMENTS = {
     "model": "model.path", "hf_overrides": "model.generator_fp32_head", "kv_cache_memory_bytes": "engine.kv_cache_gib",
     "tokenizer": "model.path", "skip_tokenizer_init": None, "data_parallel_size": None, "pipeline_parallel_size": None,
-    "trust_remote_code": "model.trust_remote_code", "enable_prefix_caching": "engine.prefix_caching",
+    "trust_remote_code": "model.trust_remote_code", "enable_prefix_caching": None,
     "enable_return_routed_experts": "model.replay_routing", "gpu_memory_utilization": "engine.memory_fraction",
     "dtype": "engine.dtype", "logprobs_mode": None, "generation_config": None, "enable_scale_out": None,
     "max_model_len": "engine.max_tokens", "max_num_seqs": "engine.slots", "enforce_eager": "engine.eager",
@@ -82,7 +82,6 @@ class Vllm(EngineSettings):
         tensor_parallel: GPUs that share a layer.
         memory_fraction: of a GPU's memory, for weights and KV cache; leave room for a trainer on the same GPU.
         kv_cache_gib: GiB of KV cache; None: what `memory_fraction` leaves.
-        prefix_caching: samples of one prompt share its keys and values; never across versions.
         eager: do not compile or capture graphs: starts sooner and decodes slower.
         start_seconds: how long a server may take to start.
         reply_seconds: how long a server may take to answer or to draw a token.
@@ -99,7 +98,6 @@ class Vllm(EngineSettings):
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     kv_cache_gib: Annotated[float, Field(gt=0)] | None = None
-    prefix_caching: bool = True
     eager: bool = False
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     reply_seconds: Annotated[float, Field(gt=0)] = 300.0

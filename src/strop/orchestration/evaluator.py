@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -82,46 +82,8 @@ class MeasuredVersion:
     device_seconds: float
 
 
-class Evaluator(Protocol):
-    """Measures weights. Each evaluation that was begun is reported once, by `poll`, in the order they were begun."""
-
-    @property
-    def outstanding(self) -> Sequence[int]:
-        """The steps whose evaluation was begun and not yet polled."""
-        ...
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another evaluation may begin now. Each one holds a copy of the weights until it is done."""
-        ...
-
-    def start(self, folder: Path, view: View) -> None:
-        """Start the evaluator for the run in `folder`; `view` shows its progress."""
-        ...
-
-    def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
-        """Measure the named sets on `weights` as they are now, those after training step `step` (also their version).
-
-        Raises:
-            StropError: they cannot be stored, or (in this process) measured.
-        """
-        ...
-
-    def poll(self, patience: float = 0.0) -> list[MeasuredVersion]:
-        """The evaluations finished since the last call; may wait up to `patience` seconds where some are outstanding.
-
-        Raises:
-            StropError: an evaluation cannot be done, now or ever.
-        """
-        ...
-
-    def close(self) -> None:
-        """Give up outstanding evaluations and release all resources; may be called twice."""
-        ...
-
-
 class InProcessEvaluator:
-    """Measures at `begin`, in turn with training.
+    """Measures at `begin`, in turn with training. `poll` reports each evaluation once, in the order they were begun.
 
     Args:
         engine: idle at `begin`; closed by its maker.
@@ -141,20 +103,24 @@ class InProcessEvaluator:
 
     @property
     def outstanding(self) -> Sequence[int]:
-        """Those not polled, and one that failed."""
+        """The steps whose evaluation was begun and not yet polled, and one that failed."""
         return tuple(self._begun)
 
     @property
     def has_room(self) -> bool:
-        """Always."""
+        """Whether another evaluation may begin now: always."""
         return True
 
     def start(self, folder: Path, view: View) -> None:
-        """Nothing to start."""
+        """Begin for the run in `folder`; `view` shows the progress of evaluations."""
         self._view = view
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
-        """Measure, and return when it is done."""
+        """Measure the named sets on `weights`, those after training step `step`; returns when it is done.
+
+        Raises:
+            StropError: they cannot be measured.
+        """
         self._begun.append(step)
         begin = time.perf_counter()
         self.engine.update_weights(weights.weights().items(), step)
@@ -183,7 +149,7 @@ _LOOK_SECONDS = 1.0
 
 
 class WorkerEvaluator:
-    """An `Evaluator` in a worker.
+    """Measures in a worker while training goes on. `poll` reports each evaluation once, in the order they were begun.
 
     Args:
         launcher: starts the worker.
@@ -211,12 +177,12 @@ class WorkerEvaluator:
 
     @property
     def outstanding(self) -> Sequence[int]:
-        """Those under way, waiting, and not yet polled."""
+        """The steps whose evaluation is under way, waits, or was not yet polled."""
         return (*(found.step for found in self._done), *(item.step for item in self._open))
 
     @property
     def has_room(self) -> bool:
-        """Whether fewer than `AT_ONCE` hold weights."""
+        """Whether another evaluation may begin now: each one holds a copy of the weights until it is done."""
         return len(self._open) < AT_ONCE
 
     def start(self, folder: Path, view: View) -> None:
@@ -226,13 +192,21 @@ class WorkerEvaluator:
         self._team.start(folder)
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
-        """Store the weights and return; the worker is given them when it is free."""
+        """Store the weights, those after training step `step`, and return; the worker gets them when it is free.
+
+        Raises:
+            StropError: they cannot be stored.
+        """
         self._open.append(Evaluate(self._store.publish(weights.publish, step), step, tuple(names)))
         self._remove_old_weights()
         self._hear()
 
     def poll(self, patience: float = 0.0) -> list[MeasuredVersion]:
-        """The evaluations finished since the last call."""
+        """The evaluations finished since the last call; waits up to `patience` seconds where some are outstanding.
+
+        Raises:
+            StropError: an evaluation cannot be done, now or ever.
+        """
         self._hear()
         deadline = time.monotonic() + patience
         while self._open and not self._done and (left := deadline - time.monotonic()) > 0:
@@ -242,7 +216,7 @@ class WorkerEvaluator:
         return found
 
     def close(self) -> None:
-        """End the worker, at once where it is at work, and remove the weights."""
+        """End the worker, at once where it is at work, and remove the weights; may be called twice."""
         self._team.close(kill="its result is not waited for" if self._open else None)
         self._store.release()
 
@@ -285,6 +259,8 @@ class WorkerEvaluator:
         """All but those of evaluations that are under way or wait."""
         self._store.keep({item.weights.version for item in self._open})
 
+
+Evaluator: TypeAlias = InProcessEvaluator | WorkerEvaluator
 
 IDLE_SECONDS = 1.0
 REPORT_SECONDS = 1.0

@@ -1,33 +1,23 @@
-"""What the loop sees of generation and training: the protocols `Executor` and `Learning`.
+"""The protocol `Executor`, by which the loop generates, and the executor of one process.
 
-The executor of one process, `InProcess`, is here too; `fleet.Fleet` is the executor of worker processes.
+`fleet.Fleet` is the executor of worker processes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import Completion, FloatArray, IntArray
-from strop.engines.protocol import Engine, KvMode, OpenRequests, Request
+from strop.engines.protocol import Engine, KvMode, Request
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
-
-    from strop.base.types import Group
     from strop.model.policy import Policy
-    from strop.model.tensor_file import Groups
-    from strop.orchestration.messages import StoredWeights
-    from strop.orchestration.weight_store import WeightFile
-    from strop.training import checkpoint
-    from strop.training.samples import Sizes, TrainResult
-    from strop.training.settings import LearnerSettings
 
 
 PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well below, stale weights do not
@@ -105,84 +95,6 @@ class Executor(Protocol):
         ...
 
 
-class Learning(Protocol):
-    """A learner in this process (`Learner`), or one in several others (`RankGroupLearner`)."""
-
-    def start(self, folder: Path) -> None:
-        """Begin, for the run in `folder`; no other method is called before."""
-        ...
-
-    def sizes(self) -> Sizes:
-        """The policy's size, and the number of devices that train it."""
-        ...
-
-    def enter(self, settings: LearnerSettings, updates: int) -> None:
-        """Go on with the settings of a new stage; a changed optimizer restarts its schedule, of `updates`."""
-        ...
-
-    def replan(self, updates_left: int, steps_left: int) -> None:
-        """After `load` with another configuration: learning rates end with the run that is planned now."""
-        ...
-
-    def learn(
-        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> TrainResult | None:
-        """Train on a batch; None, and nothing changed, where no completion of it can be trained on."""
-        ...
-
-    def probe(self, token_ids: IntArray) -> FloatArray:
-        """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
-        ...
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Every parameter of the policy whole, by its name in the model; perhaps the live ones: read them at once."""
-        ...
-
-    def publish(self, file: WeightFile, version: int, /) -> StoredWeights:
-        """Write them into a file.
-
-        Raises:
-            DiskFull: there is no room for them.
-        """
-        ...
-
-    def broken(self) -> str | None:
-        """The name of a parameter of the policy that is not finite; None where all are."""
-        ...
-
-    def save(self, entry: checkpoint.CheckpointEntry, extra: Groups) -> None:
-        """Begin a checkpoint of everything that is trained, and of `extra` groups; training may go on at once.
-
-        Raises:
-            StropError: what went wrong with the save before, which is waited for.
-        """
-        ...
-
-    def settle(self, wait: bool) -> bool:
-        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
-        ...
-
-    def load(self, root: Path, step: int) -> None:
-        """Take back a checkpoint, whatever number of ranks saved it; its files have been checked.
-
-        Raises:
-            StropError: it was saved by a run with other modules.
-        """
-        ...
-
-    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
-        """Write the policy as a Hugging Face folder, and the critic where there is one.
-
-        Raises:
-            StropError: it cannot be written.
-        """
-        ...
-
-    def close(self) -> None:
-        """Finish a save under way where that is possible, and release all resources."""
-        ...
-
-
 _STEPS_PER_POLL = 16
 
 
@@ -198,7 +110,6 @@ class InProcess:
         self.engine = engine
         self._policy = policy
         self._kv: KvMode = kv
-        self._open = OpenRequests()
 
     @property
     def unfinished(self) -> int:
@@ -211,12 +122,10 @@ class InProcess:
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request with the engine."""
         self.engine.submit(request)
-        self._open.begin(request)
 
     def cancel(self, request_id: str) -> None:
         """Cancel a request, if the engine still has it."""
-        if request_id in self._open:
-            self.engine.cancel(request_id)
+        self.engine.cancel(request_id)
 
     def poll(self, patience: float) -> list[Event]:
         """Sample a few tokens for every running sequence; the completions that finished."""
@@ -226,7 +135,6 @@ class InProcess:
                 break
             with breakable():  # of a large model on a CPU one step takes seconds
                 completions = self.engine.step()
-            self._open.reported(completions)
             found += completions
             progress.made("tokens")
         return found

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from strop.base.types import FloatArray, IntArray, StropError
-from strop.engines.protocol import KvMode, OpenRequests, Request
+from strop.engines.protocol import KvMode, Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication
 from strop.orchestration.messages import (
     Cancel,
@@ -352,7 +352,6 @@ class GeneratorServer:
         self.connection = connection
         self.engine = engine
         self.load = load
-        self._open = OpenRequests()
         self._busy = self._idle = 0.0
 
     def run(self) -> None:
@@ -378,20 +377,16 @@ class GeneratorServer:
         begin = time.perf_counter()
         completions = self.engine.step()
         self._busy += time.perf_counter() - begin
-        if not completions:
-            return
-        self._open.reported(completions)
-        self.connection.send(Finished(tuple(completions)))
+        if completions:
+            self.connection.send(Finished(tuple(completions)))
 
     def take(self, message: Any) -> None:
         """Do what a message asks for."""
         if isinstance(message, Submit):
             for request in message.requests:
                 self.engine.submit(request)
-                self._open.begin(request)
         elif isinstance(message, Cancel):
-            if message.request_id in self._open:  # else its last completion is on its way
-                self.engine.cancel(message.request_id)
+            self.engine.cancel(message.request_id)
         elif isinstance(message, WeightUpdate):
             self.update(message)
         else:

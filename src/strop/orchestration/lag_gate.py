@@ -214,5 +214,5 @@ class LagGate:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state()`, with no group open."""
         self.version, self.next_ticket = state["version"], state["next_ticket"]
-        self.window.load(state.get("window", self.window.state()))  # an older checkpoint has none
+        self.window.load(state["window"])
         self._open.clear()

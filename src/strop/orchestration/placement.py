@@ -10,7 +10,7 @@ and the evaluator takes turns with the last generator.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from strop.base.types import InputError
@@ -28,13 +28,11 @@ class DeviceShare:
         role: the name of the process among the run's workers.
         host: the number of its host, the driver's being 0.
         gpus: numbers of its GPUs, as the host counts them; none where it computes on the CPU or only hands on.
-        shared: others compute on them too.
     """
 
     role: str
     host: int
     gpus: tuple[int, ...]
-    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def _placed(
         role = EVALUATOR if evaluates else DRIVER
         separate = on_ray and evaluates  # Ray lets each worker see GPUs that are its own
         shares.append(free.take(role, 1, everywhere=True) if separate else _spare_or_shared(role, free, shares))
-    return Placement(hosts, tuple(_marked(share, shares) for share in shares))
+    return Placement(hosts, tuple(shares))
 
 
 class _Free:
@@ -131,12 +129,6 @@ def _spare_or_shared(role: str, free: _Free, shares: Sequence[DeviceShare]) -> D
     except _Short:
         here = [share for share in shares if share.host == 0 and share.gpus]
         return DeviceShare(role, 0, here[-1].gpus[-1:] if here else ())
-
-
-def _marked(share: DeviceShare, shares: Sequence[DeviceShare]) -> DeviceShare:
-    """The share, with whether others have one of its GPUs too."""
-    others = {(one.host, gpu) for one in shares if one.role != share.role for gpu in one.gpus}
-    return replace(share, shared=any((share.host, gpu) in others for gpu in share.gpus))
 
 
 def _too_few(hosts: tuple[int, ...], settings: OrchestrationSettings, width: int, evaluator: bool) -> str:

@@ -2,7 +2,7 @@
 
     driver   write_processes(run, [RegisteredWorker.of("driver", os.getpid()), …])
     worker   register_dump(run / "stacks" / "generator-0.txt")      # once, when it starts
-    watchdog dump_stacks(run)                                       # SIGUSR1 to each, and waits for what they write
+    watchdog dump_stacks(run, read_processes(run))                  # SIGUSR1 to each, and waits for what they write
 
 A worker answers SIGUSR1 inside its signal handler, written in C (`faulthandler`): also where it hangs in a lock, in C
 code, or with the interpreter's lock held.
@@ -18,7 +18,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
@@ -148,55 +148,48 @@ def register_dump(path: Path) -> None:
     faulthandler.register(DUMP_SIGNAL, file=file, all_threads=True, chain=False)
 
 
-def dump_stacks(
-    run: Path, workers: Sequence[RegisteredWorker] | None = None, seconds: float = ANSWER_SECONDS
-) -> dict[str, str]:
-    """Have the processes write their stacks, this one among them; the outcome of each, by role.
+def dump_stacks(run: Path, workers: Sequence[RegisteredWorker], seconds: float = ANSWER_SECONDS) -> None:
+    """Have processes, this one too, append their stacks to their files.
 
-    A process that cannot answer within `seconds` (stopped, waiting for the disk, or without `register_dump`) gets a
-    line in its file that says so. A process that the signal would end is not signalled.
+    The file of a process that does not answer within `seconds` says so: one that is stopped, dead or on another
+    machine, or waits for the disk. A process without `register_dump`, which the signal would end, is not signalled.
     """
-    outcome: dict[str, str] = {}
-    asked: dict[Path, tuple[RegisteredWorker, int]] = {}  # by file, with its size before
-    for worker in read_processes(run) if workers is None else workers:
+    silent: list[RegisteredWorker] = []
+    asked: dict[RegisteredWorker, int] = {}  # with the size of the file before
+    for worker in workers:
         path = stacks_path(run, worker.role)
-        if not worker.here:
-            outcome[worker.role] = f"runs on {worker.host}, out of reach"
-        elif not worker.alive:
-            outcome[worker.role] = "is dead"
-        elif worker.pid == os.getpid():
-            outcome[worker.role] = _dump_own(path)
-        elif not _catches(worker.pid):
-            outcome[worker.role] = f"does not answer signals for stacks (state {process_state(worker.pid)})"
-        else:
-            asked[path] = (worker, _size(path))
+        if worker.alive and worker.pid == os.getpid():
+            with _appending(path) as file:
+                faulthandler.dump_traceback(file=file, all_threads=True)
+        elif worker.alive and _catches(worker.pid):
+            asked[worker] = _size(path)
             os.kill(worker.pid, DUMP_SIGNAL)
+        else:
+            silent.append(worker)
+
+    def waiting() -> list[RegisteredWorker]:
+        return [worker for worker, before in asked.items() if _size(stacks_path(run, worker.role)) == before]
+
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(_size(path) == before for path, (_, before) in asked.items()):
+    while waiting() and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
     time.sleep(_LOOK_SECONDS if asked else 0.0)  # a dump is written at once: what has begun is whole by then
-    for path, (worker, before) in asked.items():
-        silent = f"did not answer within {seconds:g} s (state {process_state(worker.pid)})"
-        outcome[worker.role] = silent if _size(path) == before else "written"
-    for role, said in outcome.items():
-        if said != "written":
-            with writing(stacks_path(run, role)):
-                stacks_path(run, role).parent.mkdir(parents=True, exist_ok=True)
-                with stacks_path(run, role).open("a", encoding="utf-8") as file:
-                    file.write(f"no stacks: the process {said}\n")
-    return outcome
+    for worker in [*silent, *waiting()]:
+        state = f"state {process_state(worker.pid)}" if worker.here else f"on {worker.host}"
+        with _appending(stacks_path(run, worker.role)) as file:
+            file.write(f"no stacks: the process did not answer ({state})\n")
+
+
+@contextlib.contextmanager
+def _appending(path: Path) -> Iterator[TextIO]:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            yield file
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _dump_own(path: Path) -> str:
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            faulthandler.dump_traceback(file=file, all_threads=True)
-    return "written"
 
 
 def _catches(pid: int) -> bool:

@@ -1,6 +1,6 @@
 """Workers as Ray actors on the nodes of a running cluster; the same handles as of spawned processes.
 
-    launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"))
+    launcher = RayWorkers(RaySettings())            # of the cluster that RAY_ADDRESS names
     handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.fleet:main", settings, gpus=1))
 
 Each worker has a placement group, requested with a time-out, and an actor in it that Ray never restarts: an actor that
@@ -277,7 +277,7 @@ class RayWorkers(WorkerLauncher):
     """A `WorkerLauncher` of Ray actors.
 
     Args:
-        settings: which cluster, and what a worker needs of it.
+        settings: the resources of a worker.
         registry: the running workers; shared with the launchers of the run's other workers.
 
     Raises:
@@ -289,7 +289,7 @@ class RayWorkers(WorkerLauncher):
         self.settings = settings
         os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start a cluster
         self._ray = require("ray", extra="ray", purpose="Ray clusters")
-        self._address = settings.address or os.environ.get(_ADDRESS)
+        self._address = os.environ.get(_ADDRESS)
         if self._address is None and not self._ray.is_initialized():
             way_out = f"start one with `ray start --head`, then set {_ADDRESS}=HOST:PORT"
             raise InputError(f"orchestration.executor=ray: no cluster is named; {way_out}")
@@ -347,7 +347,7 @@ class RayWorkers(WorkerLauncher):
             _knock(self._address)
             self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
-            way_out = f"start one with `ray start --head`, or unset {_ADDRESS} and orchestration.ray.address"
+            way_out = f"start one with `ray start --head`, or name another by {_ADDRESS}"
             raise StropError(f"no Ray cluster is reached at {self._address}: {first_line(error)}; {way_out}") from error
         self._joined = True
 

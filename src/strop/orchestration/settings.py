@@ -15,17 +15,15 @@ WindowMode = Literal["adaptive", "full"]
 
 
 class RaySettings(Settings):
-    """The Ray cluster, which runs already, and the resources of a worker.
+    """The resources of a worker on the Ray cluster that the variable RAY_ADDRESS names (HOST:PORT).
 
     Fields:
-        address: HOST:PORT of the cluster. The default is RAY_ADDRESS.
         cpus: processors that each worker reserves; on GPUs it reserves a GPU too.
         placement_seconds: how long a worker may wait for a place in the cluster.
         train_in_cluster: with `orchestration.trainers` above 1 its ranks are actors as well, the first one on the
             driver's node, the others wherever there is room; all nodes must see the run's folder.
     """
 
-    address: str | None = None
     cpus: Annotated[float, Field(gt=0)] = 1.0
     placement_seconds: Annotated[float, Field(gt=0)] = 120.0
     train_in_cluster: bool = False

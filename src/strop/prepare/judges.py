@@ -201,21 +201,15 @@ class _Polling:
                 break
 
     def costs(self) -> dict[str, Any]:
-        """Votes, tokens and dollars, including those before a kill."""
+        """Votes and tokens, including those before a kill."""
         entries = self._journal.entries
-        prompt, completion = Counter[int](), Counter[int]()
-        for entry in entries:
-            prompt[entry["seat"] % len(self._step.judges)] += entry["prompt_tokens"]
-            completion[entry["seat"] % len(self._step.judges)] += entry["completion_tokens"]
-        judges = enumerate(self._step.judges)
         return {
             "votes": len(entries),
             "unreadable_votes": sum(entry["valid"] is None for entry in entries),
             "calls": sum(entry["retries"] + 1 for entry in entries),
             "retries": sum(entry["retries"] for entry in entries),
-            "prompt_tokens": prompt.total(),
-            "completion_tokens": completion.total(),
-            "dollars": round(sum(judge.cost(prompt[place], completion[place]) for place, judge in judges), 6),
+            "prompt_tokens": sum(entry["prompt_tokens"] for entry in entries),
+            "completion_tokens": sum(entry["completion_tokens"] for entry in entries),
         }
 
     def _seats(self, problem_id: str) -> list[Vote | None]:

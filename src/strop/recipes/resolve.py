@@ -1,6 +1,6 @@
 """From the name of a recipe or a file to the configuration of a run.
 
-    config = resolve("scalerl", ["optim.lr=2e-6", "data.source=gsm8k", "data.path=train.jsonl"])
+    config = resolve("scalerl", ["optim.lr=2e-6", "data.source=train.jsonl"])
 
 A run is resolved from a recipe (a Python function that returns a `RunConfig`), a TOML file (`recipe = "scalerl"` and
 what it changes), a `config.json` of an earlier run, or a Python file with a function `recipe()`.

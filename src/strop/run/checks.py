@@ -55,13 +55,13 @@ class ModelFacts:
 
     Attributes:
         tokenizer: its tokenizer.
-        parameters: how many it has; None if that is known only after loading.
+        parameters: how many it has.
         room: the most tokens of a prompt with its completion; None if that is known only after loading.
         memory: what the memory estimate found; None if other machines hold the model.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    parameters: int | None = None
+    parameters: int
     room: int | None = None
     memory: Finding | None = None
 
@@ -252,9 +252,9 @@ def of_model(config: RunConfig, facts: ModelFacts, trains: bool = True, here: bo
             "name one that can do something with --set model.path=…",
         )  # fmt: skip
     lr = config.optim.lr
-    if parameters is not None and parameters > 2e8 and lr > 3e-5 and config.model.lora is None:
+    if parameters > 2e8 and lr > 3e-5 and config.model.lora is None:
         yield Finding("high-learning-rate", "note", "model", f"optim.lr={lr:g} is high for it", "1e-6 is usual")
-    if parameters is not None and parameters < 2e7 and lr < 1e-5:
+    if parameters < 2e7 and lr < 1e-5:
         yield Finding("low-learning-rate", "note", "model", f"optim.lr={lr:g} is low for it", "try 3e-4")
 
 

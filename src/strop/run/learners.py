@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -444,7 +444,7 @@ class TrainerRanks:
 
 
 class RankGroupLearner(TrainerRanks):
-    """A `Learning` over `config.orchestration.trainers` ranks.
+    """A learner over `config.orchestration.trainers` ranks, with the methods of `Learner`.
 
     Args:
         config: of the run.
@@ -507,3 +507,6 @@ class RankGroupLearner(TrainerRanks):
             found = read(stored)  # stays mapped when the file is gone
         self.stored = None
         return found
+
+
+Learning: TypeAlias = Learner | RankGroupLearner

@@ -42,7 +42,7 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
 from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
-from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Learning, Lost, Publication
+from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.ledger import Ledger, LedgerGroup, StaleGroups
 from strop.run.curriculum import Curriculum
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from strop.base.view import View
     from strop.config.schema import RunConfig
     from strop.data.dataset import Dataset
+    from strop.run.learners import Learning
 
 
 class NothingToLearn(StropError):

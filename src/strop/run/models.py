@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "grpo"
 NOT_TRAINING = ("evaluation.every=none", "evaluation.benchmarks=[]")  # of a model that is asked: nothing comes due
 ALL = "all"
-_SOURCES = ("data.source", "data.source.path", "data.path")  # settings that name another source
+_SOURCES = ("data.source", "data.source.path")  # settings that name another source
 _PROBLEMS = (*_SOURCES, "data.source.", "data.limit", "data.held_out")  # settings that choose other problems
 
 
@@ -274,18 +274,6 @@ def open_model(
         policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
     policy.to(pick_device(config.device)).requires_grad_(False)
     return policy.eval(), tokenizer
-
-
-def open_named(
-    model: NamedModel, recipe: str | None, sets: Sequence[str], view: View
-) -> tuple[RunConfig, Policy, PreTrainedTokenizerBase]:
-    """A model's configuration, its policy on its device, and its tokenizer.
-
-    Raises:
-        StropError: there is no such model, or an invalid setting.
-    """
-    config = configure(model, recipe, sets).config
-    return config, *open_model(config, view, model)
 
 
 def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, PreTrainedTokenizerBase]:

@@ -136,7 +136,7 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
         "max_num_seqs": settings.slots + 1,  # a place for the probe of `verify_weights`
         "max_num_batched_tokens": max(settings.prefill_tokens, settings.slots + 1),
         "tensor_parallel_size": settings.tensor_parallel, "gpu_memory_utilization": settings.memory_fraction,
-        "enable_prefix_caching": settings.prefix_caching, "enforce_eager": settings.eager,
+        "enable_prefix_caching": True, "enforce_eager": settings.eager,
         "enable_return_routed_experts": model.replay_routing,
         "logprobs_mode": "processed_logprobs",  # of logits / temperature; vLLM's default leaves the temperature out
         "generation_config": "vllm",  # or the model's own top-p and temperature would be mixed in
