@@ -177,7 +177,7 @@ CASES = (
     ("eval embedded --set data.source=nowhere.jsonl", "no such file"),
     ("eval embedded --samples 0", "--samples"),
     ("compare nowhere", "no such folder"),
-    ("sample embedded", "say what to ask"),
+    ("sample embedded --set data.source=nowhere.jsonl", "no such file"),
     ("sample nowhere --prompt x", "nowhere is neither a run nor a model folder"),
     ("export nowhere", "there is no run folder nowhere"),
     ("export sft --step 3", "has no checkpoint 3"),

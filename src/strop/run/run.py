@@ -183,7 +183,7 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
     folder = RunFolder.resume(out)
     try:
         config, found = point(folder, step, sets)
-        return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
+        return _to_the_end(config, assemble(config, view), folder, view, resumed=True, found=found)
     finally:
         folder.close()
 
@@ -192,25 +192,22 @@ def _record(parts: Parts) -> ProblemRecord:
     return ProblemRecord.of(parts.data, questions_of(parts.config.model.path) or frozenset())
 
 
-@dataclass(frozen=True)
-class _Resume:
-    """The checkpoint to continue from; None starts over."""
-
-    found: checkpoint.Checkpoint | None
-
-
 def _to_the_end(
-    config: RunConfig, parts: Parts, folder: RunFolder, view: View, at: _Resume | None = None
-) -> RunOutcome:
-    """Train a run to its end. After a loss of the trainer's ranks, it continues from its last checkpoint."""
+    config: RunConfig, parts: Parts, folder: RunFolder, view: View, resumed: bool = False,
+    found: checkpoint.Checkpoint | None = None,
+) -> RunOutcome:  # fmt: skip
+    """Train a run to its end. After a loss of the trainer's ranks, it continues from its last checkpoint.
+
+    A `resumed` run goes on from the checkpoint `found`; without one it starts over.
+    """
     evaluations: dict[int, EvaluationResult] = {}
     losses = 0
     run: _Run | None = None
     while True:
         try:
             run = _Run(config, parts, folder, view, evaluations)
-            if at is not None:
-                run.go_on(at.found)
+            if resumed:
+                run.go_on(found)
             return RunOutcome(run.go(), evaluations)
         except RankGroupLost as error:
             losses += 1
@@ -220,7 +217,7 @@ def _to_the_end(
             view.note(f"{error}; going on from the last checkpoint (loss {losses})")
         finally:
             parts.close()
-        at = _Resume(checkpoint_of(folder))
+        resumed, found = True, checkpoint_of(folder)
         parts = assemble(config, view)
 
 
