@@ -130,7 +130,6 @@ CASES = (
     (f"{EMBEDDED} --set data.source=noanswer.jsonl", "the answer is empty; fill it in, or leave such rows out"),
     (f"{EMBEDDED} --set data.source=empty.jsonl", "no problems in it"),
     (f"{EMBEDDED} --set data.held_out.source=nowhere.jsonl", "nowhere.jsonl: no such file"),
-    (f"{EMBEDDED} --set data.history=nowhere", "data.history"),
     (f"{EMBEDDED} --set evaluation.benchmarks=nowhere.jsonl --set evaluation.every=5", "there is no file nowhere"),
     # engines
     ("train scalerl --set engine=Vllm", "it has no interpreter; name that of an environment with vLLM"),

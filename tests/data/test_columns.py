@@ -184,8 +184,8 @@ def test_a_prepared_file_is_asked_for_the_fields_of_its_problems(tmp_path: Path)
 
 
 def test_what_columns_put_around_a_prompt() -> None:
-    columns = Columns(instruction="Box it.", starter="code", function="meta.name")
-    row = {"prompt": "1+1?", "answer": [1], "code": " def f(): ", "meta": {"name": "f"}}
+    columns = Columns(without=" In a box.", instruction="Box it.", starter="code", function="meta.name")
+    row = {"prompt": "1+1? In a box.", "answer": [1], "code": " def f(): ", "meta": {"name": "f"}}
     assert columns.question(row) == "1+1?\n\n```python\ndef f():\n```\nBox it."
     assert columns.reference(row) == {"fn_name": "f", "tests": [1]}
     bare = {**row, "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "1+1?"}], "code": "",

@@ -97,9 +97,6 @@ TRAINED = (
 # What stands for something else, and sizes of what is looked at.
 STANDS_FOR = {
     "--ask 16": "--ask 2 --set sampling.max_new_tokens=8",
-    "data.history=runs/one": " --set ".join(
-        ("data.history=runs/one", "data.source.terms=2", "data.source.count=40", "data.held_out.count=8")
-    ),
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
     "steps=400": "steps=6",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
@@ -108,7 +105,7 @@ STANDS_FOR = {
 }  # fmt: skip
 MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "MODEL")
 # Their own problems are drawn by the thousand.
-DRAWS_ITS_OWN = re.compile(r"strop train (quickstart|grpo)(?!.*data\.(source|history))( |$)")
+DRAWS_ITS_OWN = re.compile(r"strop train (quickstart|grpo)(?!.*data\.source)( |$)")
 ON_THE_HUB = re.compile(r"strop train (scalerl|skywork\S*|archer\S*|dapo|opefo\S*)( |$)")  # where their problems are
 FINDS = re.compile(r"strop doctor \S")  # where something will not work, its exit code is 1
 

@@ -312,7 +312,6 @@ WAYS = {
         'data.source={piece="Mixture", sources=[{piece="JsonLines", path="FILE"}, {piece="ChainSum", count=9}]}',
         "data.held_out={count=8}",
     ),
-    "selected": ("data.history=runs/earlier", "data.select={piece='PassRateBetween', low=0.0, high=1.0}"),
 }  # fmt: skip
 
 
@@ -322,8 +321,6 @@ def test_no_rollout_is_of_a_held_out_problem(
 ) -> None:
     """The problems that were really trained on, of runs that are interrupted and go on."""
     monkeypatch.chdir(tmp_path)
-    Path("runs").mkdir()
-    Path("runs/earlier").symlink_to(run)
     write(Path("problems.jsonl"), range(30))
     sets = tuple(text.replace("FILE", "problems.jsonl") for text in WAYS[way])
     config = small_config(*from_file(Path("problems.jsonl"), "steps=5", "evaluation.every=none", *sets))

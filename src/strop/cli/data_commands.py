@@ -131,11 +131,10 @@ def pass_rates(
 ) -> None:
     """Show how often each training problem was passed: how many are how hard, and the hardest of them.
 
-    `--json` has all problems of the range. Visits of an earlier run (`data.history`) count too.
+    `--json` has all problems of the range.
 
     \b
     strop data pass-rates runs/grpo --to 0.1
-    strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
     from strop.base.text import counted
     from strop.base.types import InputError

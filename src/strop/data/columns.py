@@ -117,6 +117,7 @@ class Columns(Settings):
             (Skywork-OR1-RL-Data: `["42"]`).
         id: None numbers the rows under the source's name.
         extra: columns to keep in `Problem.extra`.
+        without: an instruction that is removed from the end of the prompts.
         instruction: a line that is added after the prompts of this source; `data.template` sets one for all.
         starter: code that the program must begin with; it is shown after the prompt.
         function: the name of the function that the tests call.
@@ -127,6 +128,7 @@ class Columns(Settings):
     answer_json: bool = False
     id: str | None = None
     extra: tuple[str, ...] = ()
+    without: str | None = None
     instruction: str | None = None
     starter: str | None = None
     function: str | None = None
@@ -171,9 +173,10 @@ class Columns(Settings):
         starter = pick(row, self.starter) if self.starter is not None else None
         added = [f"\n\n```python\n{starter.strip()}\n```"] if isinstance(starter, str) and starter.strip() else []
         added += [f"\n{self.instruction}"] if self.instruction is not None else []
-        if not added:
+        if self.without is None and not added:
             return prompt
-        last = "".join([prompt if isinstance(prompt, str) else prompt[-1]["content"], *added])
+        last = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        last = "".join([last.removesuffix(self.without or ""), *added])
         return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
 
     def reference(self, row: Mapping[str, Any]) -> Any:
