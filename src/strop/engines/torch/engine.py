@@ -26,7 +26,8 @@ from strop.engines.continuation import Ending
 from strop.engines.protocol import Health, KvMode, Scores, WeightSource
 from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.settings import EngineSettings
-from strop.engines.torch.fused_forward import FusedForward
+from strop.engines.torch import fused_forward
+from strop.engines.torch.fused_forward import DecodeKernels, FusedForward
 from strop.engines.torch.kv import Ids, KeptKeys, Prefill, PrefillJob, SlotCache, SlotContext, blocks
 from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler, Slots
 from strop.model.attention import AttentionContext, PackedContext
@@ -37,14 +38,16 @@ from strop.model.policy import PackedInputs, Policy
 class ModelRunner:
     """Runs a policy over the slots; `prefill_tokens` bounds the prompt tokens of one forward pass.
 
-    `fused`, if given, computes instead of the policy's modules.
+    `fused`, if given, computes instead of the policy's modules; `drawing` draws tokens on a CPU.
     """
 
     def __init__(
-        self, policy: Policy, slots: Slots, cache: SlotCache, prefill_tokens: int, fused: FusedForward | None
-    ) -> None:
+        self, policy: Policy, slots: Slots, cache: SlotCache, prefill_tokens: int, fused: FusedForward | None,
+        drawing: DecodeKernels | None,
+    ) -> None:  # fmt: skip
         self.policy = policy
         self.fused = fused
+        self.drawing = drawing
         self.slots = slots
         self.cache = cache
         self.prefill_tokens = prefill_tokens
@@ -153,8 +156,8 @@ class ModelRunner:
 
     def _draw(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens, log-probs and entropies [W]; by the compiled kernel unless a row has a top-k or top-p."""
-        slots, kernels = self.slots, None if self.fused is None else self.fused.kernels
-        if kernels is None or slots.truncated[:width].any():
+        slots, kernels = self.slots, self.drawing
+        if kernels is None or logits.dtype != torch.float32 or slots.truncated[:width].any():
             return draw(logits, self._how(width))
         part = slice(0, width)
         uniform = torch.from_numpy(uniforms(slots.key[part], slots.position[part] - slots.first[part]))
@@ -226,7 +229,8 @@ class TorchEngine(BaseEngine):
         unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
         self._kept = KeptKeys(cache, settings.kept_mib)
         self._scheduler = Scheduler(self._slots, cache, self._kept, settings.shrink, unit)
-        self._runner = ModelRunner(policy, self._slots, cache, settings.prefill_tokens, self._fused)
+        drawing = fused_forward.load() if settings.native and policy.device.type == "cpu" else None
+        self._runner = ModelRunner(policy, self._slots, cache, settings.prefill_tokens, self._fused, drawing)
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:

@@ -24,6 +24,7 @@ from strop.base.types import IntArray
 from strop.model.attention import PackedContext, strop_attention
 from strop.model.attention_kinds import PLAIN, AttentionKind
 from strop.model.kernels.native import LANES, Activation, LayerKernels, Products
+from strop.model.lora import AdaptedLinear
 
 
 class _Fused:
@@ -165,6 +166,8 @@ def fuse(model: PreTrainedModel, kernels: LayerKernels) -> int:
     for module in reversed(list(model.modules())):  # parts come before what they are part of
         if isinstance(module, _Fused):
             continue
+        if isinstance(module, AdaptedLinear) and kernels.products.widens:
+            module.products = kernels.products
         emulated = type(module) is nn.Linear and kernels.products.widens
         fused = _fused(nn.Linear, _FusedLinear, kernels) if emulated else _nearest(module, kernels)
         if fused is not None:
@@ -185,6 +188,8 @@ def unfuse(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, _Fused):
             module.__class__ = type(module).__bases__[1]  # see `_fused`
+        elif isinstance(module, AdaptedLinear):
+            module.products = None
 
 
 @contextmanager

@@ -68,6 +68,10 @@ class Products:
         self._panel = int(library.strop_panel())
         self._dots = bool(library.strop_dots())
 
+    def __deepcopy__(self, memo: object) -> Products:
+        """Itself: copies of a model share the library."""
+        return self
+
     def call(self, name: str, *given: Tensor | float | None) -> None:
         """A function of the source."""
         self._functions[name](*given)
@@ -104,14 +108,14 @@ class Products:
 
     def multiply(self, x: Tensor, by: PackedWeights, float_out: bool) -> Tensor:
         """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""
-        out = torch.empty(len(x), by.outputs, dtype=torch.float32 if float_out else x.dtype)
+        out = torch.empty(len(x), by.outputs, dtype=torch.float32 if float_out else x.dtype, device=x.device)
         types = _TYPES[by.weight.dtype], _TYPES[out.dtype]
         self.call("multiply", self._read(x, by.weight), by.weight, by.bias, out, *x.shape, by.outputs, *types)
         return out
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         """x [N, I] · weightᵀ + bias [N, O] in `dtype`, without a gradient."""
-        out = torch.empty(len(x), len(weight), dtype=dtype)
+        out = torch.empty(len(x), len(weight), dtype=dtype, device=x.device)
         types = _TYPES[weight.dtype], _TYPES[dtype]
         self.call("linear", self._read(x, weight), weight, self._padded(bias), out, *x.shape, len(weight), *types)
         return out
@@ -119,7 +123,7 @@ class Products:
     def grad_input(self, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient [N, I] of x, in the type of the weight, from that of the outputs [N, O]."""
         outputs, inputs = weight.shape
-        out = torch.empty(len(grad), inputs, dtype=weight.dtype)
+        out = torch.empty(len(grad), inputs, dtype=weight.dtype, device=grad.device)
         half = _TYPES[weight.dtype]
         self.call("grad_input", self._read(grad, weight), weight, out, len(grad), inputs, outputs, half, half)
         return out
@@ -129,8 +133,8 @@ class Products:
         `onto` where that is given, in float32."""
         (rows, outputs), inputs = grad.shape, x.shape[1]
         if rows > _LONGEST and onto is None:
-            onto = torch.zeros(outputs, inputs)
-        out = torch.empty(outputs, inputs, dtype=dtype) if onto is None else onto
+            onto = torch.zeros(outputs, inputs, device=x.device)
+        out = torch.empty(outputs, inputs, dtype=dtype, device=x.device) if onto is None else onto
         half, padded = _TYPES[x.dtype], -(-inputs // self._panel) * self._panel
         for start in range(0, rows, _LONGEST):
             part = x[start : start + _LONGEST].contiguous()
