@@ -146,8 +146,10 @@ class _NoProducts(Products):
     def __init__(self) -> None:
         """Nothing is loaded."""
         kernels = native.load()
-        self._panel = 0 if kernels is None else kernels.products._panel
-        self._dots = kernels is not None and kernels.products._dots
+        if kernels is None:
+            self._panel, self._dots, self._tuned = 0, False, True
+        else:
+            vars(self).update({name: vars(kernels.products)[name] for name in ("_panel", "_dots", "_tuned")})
 
     def call(self, name: str, *given: Any) -> None:
         """Compute nothing."""
