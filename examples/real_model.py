@@ -37,8 +37,8 @@ SETTINGS = {
     "evaluation.every": 10,
     "evaluation.samples_per_problem": 4,
 }
-NAMES = "Ada Bo Chen Dara Emil Fatima Goro Hana Ines Jon Kofi Lea".split()
-THINGS = "apples beads books coins shells stickers pencils cards".split()
+NAMES = ["Ada", "Bo", "Chen", "Dara", "Emil", "Fatima", "Goro", "Hana", "Ines", "Jon", "Kofi", "Lea"]
+THINGS = ["apples", "beads", "books", "coins", "shells", "stickers", "pencils", "cards"]
 
 
 def word_problem(drawn: random.Random) -> tuple[str, int]:
