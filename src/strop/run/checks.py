@@ -174,14 +174,10 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
 
 
 def _files(config: RunConfig) -> Iterator[Finding]:
-    """The critic's model, earlier runs, and benchmarks in files."""
+    """The critic's model and benchmarks in files."""
     if config.critic is not None and config.critic.path is not None:
         settings = config.model.model_copy(update={"path": config.critic.path, "fresh": None})
         yield from of_model_named(settings, key="critic.path")
-    place = config.data.history
-    if place is not None and not Path(place).expanduser().exists():
-        found = f"data.history: there is no {place}; name a run folder or its pass_rates.jsonl"
-        yield Finding("history", "error", "data", found)
     for number, benchmark in enumerate(config.evaluation.benchmarks):
         if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():
             found = f"evaluation.benchmarks.{number}: there is no file {benchmark.name}"
