@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 
-from strop.base.text import number
 from strop.base.types import InputError, Problem
 from strop.engines.settings import PYTHON_VARIABLE
 from strop.run.finding import Finding, Level
@@ -110,9 +109,9 @@ def _run(folder: Path, sets: list[str], end: float) -> tuple[Level, str]:
     row = RunFolder.open(run).read_metrics()[-1]
     gap, norm = row["mismatch/mean"], row["grad_norm"]
     if gap is None or not gap < GAP:
-        return "error", f"the generator's log-probs differ from the trainer's by {number(gap)} nats on average"
+        return "error", f"the generator's log-probs differ from the trainer's by {gap} nats on average"
     if norm is None or not norm > 0:
-        return "error", f"the gradient's norm is {number(norm)}"
+        return "error", f"the gradient's norm is {norm}"
     return "ok", (
         f"log-probs of generator and trainer within {gap:.1g} nats, gradient norm {norm:.3g}, "
         f"{row['tokens_per_second']:.0f} tokens a second"
