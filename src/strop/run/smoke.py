@@ -105,6 +105,7 @@ def _run(folder: Path, sets: list[str], end: float) -> tuple[Level, str]:
         if status:
             return "error", child.last_line() or f"its process {child.exit_reason()}"
     finally:
+        child.kill()  # after a Ctrl-C it still runs
         child.close()
     row = RunFolder.open(run).read_metrics()[-1]
     gap, norm = row["mismatch/mean"], row["grad_norm"]
