@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, settled_bound, simulate
+from strop.lab.planning.costs import SKYWORK_COSTS, SKYWORK_LENGTHS, scalerl_costs
+
+SKYWORK_ROLLOUT_SECONDS = {32: 375.0, 64: 270.0, 128: 225.0, 256: 205.0}
+SCALERL_LENGTHS = replace(SKYWORK_LENGTHS, limit=14_336)
+SCALERL = Setup(prompts_per_step=48, samples_per_prompt=16, generators=64, trainers=16)
+
+
+def skywork_table_9(devices: int) -> tuple[Setup, Costs]:
+    """The setting of Table 9 on so many GPUs: generation only, samples spread evenly over the engines."""
+    setup = Setup(64, 16, generators=devices, trainers=devices, colocated=True, assign="sample")
+    rollout = Costs(decode_step=SKYWORK_COSTS.decode_step, decode_sequence=SKYWORK_COSTS.decode_sequence)
+    return setup, rollout
 
 
 def table_9() -> None:
     """Skywork-OR1, Table 9."""
-    from strop.lab.planning import simulate
-    from strop.lab.planning.costs import SKYWORK_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
-
     for devices, published in SKYWORK_ROLLOUT_SECONDS.items():
         found = simulate(*skywork_table_9(devices), SKYWORK_LENGTHS, steps=20).mean
         show(bench="table 9", devices=devices, published=published, simulated=found, error=found / published - 1)
@@ -24,9 +36,6 @@ def table_9() -> None:
 
 def schedules() -> None:
     """ScaleRL's split of 80 devices, under PipelineRL-k and PPO-off-policy-k."""
-    from strop.lab.planning import settled_bound, simulate
-    from strop.lab.planning.costs import SCALERL, SCALERL_LENGTHS, scalerl_costs
-
     for setup in SCALERL.schedules((0, 1, 4, 8)):
         found = simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=max(6, 40 // setup.updates_per_step))
         bound = settled_bound(found, scalerl_costs()).seconds / setup.updates_per_step
@@ -46,8 +55,6 @@ def fleet() -> None:
     from bench.pipeline import Shape
     from bench.pipeline import train as run
     from bench.simulated import Simulation as Engines
-
-    from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, simulate
 
     engines = Engines(slots=16, token_seconds=0.03, tokens=5, straggler_share=0.05, straggler_factor=30)
     for lag, steps in ((0, 5), (1, 7), (8, 18)):

@@ -55,9 +55,11 @@ def directly(model: str, texts: list[str], n: int, sampling: dict[str, Any]) -> 
     from strop.data.templates import encode_prompt
     from strop.engines.protocol import Request, Sampling
     from strop.engines.torch.engine import TorchEngine
-    from strop.run.models import open_named, parse_models
+    from strop.run.models import configure, open_model, parse_model
 
-    config, policy, tokenizer = open_named(parse_models([model])[0], None, (), SilentView())
+    named = parse_model(model)
+    config = configure(named).config
+    policy, tokenizer = open_model(config, SilentView(), named)
     engine = TorchEngine(policy, tokenizer, config.engine)
     ids = [encode_prompt(text, tokenizer, add_bos=True) for text in texts]
     asked = Sampling(max_new_tokens=sampling["max_tokens"], temperature=sampling["temperature"])

@@ -63,7 +63,7 @@ def main() -> None:
             command = [sys.executable, str(worker), json.dumps(what)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env={**os.environ, **AT_ONCE})
             measured = json.loads(done.stdout)["bytes"]
-            need = update_need(policy_of(what, None), lengths, given.device).total
+            need = sum(update_need(policy_of(what, None), lengths, given.device).values())
             emit("update_memory", case, need / MEBIBYTE, measured / MEBIBYTE, "peak of updates", "MiB",
                  tokens=sum(lengths), estimate_over_peak=need / measured)  # fmt: skip
 

@@ -1,13 +1,8 @@
-"""Small real runs for tests: a random model of two layers, sums of two digits, a few steps a second.
-
-The memory that an update needs is estimated once for each shape of model and of micro-batch, by every run of a session.
-"""
+"""Small real runs for tests: a random model of two layers, sums of two digits, a few steps a second."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +12,7 @@ from safetensors.torch import load_file
 from strop.base.metrics_file import read_metrics
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
-from strop.run import memory
 from strop.run.folder import RunFolder
 
 SMALL = (
@@ -32,24 +25,6 @@ SMALL = (
     "sampling.max_new_tokens=12", "engine.slots=24", "optim.lr=1e-3", "verifier.extract=last_number",
     "evaluation.every=2", "evaluation.samples_per_problem=2", "checkpoint.every=1", "checkpoint.keep=2",
 )  # fmt: skip
-
-
-def _once(estimate: Callable[..., int]) -> Callable[..., int]:
-    known: dict[tuple[str, ...], int] = {}
-
-    @wraps(estimate)
-    def remembered(policy: Policy, *how: Any) -> int:
-        adapted = policy.adapters is not None
-        of = (policy.model.config.to_json_string(), policy.settings.model_dump_json(), repr((adapted, *how)))
-        if of not in known:
-            known[of] = estimate(policy, *how)
-        return known[of]
-
-    return remembered
-
-
-for _name in ("_live_bytes", "cached_bytes"):
-    setattr(memory, _name, _once(getattr(memory, _name)))
 
 
 def small_config(*sets: str) -> RunConfig:

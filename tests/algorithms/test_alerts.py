@@ -74,7 +74,7 @@ def test_a_collapse_of_the_pass_rate_is_measured_against_its_best() -> None:
     rates = [0.1, 0.4, 0.6, 0.3, 0.2, 0.2]  # means of two: .25, .5 (best), .45, .25 (just half), .2
     said = follow([CALM | {"pass_rate": rate} for rate in rates], limits)
     assert [len(lines) for lines in said] == [0, 0, 0, 0, 0, 1]
-    assert "fell to 20.0% over 2 steps, from 50.0% at its best" in said[5][0]
+    assert all(number in said[5][0] for number in ("20.0%", "50.0%"))
 
 
 def test_what_a_step_does_not_measure_says_nothing() -> None:

@@ -103,7 +103,7 @@ def test_models_of_the_hub_are_loaded_then_from_the_cache_and_an_unknown_name_is
         model, tokenizer = load_pretrained(ModelSettings(path=name))
         assert len(tokenizer) == len(byte_tokenizer())
         assert torch.equal(model.get_input_embeddings().weight, weight)
-    with pytest.raises(InputError, match=r"model\.path nope"):
+    with pytest.raises(InputError, match=r"model\.path"):
         load_pretrained(ModelSettings(path="nope"))
     address.shutdown()
     address.server_close()

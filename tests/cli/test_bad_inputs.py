@@ -130,7 +130,6 @@ CASES = (
     (f"{EMBEDDED} --set data.source=noanswer.jsonl", "the answer is empty; fill it in, or leave such rows out"),
     (f"{EMBEDDED} --set data.source=empty.jsonl", "no problems in it"),
     (f"{EMBEDDED} --set data.held_out.source=nowhere.jsonl", "nowhere.jsonl: no such file"),
-    (f"{EMBEDDED} --set data.history=nowhere", "data.history"),
     (f"{EMBEDDED} --set evaluation.benchmarks=nowhere.jsonl --set evaluation.every=5", "there is no file nowhere"),
     # engines
     ("train scalerl --set engine=Vllm", "it has no interpreter; name that of an environment with vLLM"),
@@ -178,7 +177,7 @@ CASES = (
     ("eval embedded --set data.source=nowhere.jsonl", "no such file"),
     ("eval embedded --samples 0", "--samples"),
     ("compare nowhere", "no such folder"),
-    ("sample embedded", "say what to ask"),
+    ("sample embedded --set data.source=nowhere.jsonl", "no such file"),
     ("sample nowhere --prompt x", "nowhere is neither a run nor a model folder"),
     ("export nowhere", "there is no run folder nowhere"),
     ("export sft --step 3", "has no checkpoint 3"),

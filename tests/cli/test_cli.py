@@ -1,6 +1,5 @@
 """The command line: quick to answer, one line for an error, JSON on standard output alone."""
 
-import importlib.util
 import json
 import os
 import resource
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from strop.cli.run_commands import report_quickstart
 from strop.config.edits import flatten
 from strop.run import machine
 from strop.run.folder import RunFolder, free_folder
@@ -135,14 +133,8 @@ def test_doctor_as_json_has_every_topic() -> None:
     done = strop("doctor", "--json")
     findings = json.loads(done.stdout)
     subjects = {finding["subject"] for finding in findings}
-    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox", "extra gym"} <= subjects
+    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox"} <= subjects
     assert done.returncode == int(any(finding["level"] == "error" for finding in findings))
-
-
-def test_doctor_names_the_command_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    finding = machine._extra("gym", "reasoning_gym", "generators")
-    assert finding.level == "note" and finding.way_out == 'pip install "strop[gym]"'
 
 
 def test_doctor_says_when_a_shell_leaves_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,23 +169,6 @@ def test_default_folders_never_collide(tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / "runs" / taken).mkdir(parents=True)
         (tmp_path / "runs" / taken / "run.json").touch()
     assert free_folder("grpo") == Path("runs/grpo-3")
-
-
-def test_the_quickstart_ends_with_table_picture_model_and_three_commands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = RunFolder.create(tmp_path / "run", {})
-    run.append_metrics(0, {"evaluation/pass_rate": 0.2})
-    seconds = {"sft": 80.4, "evaluation": 11.4, "rl": 60.4, "other": 4.4, "total": 156.6}
-    rates = {"pass_rate_before": 0.2, "pass_rate_after": 0.8, "pass_at_8_before": 0.7, "gain": 0.6}
-    facts = {"model": "model", "seed": 0, "parameters": 1000000, "gain_interval": [0.55, 0.65], "seconds": seconds}
-    run.write_json("summary.json", {**rates, **facts})
-    report_quickstart(run.path)
-    said = capsys.readouterr().out
-    for expected in ("20.0%", "80.0%", "+60.0 points", "+55.0 to +65.0", "training.png", f"{run.path}/model"):
-        assert expected in said
-    assert "imitation 1 min 20 s" in " ".join(said.split())
-    assert said.split("next\n")[1].count("\n") == 3
 
 
 INTERRUPTS = """

@@ -6,14 +6,17 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.dashboard.test_dashboard import HTML, make_played_run, make_run
 
-from strop.dashboard.app import background
+from strop.dashboard.app import Dashboard
+from strop.dashboard.reading import FollowedRuns
+from strop.serving.http import HttpServer, listen
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 SHOTS = os.environ.get("STROP_SCREENSHOTS")  # a folder that gets pictures, for whoever wants to look
@@ -30,6 +33,13 @@ def chromium() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
+
+
+@contextmanager
+def background(runs: Sequence[Path]) -> Iterator[str]:
+    """A dashboard on a thread while the block runs; its URL."""
+    with HttpServer(Dashboard(FollowedRuns(runs)), listen("127.0.0.1", 0, None, False)).in_thread() as found:
+        yield f"{found}/"
 
 
 @pytest.fixture

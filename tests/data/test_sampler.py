@@ -18,8 +18,7 @@ sizes, seeds = st.integers(1, 30), st.integers(0, 2**63 - 1)
 @given(size=sizes, seed=seeds, epochs=st.integers(1, 4))
 def test_every_epoch_is_a_permutation(size: int, seed: int, epochs: int) -> None:
     sampler = Sampler(size, seed)
-    for epoch in range(epochs):
-        assert sampler.epoch == epoch
+    for _ in range(epochs):
         assert sorted(sampler.next() for _ in range(size)) == list(range(size))
 
 
@@ -56,8 +55,6 @@ def test_refusals() -> None:
     sampler = Sampler(5, 0)
     with pytest.raises(InputError):
         sampler.restore(Sampler(6, 0).state)
-    with pytest.raises(InputError):
-        sampler.restore({"places": [(0, 5)], "drawn": 5, "retired": [], "size": 5, "seed": 0})
 
 
 def problems(*domains: str) -> list[Problem]:

@@ -34,6 +34,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from strop.base import imports
 from strop.base.view import SilentView
 from strop.cli import app, main
+from strop.config.parse import edits_of_file
 from strop.lab.scaling import Sigmoid
 from strop.model.files import export
 from strop.model.policy import load_policy
@@ -96,9 +97,6 @@ TRAINED = (
 # What stands for something else, and sizes of what is looked at.
 STANDS_FOR = {
     "--ask 16": "--ask 2 --set sampling.max_new_tokens=8",
-    "data.history=runs/one": " --set ".join(
-        ("data.history=runs/one", "data.source.terms=2", "data.source.count=40", "data.held_out.count=8")
-    ),
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
     "steps=400": "steps=6",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
@@ -107,7 +105,7 @@ STANDS_FOR = {
 }  # fmt: skip
 MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "MODEL")
 # Their own problems are drawn by the thousand.
-DRAWS_ITS_OWN = re.compile(r"strop train (quickstart|grpo)(?!.*data\.(source|history))( |$)")
+DRAWS_ITS_OWN = re.compile(r"strop train (quickstart|grpo)(?!.*data\.source)( |$)")
 ON_THE_HUB = re.compile(r"strop train (scalerl|skywork\S*|archer\S*|dapo|opefo\S*)( |$)")  # where their problems are
 FINDS = re.compile(r"strop doctor \S")  # where something will not work, its exit code is 1
 
@@ -374,6 +372,9 @@ def test_a_toml_block(page: str, text: str, there: Path) -> None:
         imports.allow_module("my_rewards")
         Path("block.toml").write_text(text)
         assert resolve("block.toml").recipe == data["recipe"]
+    elif "sampling" in data:  # settings for --set @FILE
+        Path("block.toml").write_text(text)
+        assert resolve("grpo", edits_of_file(Path("block.toml")))
     else:  # of a preparation, or a part of one
         assert parse_config({"sources": [{"path": "train.jsonl"}], **data}, page).steps
 

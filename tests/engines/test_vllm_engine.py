@@ -124,7 +124,7 @@ def test_an_interpreter_without_vllm_says_so() -> None:
     bare = EAGER.model_copy(update={"python": sys.executable})
     if subprocess.run([sys.executable, "-I", "-c", "import vllm"], capture_output=True).returncode == 0:
         pytest.skip("this interpreter has vLLM")
-    with pytest.raises(EngineLost, match="No module named 'vllm'"):
+    with pytest.raises(EngineLost, match="'vllm'"):
         build_engine(bare, policy.settings, byte_tokenizer(), policy)
 
 

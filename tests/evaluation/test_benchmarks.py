@@ -59,16 +59,16 @@ ORZ = {"prompt": [{"from": "user", "value": ASKED}], "final_answer": "2"}
     ("name", "file", "row"),
     [
         ("aime24", "aime24.parquet", SKYWORK),
-        ("aime24", "AIME_2024.json", ORZ),
+        ("aime24", "aime24.json", ORZ),
         ("aime24", "aime24.jsonl", {"id": 60, "problem": ASKED, "solution": "…", "answer": "2", "url": "", "year": 1}),
         ("aime25", "aime25.jsonl", {"problem": ASKED, "answer": "2", "id": "0"}),
         ("amc23", "amc23.jsonl", {"id": 0, "problem": ASKED, "answer": 2.0, "url": "", "question": ASKED}),
         ("math500", "math500.json", ORZ),
         ("math500", "math500.parquet", {"problem": ASKED, "solution": "…", "answer": "2", "unique_id": "a/b.json"}),
-        ("minerva", "minerva_math.jsonl", {"problem": ASKED, "solution": "So \\boxed{1} + 1 is \\boxed{2}.", "idx": 0}),
+        ("minerva", "minerva.jsonl", {"problem": ASKED, "solution": "So \\boxed{1} + 1 is \\boxed{2}.", "idx": 0}),
         ("minerva", "minerva.jsonl", {"question": ASKED, "answer": "2"}),
         ("olympiadbench", "olympiadbench.jsonl", {"question": ASKED, "context": None, "final_answer": ["$2$"]}),
-        ("gsm8k", "gsm8k_test.jsonl", {"question": ASKED, "answer": "It is <<1+1=2>>2.\n#### 2"}),
+        ("gsm8k", "gsm8k.jsonl", {"question": ASKED, "answer": "It is <<1+1=2>>2.\n#### 2"}),
     ],
 )
 def test_mathematics_in_every_published_shape(tmp_path: Path, name: str, file: str, row: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def contest(identity: str, date: str) -> dict[str, Any]:
 
 
 def test_livecodebench_by_window_from_the_files_of_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "LiveCodeBench"
+    folder = tmp_path / "livecodebench"
     folder.mkdir()
     write(folder / "test.jsonl", [contest("a", "2024-05-01T00:00:00"), contest("b", "2024-09-01T00:00:00")])
     write(folder / "test2.jsonl", [contest("c", "2025-03-01T00:00:00")])
@@ -184,7 +184,7 @@ def test_reasoning_gym_tasks_have_seeds_of_their_own() -> None:
 def test_a_file_of_the_users_own_is_a_benchmark(tmp_path: Path) -> None:
     file = write(tmp_path / "mine.jsonl", [{"question": "1+1=", "answer": 2}])
     assert benchmark(str(file)).name == "mine"
-    assert load_problems(benchmark(str(file)))[0].reference == "2"
+    assert load_problems(benchmark(str(file)))[0].reference == 2
 
 
 def test_the_hub_is_read_by_the_same_columns(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_the_catalogue_names_hub_data_sets() -> None:
 
 
 def test_what_was_looked_for_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"evaluation\.benchmark_data=.* aime24 or aime2024"):
+    with pytest.raises(InputError, match=r"evaluation\.benchmark_data=.* aime24\.jsonl"):
         load_problems(benchmark("aime24"), tmp_path)
     with pytest.raises(InputError, match="nowhere"):
         load_problems(benchmark("aime24"), tmp_path / "nowhere")
@@ -240,7 +240,7 @@ CHAT = [
 
 
 @pytest.mark.parametrize("chat", [CHAT, CHAT[:1] + CHAT[3:], CHAT[1:], CHAT[3:]])
-@pytest.mark.parametrize("style", ["messages", "sharegpt", "answered"])
+@pytest.mark.parametrize("style", ["messages", "sharegpt"])
 def test_a_file_of_chats_asks_what_training_on_it_asks(chat: list[dict[str, str]], style: str, tmp_path: Path) -> None:
     """Only the user's turns were asked, in one: without the system message, and unlike what had been trained on."""
     names = {"user": "human", "assistant": "gpt", "system": "system"}
@@ -248,12 +248,8 @@ def test_a_file_of_chats_asks_what_training_on_it_asks(chat: list[dict[str, str]
     row = {"messages": chat if style == "messages" else turns, "answer": "2"}
     file = write(tmp_path / "chats.jsonl", [row])
     (trained,) = JsonLines(path=str(file)).load()
-    if style == "answered":  # as Open-Reasoner-Zero publishes its problems
-        turns.append({"from": "assistant", "ground_truth": {"value": "2"}})
-        write(file, [row])
     (problem,) = load_problems(benchmark(str(file)))
-    assert problem.question == trained.question
-    assert problem.prompt == (trained.prompt if len(chat) > 1 else ASKED)
+    assert (problem.question, problem.prompt) == (trained.question, trained.prompt)
 
 
 @pytest.mark.parametrize("name", ["choices", "options", "passage", "system"])
@@ -266,7 +262,7 @@ def test_a_file_whose_question_stands_in_two_columns_is_refused(name: str, tmp_p
 
 def test_a_file_with_other_columns_is_named(tmp_path: Path) -> None:
     file = write(tmp_path / "frage.jsonl", [{"frage": "1+1", "loesung": "2"}])
-    with pytest.raises(InputError, match=r"frage\.jsonl:1: .*'prompt'.*data\.source\.columns"):
+    with pytest.raises(InputError, match=r"frage\.jsonl:1: .*'answer'.*data\.source\.columns"):
         load_problems(benchmark(str(file)))
 
 

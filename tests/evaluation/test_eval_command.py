@@ -25,7 +25,7 @@ from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.files import byte_tokenizer
 from strop.run.measuring import BenchmarkPlan, held_out_of, measure, shared_template
-from strop.run.models import NamedModel, configure, parse_models
+from strop.run.models import NamedModel, configure, parse_model, parse_models
 from strop.run.run import train
 
 
@@ -201,22 +201,19 @@ def test_the_first_prompt_of_each_benchmark_is_shown_once_for_models_that_are_as
 
 
 FEW_SHOT = """
-recipe = "grpo"
 sampling.max_new_tokens = 5
 sampling.stop = ["\\n"]
 evaluation.temperature = 0.5
 verifier.extract = "last_number"
-data.source = "unused.jsonl"
 data.template = {piece = "Plain", prefix = "Q: 1+1=\\nA: 2\\nQ: ", suffix = "\\nA:"}
 """
 
 
-def test_a_recipe_gives_template_sampling_and_verifier(place: Path, tmp_path: Path) -> None:
-    """Few-shot prompts need a stop string; `--recipe` promised it, and benchmarks ignored it."""
+def test_a_file_of_settings_gives_template_sampling_and_verifier(place: Path, tmp_path: Path) -> None:
     (tmp_path / "few.toml").write_text(FEW_SHOT)
     model, out = f"run={place / 'run' / 'model'}", tmp_path / "out"
     exam = ("--benchmark", "aime24", "--set", f"evaluation.benchmark_data={place}", "--samples", "1", "--plain")
-    more = ("--recipe", tmp_path / "few.toml", "--set", "sampling.top_p=0.9", "--out", out, "--json")
+    more = ("--set", f"@{tmp_path / 'few.toml'}", "--set", "sampling.top_p=0.9", "--out", out, "--json")
     invoke("eval", model, *exam, *more)
     kept = settings(out)
     assert (kept["template"]["piece"], kept["template"]["suffix"]) == ("Plain", "\nA:")
@@ -282,8 +279,8 @@ def test_a_checkpoint_is_measured_and_asked_without_benchmarks_too(place: Path, 
     shutil.copytree(place / "run", bare, ignore=shutil.ignore_patterns("model"))  # a checkpoint needs no export
     (answer,) = invoke("sample", f"{bare}@1", "--prompt", "3+5=", "--max-new-tokens", 4, "--json")
     assert answer["tokens"] <= 4
-    done = CliRunner().invoke(app, ["eval", f"{bare}@all"])
-    assert isinstance(done.exception, StropError) and "one model is used at a time" in str(done.exception)
+    with pytest.raises(InputError, match="one model is used at a time"):
+        parse_model(f"{bare}@all")
 
 
 def test_a_run_without_a_model_is_its_newest_checkpoint(
@@ -300,7 +297,7 @@ def test_a_run_without_a_model_is_its_newest_checkpoint(
     apart = {"seconds": 0, "weight_version": 2}
     assert json.loads(done.stdout) | {"seconds": 0} == last | apart and told in done.stderr
     short = ("--set", "sampling.max_new_tokens=4", "--json")
-    for arguments in (("sample", "--prompt", "3+5="), ("eval", "--benchmark", "held_out", *short)):
+    for arguments in (("sample", "--prompt", "3+5="), ("eval", "--out", "kept", *short)):
         done = CliRunner().invoke(app, [arguments[0], str(bare), *arguments[1:]], catch_exceptions=False)
         assert done.exit_code == 0 and told in done.stderr
     assert f"{bare}@2" in done.stdout
@@ -309,8 +306,8 @@ def test_a_run_without_a_model_is_its_newest_checkpoint(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("eval", "a", "b"), "--benchmark"),
-        (("eval", "a", "--out", "x"), "--out "),
+        (("eval", "a", "b", "--set", "data.source=x.jsonl"), "--benchmark"),
+        (("eval", "a", "--benchmark", "aime24", "--recipe", "grpo"), "--recipe"),
         (("eval", "a", "--benchmark", "amie24"), "aime24"),
         (("eval", "a", "--protocol", "archr"), "archer"),
         (("eval", "a", "--benchmark", "aime24", "--metric", "mean"), "--metric mean"),

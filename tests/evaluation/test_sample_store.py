@@ -93,7 +93,7 @@ def test_a_merge_that_was_cut_off_counts_nothing_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"sampling": {"max_new_tokens": 9}}, r"sampling\.max_new_tokens"),
+        ({"sampling": {"max_new_tokens": 9}}, "sampling"),
         ({"samples_per_problem": 8}, "samples_per_problem"),
         ({"problem_ids": ["p1"]}, "problem_ids"),
         ({"seed": 1}, "seed"),
@@ -125,12 +125,12 @@ def test_what_the_verifier_could_not_judge_is_read_back_as_such(tmp_path: Path) 
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no settings\.json"):
+    with pytest.raises(InputError, match=r"settings\.json"):
         load_result(tmp_path)
     keep(tmp_path, ANSWERS)
     folder = tmp_path / "base" / "digits"
     (folder / "samples.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"samples\.parquet: cannot be read"):
+    with pytest.raises(InputError, match=r"samples\.parquet"):
         load_result(folder)
     (folder / "settings.json").write_text(json.dumps([1]))
     with pytest.raises(InputError, match=r"\.json"):

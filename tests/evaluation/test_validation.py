@@ -50,7 +50,7 @@ def write(path: Path, *questions: str) -> Path:
 
 def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: Path) -> None:
     exam = write(tmp_path / "exam.jsonl", "2+2=", "3+1=", "x" * ROOM)
-    write(tmp_path / "aime_2024.jsonl", "1+3=")
+    write(tmp_path / "aime24.jsonl", "1+3=")
     view = Notes()
     named = f"evaluation.benchmarks=[{{name='{exam}', every=3, samples_per_problem=1, limit=3}}, 'aime24']"
     others = f"evaluation.benchmark_data={tmp_path}", "evaluation.top_p=0.7"

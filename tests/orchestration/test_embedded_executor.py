@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_workers_and_no_group_is_skipped_or_repeated(tmp_path: P
     )  # fmt: skip
     view = SignalsAfter(out, 3, signal.SIGINT)
     with forking():
-        with pytest.raises(Interrupted, match="strop train --resume"):
+        with pytest.raises(Interrupted):
             train(small_config(*sets, "evaluation.every=none"), out, view)
         assert view.pids and gone(view.pids, 2.0)
         resume(out, SilentView())

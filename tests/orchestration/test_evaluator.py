@@ -255,7 +255,7 @@ def test_an_evaluation_that_failed_in_turn_with_training_is_done_on_resume(in_tu
 def test_what_was_under_way_when_a_run_ended_is_measured_on_resume(in_turn: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     view = Watching(out, {0: signal.SIGSTOP}, {3: signal.SIGINT})
-    with pytest.raises(Interrupted, match="step 3 of 4, steps 0, 2 not .*strop train --resume"):
+    with pytest.raises(Interrupted, match="step 3 of 4, steps 0, 2 not .*--resume"):
         train(configured(APART), out, view)
     assert {row["step"] for row in metrics(out) if "evaluation/pass_rate" in row} == set()
     again = Watching(out, {})
@@ -280,7 +280,7 @@ def test_training_waits_while_two_evaluations_are_open_and_at_its_end_unless_it_
                 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     out = tmp_path / "run"
-    with pytest.raises(Interrupted, match=f"step {said} .*strop train --resume"):
+    with pytest.raises(Interrupted, match=f"step {said} .*--resume"):
         train(configured(APART, f"evaluation.every={every}"), out, Interrupting(out, {0: signal.SIGSTOP}))
 
 

@@ -56,7 +56,7 @@ def test_a_refusal_is_an_error_and_the_gang_goes_on(make: Make) -> None:
 
 def test_a_divergence_is_loud(make: Make) -> None:
     group = make()
-    with pytest.raises(Disagreement, match="differ: trainer-0 0, trainer-1 1, trainer-2 2"):
+    with pytest.raises(Disagreement, match="trainer-0 0, trainer-1 1, trainer-2 2"):
         group.call("differ")
     assert not group.alive
 

@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_version_before(small_disk: Path, monkeypatch: py
     store.start(small_disk)
     good = store.publish(lambda file, number: file.write(number, [("w", torch.ones(100_000))]), 1)
     store.keep({1})
-    with pytest.raises(StropError, match=r"version 2 .*strop train --resume"):
+    with pytest.raises(StropError, match=r"version 2 .*--resume"):
         store.publish(lambda file, number: file.write(number, [("w", torch.zeros(200_000))]), 2)
     assert len(notes) == 2 and all("version 2" in line for line in notes)
     assert torch.equal(read(good)["w"], torch.ones(100_000))

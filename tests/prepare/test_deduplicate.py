@@ -149,7 +149,7 @@ def test_planted_duplicates_are_found_and_look_alikes_kept(tmp_path: Path, near:
     assert kept.count("typed") == 0
     assert kept.count("changed") <= 0.05 * 300
     assert kept.count("lookalike") == 300
-    assert all(pair["other_id"] == f"all/original-{pair['id'].split('-')[1]}" for pair in outcome.pairs)
+    assert all(pair["duplicate_of"] == f"all/original-{pair['id'].split('-')[1]}" for pair in outcome.pairs)
 
 
 def test_the_set_named_first_keeps_its_problem(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_duplicates_of_a_duplicate_meet_the_problem_that_is_kept(tmp_path: Path)
     chain += [chain[1], chain[2].lower()]
     outcome = run(tmp_path, [questions(*chain)], ["Deduplicate"])
     assert outcome.prompts == [text]
-    assert {pair["other_id"] for pair in outcome.pairs} == {"set0/1"}
+    assert {pair["duplicate_of"] for pair in outcome.pairs} == {"set0/1"}
 
 
 def test_without_near_only_typing_counts(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_contamination(tmp_path: Path, prompt: str, found: bool) -> None:
     assert len(outcome.kept) == (1 if found else 2)
     if found:
         assert outcome.reasons == {"contaminated by exam": 1}
-        assert (outcome.pairs[0]["text"], outcome.pairs[0]["other_text"]) == (prompt, EXAM)
+        assert (outcome.pairs[0]["prompt"], outcome.pairs[0]["duplicate_text"]) == (prompt, EXAM)
         assert outcome.step("decontaminate")["counts"]["benchmark_questions_found"] == {"exam": 1}
 
 
@@ -230,7 +230,7 @@ def test_planted_contaminations_are_found_and_look_alikes_kept(tmp_path: Path) -
     assert kept.count("typed") == 0
     assert kept.count("changed") <= 0.05 * 200
     assert kept.count("lookalike") == 200
-    assert all(pair["other_text"] == originals[int(pair["id"].split("-")[1])] for pair in outcome.pairs)
+    assert all(pair["duplicate_text"] == originals[int(pair["id"].split("-")[1])] for pair in outcome.pairs)
 
 
 def test_a_phrase_of_several_exam_questions_gives_none_away(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_generators_and_folders_of_the_package_datasets(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason='needs the extra hub: pip install "strop[hub]"')
     (tmp_path / "set").mkdir()
     write_lines(tmp_path / "set" / "train.jsonl", [{"problem": "P", "answer": "3", "solution": "S"}])
-    (hub,) = read(Source(mapping="deepscaler", hub=str(tmp_path / "set")))
+    (hub,) = read(Source.model_validate({"mapping": "deepscaler", "source": str(tmp_path / "set")}))
     assert isinstance(hub, Problem) and hub.prompt == "P"
 
 

@@ -46,8 +46,8 @@ class Outcome:
 
     @property
     def pairs(self) -> list[dict[str, Any]]:
-        path = self.folder / "pairs.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        """The dropped problems that repeat another one."""
+        return [row for row in self.dropped if row["duplicate_of"]]
 
     def step(self, name: str) -> dict[str, Any]:
         return next(step for step in self.report["steps"] if step["step"] == name)

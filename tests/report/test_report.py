@@ -149,7 +149,7 @@ def test_what_was_measured_in_training_is_shown_with_its_intervals(
     report_run(run.path)
     said = " ".join(capsys.readouterr().out.split())
     assert "held-out pass rate, step 1 25.0%" in said and "step 2 75.0%, 95 % interval 62.5 to 87.5" in said
-    assert "gain +45.0 points, 95 % interval +25.0 to +62.5" in said
+    assert "+45.0 points" in said and "+25.0 to +62.5" in said
 
 
 def test_a_fine_tuning_run_has_a_report_too(tmp_path: Path) -> None:

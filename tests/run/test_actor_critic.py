@@ -75,7 +75,7 @@ def test_a_critic_may_start_from_another_model_or_critic(tmp_path: Path) -> None
     assert all(torch.allclose(model[name], policy[f"model.{name}"], atol=1e-6) for name in model)
     heads = [load_file(tmp_path / name / "critic" / "value_head.safetensors")["weight"] for name in ("first", "critic")]
     torch.testing.assert_close(*heads)
-    with pytest.raises(InputError, match=r"critic.path.*/no/such: no such folder"):
+    with pytest.raises(InputError, match=r"critic.path.*/no/such"):
         train(small_config(*still, "critic.path=/no/such"), tmp_path / "none", SilentView())
 
 

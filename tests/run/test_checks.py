@@ -253,7 +253,7 @@ def test_what_is_refused_is_counted_over_both_parts_of_a_source(tmp_path: Path) 
     prepare(parse_config(files | tomllib.loads(f"steps = [{STEP}]")), SilentView())
     mended = preview(small_config(f"data.source={tmp_path / 'out' / 'train.parquet'}", *every), SilentView())
     assert mended.data is not None and len(mended.data.train) == 3
-    with pytest.raises(InputError, match="3 of 3 .* choose another verifier"):
+    with pytest.raises(InputError, match="3 of 3"):
         refuse(preview(small_config(source(tmp_path, *lists), *every), SilentView()).findings)
 
 

@@ -182,12 +182,7 @@ def test_a_long_prompt_that_lowers_the_budget_of_all_is_named(run: Path, tmp_pat
     sets = ["sampling.max_new_tokens=100", "data.source.columns.id=id"]
     evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "mixed.jsonl")), 1, view)
     (line,) = [line for line in view.lines if line.startswith("completions end at")]
-    assert "not 100" in line and "'the-long-one' takes 2" in line and "data.max_prompt_tokens" in line
-    (tmp_path / "short.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    view, sets = Notes(), ["sampling.max_new_tokens=2000"]
-    evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "short.jsonl")), 1, view)
-    (line,) = [line for line in view.lines if line.startswith("completions end at")]
-    assert line.endswith("takes 4")  # no prompt leaves room for that, so leaving some out would not help
+    assert "not 100" in line and "'the-long-one' takes 2" in line
 
 
 def test_a_runs_model_is_known_by_its_folder(run: Path) -> None:
@@ -317,7 +312,6 @@ WAYS = {
         'data.source={piece="Mixture", sources=[{piece="JsonLines", path="FILE"}, {piece="ChainSum", count=9}]}',
         "data.held_out={count=8}",
     ),
-    "selected": ("data.history=runs/earlier", "data.select={piece='PassRateBetween', low=0.0, high=1.0}"),
 }  # fmt: skip
 
 
@@ -327,8 +321,6 @@ def test_no_rollout_is_of_a_held_out_problem(
 ) -> None:
     """The problems that were really trained on, of runs that are interrupted and go on."""
     monkeypatch.chdir(tmp_path)
-    Path("runs").mkdir()
-    Path("runs/earlier").symlink_to(run)
     write(Path("problems.jsonl"), range(30))
     sets = tuple(text.replace("FILE", "problems.jsonl") for text in WAYS[way])
     config = small_config(*from_file(Path("problems.jsonl"), "steps=5", "evaluation.every=none", *sets))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from tests.kit.bring import FAMILIES, TEMPLATES, bring
-from typer.testing import CliRunner
 
 from strop.base.machine import GIB
-from strop.cli import app
 from strop.config.parse import edit
 from strop.recipes.resolve import resolve
-from strop.run.memory import BLOCK, WAYS_OUT, NotKnownBeforehand, fitting, need_of, of_memory
+from strop.run.memory import BLOCK, WAYS_OUT, fitting, need_of, of_memory
 
 LARGE = "{hidden_size=2048, layers=10, heads=16, kv_heads=8, head_dim=128, intermediate_size=6144, max_positions=32768}"
 
@@ -41,11 +38,6 @@ def test_a_server_of_vllm_on_the_same_gpu_has_its_share() -> None:
     assert "vLLM's server" not in need_of(elsewhere, "cuda", 80 * GIB)
 
 
-def test_plan_says_it_of_a_gpu_that_is_not_here() -> None:
-    result = CliRunner().invoke(app, ["plan", "grpo", "--memory", "80", "--set", "model.fresh={}"])
-    assert result.exit_code == 0 and result.stdout.startswith("memory: needs about ") and "of 80 GiB" in result.stdout
-
-
 SHORT = ["data.max_prompt_tokens=16", "sampling.max_new_tokens=16", "engine.slots=16"]
 
 
@@ -67,43 +59,3 @@ def test_the_cache_of_an_engine_has_the_heads_of_the_model(family: str, width: i
     """Of keys and values together in a layer; two layers, four bytes, sixteen sequences of 32 tokens."""
     config = resolve("grpo", [f"model.path={bring(family, TEMPLATES[0], tmp_path / 'model')}", *SHORT])
     assert need_of(config, "cuda", 80 * GIB)["engines"] == 2 * width * 4 * 16 * BLOCK
-
-
-PLAIN = "data.template=Plain"
-OF_ITS_OWN = """
-from transformers import Qwen3ForCausalLM, Qwen3Model
-
-class Looking(Qwen3Model):
-    def forward(self, input_ids=None, **more):
-        assert input_ids[0, 0].item() >= 0
-        return super().forward(input_ids=input_ids, **more)
-
-class Own(Qwen3ForCausalLM):
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = Looking(config)
-        self.post_init()
-"""
-
-
-def test_a_model_whose_code_looks_at_its_tokens_is_said_to_be_unknown_beforehand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    folder = bring("qwen3", TEMPLATES[0], tmp_path / "model")
-    (folder / "own_code.py").write_text(OF_ITS_OWN)
-    stored = json.loads((folder / "config.json").read_text())
-    stored["auto_map"] = {"AutoModelForCausalLM": "own_code.Own"}
-    (folder / "config.json").write_text(json.dumps(stored))
-    sets = [f"model.path={folder}", "model.trust_remote_code=true", *SHORT]
-    found = of_memory(resolve("grpo", sets))
-    assert found.code == "memory-unknown" and "steps=3" in found.line
-    arguments = ["plan", "grpo", "--memory", "80", *(part for text in sets for part in ("--set", text))]
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, NotKnownBeforehand), result.output
-
-
-def test_a_mistake_of_strops_own_is_not_taken_for_a_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strop.run.memory.BLOCK", None)
-    with pytest.raises(TypeError, match="NoneType"):
-        of_memory(resolve("grpo", ["model.fresh={}", *SHORT]))

@@ -30,7 +30,7 @@ def test_what_one_says_the_other_hears() -> None:
 
 def test_an_address_of_another_machine_is_refused() -> None:
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(StropError, match=f"cannot meet at {NOBODY}: Cannot assign requested address$") as caught:
+    with pytest.raises(StropError, match=f"{NOBODY}: [^\n]*address$") as caught:
         open_store(NOBODY, 2, 5.0)
     assert len(os.listdir("/proc/self/fd")) == len(before), caught  # whose frames still hold the socket
 
@@ -39,7 +39,7 @@ def test_who_finds_nobody_says_so() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(StropError, match=f"first rank is not reached at 127.0.0.1:{port}: ") as caught:
+    with pytest.raises(StropError, match=f"127.0.0.1:{port}: ") as caught:
         reach_store(f"127.0.0.1:{port}", 2, 1.0)
     assert "\n" not in str(caught.value)
 
@@ -64,7 +64,7 @@ def test_exchanges_go_over_the_interface_of_the_address(monkeypatch: pytest.Monk
 def test_a_rank_that_does_not_see_the_run_is_named(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     ranks = [Scattered(RankSettings({}, rank, 2, None, 5.0), "127.0.0.1") for rank in range(2)]
-    with pytest.raises(InputError, match=r"trainer-1, on .*, does not see the run's folder .*train_in_cluster"):
+    with pytest.raises(InputError, match=r"trainer-1, .*train_in_cluster"):
         ranks[1].host(str(mark))
     mark.touch()
     place, _ = ranks[0].host(str(mark))

@@ -89,7 +89,7 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
     for ranks in (1, 2, 4, 12):
         refuse_heads(shape, ranks)
     for ranks in (3, 5, 6, 8):
-        with pytest.raises(InputError, match=f"sequence_parallel={ranks}: 12 heads, 4 of keys.*1, 2, 4, 12 could"):
+        with pytest.raises(InputError, match=f"sequence_parallel={ranks}: .*12.*4.*1, 2, 4, 12"):
             refuse_heads(shape, ranks)
     sets = ["orchestration.trainers=3", "orchestration.sequence_parallel=2"]
     with pytest.raises(InputError, match="sequence_parallel=2"):

@@ -170,7 +170,7 @@ def test_what_is_not_finite_on_one_rank_stops_all_and_changes_nothing(tmp_path: 
     results = together(config, 2, tmp_path, work)
     assert results[0] == results[1]
     message, same, updates = results[0]
-    assert "the loss is nan; no parameter was changed" in message and same and updates == 0
+    assert "nan" in message and same and updates == 0
 
 
 def test_bf16_computes_in_bf16_and_steps_in_float32(tmp_path: Path) -> None:

@@ -32,15 +32,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code if isinstance(code, int) else 0, captured.out, captured.err
 
 
-def test_math_and_code_are_the_command_strop_verify(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = cases.with_name("out.jsonl")
-    code, printed, _ = run(capsys, "verify", "math", cases, "--out", out, "--extract", "any", "--json")
-    assert code == 0
-    assert [json.loads(line)["status"] for line in out.read_text().splitlines()] == ["correct", "wrong", "unparsed"]
-    assert json.loads(printed) == {"rows": 3, "correct": 1, "wrong": 1, "unparsed": 1, "expected": 2, "as expected": 1}
-    assert run(capsys, "verify", "code", cases)[0] == 2
-
-
 def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rollouts.jsonl"
     rows = [{"problem_id": "a", "reference": "1/2", "completion": text} for text in (r"\boxed{0.5}", r"\boxed{1/2}")]

@@ -23,7 +23,6 @@ from strop.cli import (
     model_commands,
     run_commands,
     runs_commands,
-    verify_commands,
 )
 from strop_verify.child_process import wait_politely
 
@@ -48,7 +47,7 @@ app = typer.Typer(
     strop train grpo --tiny --set optim.lr=2e-4        train, with a setting changed
     strop train --resume runs/grpo-tiny                go on after an interruption
     strop eval runs/grpo-tiny                          measure the result
-    strop verify math cases.jsonl --out out.jsonl      judge answers without a model
+    strop-verify math cases.jsonl --out out.jsonl      judge answers without a model
     strop doctor                                       check this machine
     strop smoke                                        whether training works on it
 
@@ -64,7 +63,7 @@ app.command("compare", short_help="Table, comparison and pictures of kept evalua
 app.command("sample", short_help="Sample answers to a prompt or to some problems.")(model_commands.sample)
 app.add_typer(inspect_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
 app.command("settings", short_help="Print every setting, or those of a part.")(inspect_commands.settings)
-app.add_typer(verify_commands.verify_app, name="verify", short_help="Run verifiers over files of cases.")
+app.add_typer(runs_commands.verify_app, name="verify", short_help="Compare verifiers on rollouts.")
 app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(lab_commands.fit)

@@ -42,9 +42,8 @@ def prepare(
 ) -> None:
     """Filter, deduplicate, decontaminate, rate and split problems, step by step as the file says.
 
-    The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason), pairs.jsonl
-    (duplicates and contaminations next to what they repeat), and report.json. A run that was stopped goes on
-    with the same command where it stopped.
+    The folder gets train.parquet, validation.parquet, dropped.parquet (every dropped row with its reason, and the
+    question that it repeats) and report.json. A run that was stopped goes on with the same command where it stopped.
 
     \b
     strop data prepare --example > prepare.toml
@@ -132,11 +131,10 @@ def pass_rates(
 ) -> None:
     """Show how often each training problem was passed: how many are how hard, and the hardest of them.
 
-    `--json` has all problems of the range. Visits of an earlier run (`data.history`) count too.
+    `--json` has all problems of the range.
 
     \b
     strop data pass-rates runs/grpo --to 0.1
-    strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
     from strop.base.text import counted
     from strop.base.types import InputError

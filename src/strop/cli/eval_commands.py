@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +20,9 @@ from strop.cli.options import (
     show,
     viewing,
 )
+
+if TYPE_CHECKING:
+    from strop.run.models import NamedModel
 
 Models = Annotated[
     list[str] | None,
@@ -86,10 +88,10 @@ def evaluate(
 ) -> None:
     """Measure models on problems with checkable answers: the problems a run held out, or benchmarks.
 
-    A run is measured on the problems it held out, unless --set data.source names others. With --benchmark or --protocol
-    one or more models are measured on the same terms; every sample is kept, and the same command goes on after an
-    interruption. --set changes sampling, template and verifier. Progress goes to standard error, so that --json leaves
-    standard output to the result.
+    A run is measured on the problems it held out, unless --set data.source names others. With --benchmark, --protocol
+    or --out, several models are measured on the same terms, by default on what the first run held out; every sample is
+    kept, and the same command goes on after an interruption. --set changes sampling, template and verifier. Progress
+    goes to standard error, so that --json leaves standard output to the result.
 
     \b
     strop eval runs/quickstart
@@ -97,7 +99,7 @@ def evaluate(
     strop eval Qwen/Qwen3-0.6B --set data.source=reasoning-gym:chain_sum --limit 200 --json
     strop eval base=Qwen/Qwen3-0.6B runs/first --benchmark aime24,math500 --protocol skywork --out evals/first
     strop eval runs/first@all --benchmark math500 --samples 4 --out evals/steps
-    strop eval Qwen/Qwen3-0.6B --recipe few.toml --benchmark exam.jsonl --set sampling.temperature=0
+    strop eval Qwen/Qwen3-0.6B --benchmark exam.jsonl --set @few-shot.toml --set sampling.temperature=0
     strop eval Qwen/Qwen3-8B --endpoint http://127.0.0.1:8000/v1 --benchmark math500
     strop eval --list
     """
@@ -110,27 +112,31 @@ def evaluate(
     allow(imports, sets)
     if not models:
         raise InputError("name what to measure: a run folder, a model folder or a hub name (see strop eval --help)")
-    if benchmark is None and protocol is None:
-        _refuse_benchmark_options({"--out": out, "--metric": metric, "--endpoint": endpoint}, models)
-        _on_own_problems(models[0], limit, recipe, sets, samples, seed, plain, as_json)
-        return
-    from strop.evaluation import protocols
-    from strop.evaluation.benchmarks import benchmarks_named
-    from strop.report.evaluation_report import write_report
-
-    base = protocols.protocol(protocol)
-    measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
-    chosen = protocols.changed(base, samples, _parts(metric))
     from strop.run.models import parse_models, usable
 
     named = parse_models(models)
+    if len(named) == 1 and (benchmark, protocol, out, endpoint, metric) == (None,) * 5:
+        _on_own_problems(named[0], limit, recipe, sets, samples, seed, plain, as_json)
+        return
+    from strop.evaluation import protocols
+    from strop.evaluation.benchmarks import HELD_OUT, benchmarks_named
+    from strop.report.evaluation_report import write_report
+
+    if recipe is not None or any(text.strip().startswith("data.source") for text in sets):
+        raise InputError(
+            "--recipe and data.source are for one model without --out; otherwise name problems by --benchmark (a file "
+            "too), and settings by --set @FILE"
+        )
+    base = protocols.protocol(protocol)
+    measured = benchmarks_named(_parts(benchmark) or base.benchmarks or (HELD_OUT,))
+    chosen = protocols.changed(base, samples, _parts(metric))
     if endpoint is None:
         for model in named:
-            usable(model, recipe, sets)
+            usable(model, sets=sets)
     from strop.run.measuring import BenchmarkPlan, measure
 
     folder = out if out is not None else free_folder("eval")
-    plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, recipe, tuple(sets), endpoint)
+    plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, tuple(sets), endpoint)
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
     with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
         grid = measure(plan, view)
@@ -170,19 +176,18 @@ def compare(
 
 
 def _on_own_problems(
-    model: str, limit: int | None, recipe: str | None, sets: list[str], samples: int | None, seed: int | None,
+    named: NamedModel, limit: int | None, recipe: str | None, sets: list[str], samples: int | None, seed: int | None,
     plain: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """One model on the problems that its run held out, or on those of the source that its configuration names."""
-    from strop.run.models import parse_model, refuse_without_problems, usable
+    from strop.run.models import refuse_without_problems, usable
 
-    named = parse_model(model)
     setup = usable(named, recipe, sets, limit=limit, reads_problems=True)
     refuse_without_problems(named, recipe, sets)
     from strop.run.measuring import evaluate_model
 
     count = DEFAULT_SAMPLES if samples is None else samples
-    with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
+    with viewing(plain, f"strop · eval · {named.label}", "stopped; nothing was measured", to_stderr=True) as view:
         found = evaluate_model(setup, count, view, named, seed)
     shown = {LABELS.get(name, name.replace("_", " ")): (name, value) for name, value in found.items()}
     rows = [(label, _readable(*of)) for label, of in shown.items() if of[0] != "weight_version"]
@@ -224,22 +229,6 @@ def _list(as_json: bool) -> None:
                 print(f"  not stated, ours: {found.unstated}")
 
     show(as_json, value, lines)
-
-
-def _refuse_benchmark_options(options: Mapping[str, object], models: list[str]) -> None:
-    from strop.base.types import InputError
-
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise InputError(
-            f"{given[0]} is for benchmarks; name some with --benchmark (a file of problems is one too), or a paper's "
-            "with --protocol"
-        )
-    if len(models) > 1:
-        raise InputError(
-            "several models are measured on benchmarks; name some with --benchmark or --protocol, such as --benchmark "
-            "held_out for what a run held out"
-        )
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

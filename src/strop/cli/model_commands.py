@@ -163,8 +163,8 @@ def serve(
     key = None if api_key_env is None else _key(api_key_env)
     allow(imports, sets)
     named = parse_model(model)
-    usable(named, recipe, sets)  # before torch takes its seconds to load
-    from strop.run.models import open_engine, open_named
+    config = usable(named, recipe, sets).config  # before torch takes its seconds to load
+    from strop.run.models import open_engine, open_model
     from strop.serving import ServeLimits
     from strop.serving.driver import ServedEngine
     from strop.serving.http import is_loopback, listen
@@ -176,7 +176,7 @@ def serve(
         listen(host, port, key, insecure) as listening,  # a port that is taken is known before the model is loaded
     ):
         view.note(f"loading {named.label}")
-        config, policy, tokenizer = open_named(named, recipe, sets, view)
+        policy, tokenizer = open_model(config, view, named)
         engine = open_engine(config, policy, tokenizer, named)
         assert isinstance(engine, ServedEngine)
         arguments = getattr(config.data.template, "arguments", {})  # as in training; the messages are the clients' own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -66,17 +65,10 @@ def quickstart(
     strop quickstart --seed 1 --out runs/again
     strop quickstart --environment
     """
-    from strop.run.folder import check_free, free_folder
+    from strop.recipes.resolve import resolve
 
-    out = out or free_folder(f"quickstart{'-environment' * environment}")
-    check_free(out)
-    from strop.run import quickstart as heavy
-
-    said = f"stopped; begin again with: strop quickstart{' --environment' * environment}"
-    with viewing(plain, f"strop · quickstart · {out}", said) as view:
-        heavy.run(seed, out, view, environment)
-    
-    report_quickstart(out)
+    config = resolve("quickstart.calculator" if environment else "quickstart", [f"seed={seed}"])
+    _train(config, _free(out, f"quickstart{'-environment' * environment}"), plain)
 
 
 def train(
@@ -144,25 +136,36 @@ def train(
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
-    from strop.run.checks import findings
-    from strop.run.finding import refuse
-    from strop.run.folder import check_free, free_folder
 
     config = resolve(target, sets, small)
-    folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
-    check_free(folder)
-    refuse(findings(config))  # before torch takes its seconds to load
+    folder = _free(out, f"{config.recipe}-tiny" if small else config.recipe)
     if dry_run:
         from strop.run.questions import preview
 
         _show(lambda view: preview(config, view).findings, config, as_json)
         return
+    _train(config, folder, plain)
+
+
+def _free(out: Path | None, name: str) -> Path:
+    """The folder of a new run: `out`, or one of that name below runs/."""
+    from strop.run.folder import check_free, free_folder
+
+    folder = free_folder(name) if out is None else out
+    check_free(folder)
+    return folder
+
+
+def _train(config: RunConfig, folder: Path, plain: bool) -> None:
+    from strop.run.checks import findings
+    from strop.run.finding import refuse
+
+    refuse(findings(config))  # before torch takes its seconds to load
     from strop.run import run as heavy
 
     title = f"strop · {config.recipe} · {folder}"
     with viewing(plain, title, lambda: _go_on("train", folder)) as view:
         heavy.train(config, folder, view)
-    
     report_run(folder)
 
 
@@ -206,7 +209,6 @@ def _resume(
     title = f"strop · {folder}"
     with viewing(plain, title, lambda: _go_on("train", folder)) as view:
         heavy.resume(folder, view, step, sets)
-    
     report_run(folder)
 
 
@@ -274,44 +276,7 @@ def sft(
             fine_tuning.resume(resume, view)
         else:
             fine_tuning.train(config, folder, view)
-    
     report_run(folder)
-
-
-PARTS = {
-    "sft": "imitation", "evaluation": "evaluations", "rl": "RL", "other": "all else", "total": "together",
-}  # fmt: skip
-
-
-def report_quickstart(folder: Path) -> None:
-    """Print the table of pass rates, the picture, and three commands to go on with."""
-    from strop.base.imports import command
-    from strop.base.text import amount, duration, percent
-    from strop.report.training_figures import plot_run
-    from strop.run.folder import SUMMARY, RunFolder
-
-    run = RunFolder.open(folder)
-    summary = run.read_json(SUMMARY)
-    plays = run.read_json("config.json").get("environment") is not None
-    problem = "237+682+967+921=" if plays else "7+5-3+8+2="
-    low, high = summary["gain_interval"]
-    seconds: Mapping[str, float] = summary["seconds"]
-    rows = [
-        ("pass rate before RL", percent(summary["pass_rate_before"])),
-        ("pass@8 before RL", percent(summary["pass_at_8_before"])),
-        ("pass rate after RL", percent(summary["pass_rate_after"])),
-        ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
-        ("parameters", amount(summary["parameters"])),
-        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in seconds.items())),
-    ]
-    print_table(("", "held-out problems"), rows)
-    print(f"curves   {plot_run(run.path)}")
-    print(f"model    {run.path / summary['model']}")
-    print_next(
-        (command("sample", folder, f" --prompt '{problem}'"), "let the model work on a sum of yours"),
-        (command("eval", folder, " --samples 16"), "measure it again, with more samples"),
-        ("strop recipes", "what else can be trained"),
-    )
 
 
 def report_run(folder: Path) -> None:

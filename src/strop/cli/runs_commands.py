@@ -1,4 +1,4 @@
-"""Commands on the folders of runs: runs, report, status, dashboard."""
+"""Commands on the folders of runs: runs, report, status, dashboard, verify."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strop.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from strop.run.status import ListedRun, ProcessStatus, RunStatus
+    from strop.run.status import ProcessStatus, RunStatus
 
 
 runs_app = typer.Typer(
@@ -58,8 +58,8 @@ def list_runs(
     def table() -> None:
         print_table(columns, [_row(run) for run in found])
         for run in found:
-            if run.unread:
-                print(run.unread)
+            if run.state == "unreadable":
+                print(run.explanation)
 
     show(as_json, [run.as_json() for run in found], table)
 
@@ -110,13 +110,12 @@ def _day_and_time(began: str) -> str:
     return when.strftime("%d %b %H:%M" if when.year == datetime.now(when.tzinfo).year else "%d %b %Y")
 
 
-def _row(run: ListedRun) -> list[str]:
-    began, found = _day_and_time(run.began), run.status
-    if found is None:
-        return [str(run.path), "unreadable", "", "", "", "", began]
-    steps = f"{found.step}" if found.steps is None else f"{found.step}/{found.steps}"
-    rates = [_rate(found, name) for name in ("training", "held-out")]
-    return [str(run.path), found.state, found.recipe or "fine-tuning", steps, *rates, began]
+def _row(run: RunStatus) -> list[str]:
+    if run.state == "unreadable":
+        return [run.run, run.state, "", "", "", "", ""]
+    steps = f"{run.step}" if run.steps is None else f"{run.step}/{run.steps}"
+    rates = [_rate(run, name) for name in ("training", "held-out")]
+    return [run.run, run.state, run.recipe or "fine-tuning", steps, *rates, _day_and_time(run.began)]
 
 
 def _rate(found: RunStatus, name: str) -> str:
@@ -252,15 +251,68 @@ def dashboard(
     """
     from strop.base.text import counted
     from strop.base.types import InputError
-    from strop.dashboard.app import Dashboard, address, opened
+    from strop.dashboard.app import Dashboard
     from strop.dashboard.reading import FollowedRuns
     from strop.run.folder import is_run, runs_in
-    from strop.serving.http import HttpServer
+    from strop.serving.http import HttpServer, listen
 
     runs = [run for folder in folders for run in ([folder] if is_run(folder) else runs_in(folder))]
     if not runs:
         raise InputError(f"{folders[0]} holds no run; name run folders: strop dashboard runs/grpo")
-    shown = FollowedRuns(runs)
-    listening = opened(port)
-    print(f"dashboard of {counted(len(runs), 'runs')}: {address(listening)}", flush=True)
-    HttpServer(Dashboard(shown), listening).run()
+    server = HttpServer(Dashboard(FollowedRuns(runs)), listen("127.0.0.1", port, None, False))
+    print(f"dashboard of {counted(len(runs), 'runs')}: {server.url}/", flush=True)
+    server.run()
+
+
+verify_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+
+@verify_app.callback()
+def verify() -> None:
+    """Run verifiers over the rollouts of a run. Files of cases are judged by the command `strop-verify`.
+
+    \b
+    strop verify compare runs/grpo --verifier Answer --verifier MathVerifier
+    """
+
+
+@verify_app.command("compare", short_help="Hold verifiers against each other on the same rollouts.")
+def compare_verifiers(
+    rollouts: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_OR_JSONL", help="A run folder, or lines of problem_id, reference, completion."),
+    ],
+    verifiers: Annotated[
+        list[str], typer.Option("--verifier", metavar="PIECE", help="A verifier, by name or as JSON; give two or more.")
+    ],
+    imports: Imports = [],  # noqa: B006  (typer copies it)
+    as_json: Json = False,
+) -> None:
+    """How many problems each verifier counts as solved 0, 1, 2 … times, and where they disagree (Skywork-OR1, Fig. 27).
+
+    A verifier with settings is written as JSON: '{"piece": "MathVerifier", "extract": "any"}'.
+    """
+    from strop.verifiers.comparison import compare_verifiers as compared
+    from strop.verifiers.comparison import named_verifier, read_rollouts
+
+    allow(imports)
+    found = compared([named_verifier(text) for text in verifiers], read_rollouts(rollouts))
+    value = {
+        "problems": found.problems,
+        "rollouts": found.rollouts,
+        "histograms": {name: list(counts) for name, counts in zip(found.names, found.histograms, strict=True)},
+        "failures": dict(zip(found.names, found.failures, strict=True)),
+        "disagreements": found.disagreements,
+    }
+
+    def table() -> None:
+        widest = max(len(counts) for counts in found.histograms)
+        rows = [
+            (str(solved), *(str(counts[solved]) for counts in found.histograms)) for solved in range(widest)
+        ]  # fmt: skip
+        print_table(("solved", *found.names), rows)
+        failed = ", ".join(f"{name} {count}" for name, count in zip(found.names, found.failures, strict=True))
+        print(f"{found.rollouts} rollouts of {found.problems} problems; verdicts differ on {found.disagreements}")
+        print(f"could not be judged: {failed}")
+
+    show(as_json, value, table)

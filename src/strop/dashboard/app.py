@@ -12,9 +12,6 @@
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,7 @@ from strop.base.types import InputError
 from strop.config.edits import explain
 from strop.dashboard.reading import Filters, FollowedRuns, page
 from strop.report.curves import main_curves
-from strop.serving.http import HttpServer, asks_loopback, listen
+from strop.serving.http import asks_loopback
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = (
@@ -129,29 +126,3 @@ def _misrouted(request: Request, error: Exception) -> Response:
 
 def _error(status: int, reason: str) -> Response:
     return JSONResponse({"error": reason}, status)
-
-
-HOST, PORT = "127.0.0.1", 8030
-
-
-def opened(port: int) -> socket.socket:
-    """A socket on this machine's loopback address; port 0 takes a free one.
-
-    Raises:
-        InputError: the port is taken.
-    """
-    return listen(HOST, port, None, False)
-
-
-def address(listening: socket.socket) -> str:
-    """The URL for a browser."""
-    return f"http://{HOST}:{listening.getsockname()[1]}/"
-
-
-@contextmanager
-def background(runs: Sequence[Path]) -> Iterator[str]:
-    """A dashboard on a thread while the block runs; its URL."""
-    shown = Dashboard(FollowedRuns(runs))
-    listening = opened(0)
-    with HttpServer(shown, listening).in_thread():
-        yield address(listening)

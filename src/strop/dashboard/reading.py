@@ -20,7 +20,7 @@ from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.runs import RunData, read_runs
 from strop.run.folder import RunFolder
-from strop.run.status import differences, read_status
+from strop.run.status import differences, listed
 from strop_verify.verdict import Status
 
 COLUMNS = (
@@ -151,16 +151,14 @@ class FollowedRuns:
         return self._known[name].folder
 
     def overview(self) -> list[dict[str, Any]]:
-        """Every run with its status and the steps that have completions; for a broken run, the reason."""
-        found = []
-        for name, run in self._known.items():
-            row: dict[str, Any] = {"name": name, "path": str(run.path), "steps_kept": run.folder.rollout_steps()}
-            try:
-                row["status"] = read_status(run.folder).as_json()
-            except InputError as error:
-                row["error"] = str(error)
-            found.append(row)
-        return found
+        """Every run with its status and the steps that have completions."""
+        return [
+            {
+                "name": name, "path": str(run.path), "steps_kept": run.folder.rollout_steps(),
+                "status": listed(run.path).as_json(),
+            }
+            for name, run in self._known.items()
+        ]  # fmt: skip
 
     def metrics(self, name: str, offset: int = 0) -> dict[str, Any]:
         """The whole lines of metrics.jsonl from byte `offset` on, and the offset to go on from.

@@ -193,6 +193,9 @@ class Columns(Settings):
 def as_prompt(value: Any) -> Prompt:
     """A prompt from text or from a list of chat messages (also with ShareGPT's `from` and `value`, also as JSON).
 
+    Messages after the user's last one are left out, since data sets may have an answer there. A single turn of the user
+    becomes its text.
+
     Raises:
         ValueError: it is neither.
     """
@@ -202,22 +205,10 @@ def as_prompt(value: Any) -> Prompt:
         return value
     if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
-    return tuple(map(_message, value))
-
-
-def question_asked(value: Any) -> Prompt:
-    """`as_prompt` up to the user's last turn (data sets may have an answer after it); a single turn as its text.
-
-    Raises:
-        ValueError: as `as_prompt`.
-    """
-    if isinstance(value, list | tuple) and all(isinstance(turn, Mapping) for turn in value):
-        users = [number for number, turn in enumerate(value, 1) if turn.get("role", turn.get("from")) in USERS]
-        value = value[: users[-1]] if users else value
-    prompt = as_prompt(value)
-    if not isinstance(prompt, str) and [turn["role"] for turn in prompt] == ["user"]:
-        return prompt[0]["content"]
-    return prompt
+    users = [number for number, turn in enumerate(value, 1) if turn.get("role", turn.get("from")) in USERS]
+    chat = tuple(map(_message, value[: users[-1]] if users else value))
+    single = len(chat) == 1 and chat[0]["role"] == "user" and isinstance(chat[0]["content"], str)
+    return chat[0]["content"] if single else chat
 
 
 def _written_chat(text: str) -> list[Any] | None:
@@ -270,19 +261,6 @@ def refuse_unseen(row: Mapping[str, Any], prompt: str, setting: str) -> None:
         )
 
 
-def final_answer(solution: object) -> str:
-    """The text after the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
-
-    Raises:
-        ValueError: there is no `####`, or no text after it.
-    """
-    _, mark, answer = str(solution).rpartition("####")
-    answer = answer.strip().replace(",", "")
-    if not mark or not answer:
-        raise ValueError("the answer has no '####' with the result after it, as GSM8K has")
-    return answer
-
-
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:
     """The reference, and the fields to keep in `Problem.extra`.
 
@@ -294,6 +272,7 @@ def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict
     """
     if domain == CODE or not isinstance(reference, str):
         return reference, {}
-    if RESULT.search(reference) is not None:
-        return final_answer(reference), {"solution": reference}
+    result = RESULT.search(reference)
+    if result is not None:
+        return result[0].removeprefix("####").strip().replace(",", ""), {"solution": reference}
     return (boxed_answer(reference), {"solution": reference}) if worked else (reference, {})

@@ -7,13 +7,12 @@ data.train[3].prompt_ids, data.held_out, data.report()
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strop.base.text import counted
 from strop.base.types import IntArray, Problem
-from strop.data.history import Visit
 from strop.data.source import problem_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
 
@@ -36,14 +35,12 @@ class Dataset:
 
     Attributes:
         over_budget: number of problems that were left out because of longer prompts than `max_prompt_tokens`.
-        visits: visits in earlier runs by the problem's place; a `subset` has none.
     """
 
     name: str
     examples: tuple[Example, ...]
     over_budget: int = 0
     max_prompt_tokens: int | None = None
-    visits: Mapping[int, Sequence[Visit]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -86,7 +83,7 @@ class Dataset:
 
     def subset(self, indices: Sequence[int]) -> Dataset:
         """The examples at `indices`, in that order."""
-        return replace(self, examples=tuple(self.examples[index] for index in indices), visits={})
+        return replace(self, examples=tuple(self.examples[index] for index in indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +95,11 @@ class Data:
         held_out: None if nothing is held out.
         removed: training problems left out because they ask a held-out question.
         spoilt: problems that were not held out because the model was trained on them before.
-        deselected: training problems that `data.select` left out.
     """
 
     train: Dataset
     held_out: Dataset | None
     removed: int
-    deselected: int = 0
     spoilt: int = 0
 
     def report(self) -> tuple[str, ...]:
@@ -123,10 +118,6 @@ class Data:
             lines.append(f"train: {counted(self.removed, 'problems')} left out, their questions are held out")
         if self.spoilt:
             lines.append(f"held out: {counted(self.spoilt, 'problems')} left out, the model was trained on them before")
-        if self.deselected:
-            lines.append(f"train: {counted(self.deselected, 'problems')} left out by data.select")
-        if self.train.visits:
-            lines.append(f"train: {len(self.train.visits)} of {len(self.train)} problems are known from earlier runs")
         return tuple(lines)
 
 

@@ -66,7 +66,7 @@ def _problem(row: Row, columns: Columns) -> Problem:
     if columns.prompt is None:
         cells = _with_whole_question(cells)
     prompt = columns.prompt or first_present(cells, PROMPTS) or "prompt"
-    if has(cells, answer):
+    if has(cells, answer) and pick(cells, answer) is not None:
         if columns.prompt is None:
             refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
     else:

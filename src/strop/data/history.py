@@ -1,7 +1,7 @@
 """The history of training problems: visits, pass rates, and filters that use them.
 
 A visit is one group of rollouts of a problem. The history is JSON-able and part of the checkpoint. A run writes it to
-`pass_rates.jsonl`, together with the visits of the run that it started from (`data.loading` reads this file).
+`pass_rates.jsonl` (`data.loading` reads this file).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from strop.base.types import Problem
 from strop.data.source import question_digest
 
 PASS_RATES = "pass_rates.jsonl"
-EARLIER = -1  # the stage of visits that another run made
 
 
 class Visit(NamedTuple):
@@ -60,12 +59,6 @@ class History:
     def load(self, state: Mapping[str, Sequence[Sequence[Any]]]) -> None:
         """Restore from `state`."""
         self._visits = {int(index): [Visit(*visit) for visit in visits] for index, visits in state.items()}
-
-    def recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
-        """Add the visits of an earlier run, as a stage before the first."""
-        for index, found in visits.items():
-            for visit in found:
-                self.add(index, visit._replace(stage=EARLIER))
 
     def lines(self, problems: Sequence[Problem]) -> Iterable[str]:
         """One JSON line per visited problem: id, question, attempts, pass rates and visits."""

@@ -1,4 +1,4 @@
-"""Loads a run's problems: reads and renders them, holds some out, and adds the pass rates of earlier runs.
+"""Loads a run's problems: reads and renders them, and holds some out. Reads the pass rates of a run.
 
 data = load_data(settings, tokenizer)
 data.train[3].prompt_ids, data.held_out, data.report()
@@ -20,7 +20,7 @@ from typing import Any
 from strop.base.seeds import permutation
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data, Dataset, make_example
-from strop.data.history import EARLIER, PASS_RATES, ProblemFilter, ProblemRate, Visit, rate_of
+from strop.data.history import PASS_RATES, ProblemFilter, ProblemRate, Visit, rate_of
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer
@@ -58,7 +58,7 @@ def load_data(
     )
     held_out, spoilt = _held_out(loaded, settings, tokenizer, instruct, seen)
     if held_out is None:
-        return _with_history(Data(loaded, None, removed=0), settings)
+        return Data(loaded, None, removed=0)
     forbidden = {question_key(example.problem) for example in held_out}
     rest = [index for index, example in enumerate(loaded) if question_key(example.problem) not in forbidden]
     if not rest:
@@ -67,26 +67,7 @@ def load_data(
     assert_disjoint(held_out.problems, train.problems)
     taken = len(held_out) if _splits_source(settings.held_out) else 0
     removed = len(loaded) - len(train) - taken
-    return _with_history(Data(train, held_out, removed, spoilt=spoilt), settings)
-
-
-def _with_history(data: Data, settings: DataSettings) -> Data:
-    """The data with the visits of an earlier run, and without the training problems that `settings.select` drops."""
-    if settings.history is None:
-        return data
-    visits = recalled(settings.history, data.train.problems)
-    if settings.select is None:
-        return replace(data, train=replace(data.train, visits=visits))
-    # The earlier run counts as the previous stage.
-    before = {index: [visit._replace(stage=EARLIER) for visit in found] for index, found in visits.items()}
-    kept = [i for i in range(len(data.train)) if settings.select(before.get(i, ()), EARLIER + 1)]
-    if not kept:
-        raise InputError(
-            f"data.select={settings.select.piece_name()} keeps none of {len(data.train)} training problems; loosen it"
-        )
-    visits = {place: visits[index] for place, index in enumerate(kept) if index in visits}
-    train = replace(data.train.subset(kept), visits=visits)
-    return replace(data, train=train, deselected=len(data.train) - len(kept))
+    return Data(train, held_out, removed, spoilt=spoilt)
 
 
 def build_dataset(
@@ -210,23 +191,6 @@ def hardest(path: str, wanted: ProblemFilter) -> list[ProblemRate]:
     found = read_pass_rates(Path(path))
     rows = [rate_of(name, visits) for (name, _), visits in found.items() if visits and wanted(visits, 0)]
     return sorted(rows, key=lambda row: (row.pass_rate, row.id))
-
-
-def recalled(path: str, problems: Sequence[Problem]) -> dict[int, list[Visit]]:
-    """The visits of `problems` in the run at `path`, by the problem's place; unvisited problems are left out.
-
-    Raises:
-        InputError: see `read_pass_rates`; or the file has none of the problems.
-    """
-    visits = read_pass_rates(Path(path))
-    keys = [(each.id, question_digest(each)) for each in problems]
-    found = {index: visits[key] for index, key in enumerate(keys) if key in visits}
-    if not found:
-        raise InputError(
-            f"data.history={path}: none of its {len(visits)} problems is among the {len(problems)} of this run "
-            "(they are matched by id and question); name a run on the same problems"
-        )
-    return found
 
 
 PROBLEMS = "problems.json"

@@ -93,11 +93,6 @@ class Sampler:
         self._domain_of = {int(i): number for number, d in enumerate(self._domains) for i in d.members}
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the next index, from 0; with several domains the lowest one."""
-        return min(domain.epoch for domain in self._domains)
-
-    @property
     def left(self) -> int:
         """The number of problems that are not retired."""
         return sum(domain.left for domain in self._domains)
@@ -143,21 +138,15 @@ class Sampler:
         """Continue from `state`.
 
         Raises:
-            InputError: it belongs to another data set, mixture or seed, or is malformed.
+            InputError: it belongs to another data set, mixture or seed.
         """
-        if (state["size"], state["seed"]) != (self._size, self._seed):
+        before, now = (state["size"], state["seed"], len(state["places"])), (self._size, self._seed, len(self._domains))
+        if before != now:
             raise InputError(
-                f"the checkpoint's data order is of {state['size']} problems with seed {state['seed']}, this run's of "
-                f"{self._size} with seed {self._seed}: resume with the same data settings"
-            )
-        if len(state["places"]) != len(self._domains):
-            raise InputError(
-                f"the checkpoint mixes {len(state['places'])} domains, this run {len(self._domains)}: resume with the "
-                "same data settings"
+                f"the checkpoint's data order is of {before[0]} problems with seed {before[1]} in {before[2]} domains, "
+                f"this run's of {now[0]} with seed {now[1]} in {now[2]}: resume with the same data settings"
             )
         for domain, (epoch, cursor) in zip(self._domains, state["places"], strict=True):
-            if epoch < 0 or not 0 <= cursor < len(domain.members):
-                raise InputError(f"not a place in the data: epoch {epoch}, cursor {cursor}")
             domain.go_to(epoch, cursor)
             domain.left = len(domain.members)
         self._drawn = state["drawn"]

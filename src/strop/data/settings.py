@@ -7,7 +7,6 @@ from typing import Annotated, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.pieces import Settings
-from strop.data.history import ProblemFilter
 from strop.data.source import ProblemSource
 from strop.data.templates import Auto, PromptTemplate
 
@@ -51,9 +50,6 @@ class DataSettings(Settings):
         limit: use only the first so many problems of the source.
         weights: relative sampling weight of each domain; None draws from all problems alike.
         shuffle_seed: seed of the order of training problems; None uses the run's seed.
-        history: an earlier run on the same problems (its folder, or its pass_rates.jsonl). Its pass rates are known
-            to `select`, to the stages' filters and to No-Positive-Resampling from the start.
-        select: keeps some training problems by that history; None keeps all.
         held_out: problems to evaluate on; None for none.
     """
 
@@ -63,12 +59,4 @@ class DataSettings(Settings):
     limit: Count | None = None
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
     shuffle_seed: Seed | None = None
-    history: str | None = None
-    select: SerializeAsAny[ProblemFilter] | None = None
     held_out: HeldOutSettings | None = None
-
-    @model_validator(mode="after")
-    def _select_by_something(self) -> Self:
-        if self.select is not None and self.history is None:
-            raise ValueError("data.select needs the pass rates of an earlier run: name the run in data.history")
-        return self

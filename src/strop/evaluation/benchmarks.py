@@ -1,6 +1,6 @@
 """Benchmarks by name: their files, the conversion of rows to problems, and their verifiers.
 
-load_problems(benchmark("aime24"), folder)                     # aime24.parquet, aime2024.json … of a folder
+load_problems(benchmark("aime24"), folder)                     # aime24.parquet, aime24.jsonl … of a folder
 load_problems(benchmark("livecodebench:2024-08-01..2025-02-01"))      # from the hub
 """
 
@@ -30,16 +30,14 @@ from strop.base.types import InputError, Message, Problem, Prompt
 from strop.data.columns import (
     SOLUTIONS,
     Columns,
-    NoColumn,
     Row,
-    final_answer,
+    as_prompt,
     pick,
-    question_asked,
-    refuse_unseen,
     stated,
 )
 from strop.data.generators import ReasoningGym
 from strop.data.rows import HubDataset, RowSource
+from strop.data.source import SUFFIXES as SOURCES_BY_SUFFIX
 from strop.data.source import check_problem, parse_source
 from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate
 from strop.verifiers.answer import MultipleChoice, ReasoningGymScorer
@@ -58,20 +56,13 @@ PUBLISHED_INSTRUCTIONS = (
 )
 
 
-def math_question(row: Cells, whole: bool) -> Prompt:
+def math_question(row: Cells) -> Prompt:
     """The question, or the chat that ends with it; the context that OlympiadBench gives goes before it.
 
-    Args:
-        row: of the benchmark.
-        whole: refuse a row in which other columns belong to the question too.
-
     Raises:
-        ValueError: there is no column with it, or `whole` and one holds a part of it only.
+        ValueError: there is no column with it.
     """
-    named = Columns().named(row)
-    asked = question_asked(pick(row, str(named.prompt)))
-    if whole:
-        refuse_unseen({**row, "context": None}, str(named.prompt), "")
+    asked = as_prompt(pick(row, str(Columns().named(row).prompt)))
     if isinstance(asked, str):
         return _bare(asked, row.get("context"))
     return (*asked[:-1], Message(role=asked[-1]["role"], content=_bare(asked[-1]["content"], row.get("context"))))
@@ -96,11 +87,6 @@ def math_answer(row: Cells) -> str:
     answer = pick(row, str(named.answer))
     text = _text(answer) if named.answer in SOLUTIONS else _answer_text(answer)
     return str(stated(text, "math", worked=named.answer in SOLUTIONS)[0])
-
-
-def gsm8k_answer(row: Cells) -> str:
-    """The answer after `####` of the worked solution."""
-    return final_answer(column(row, "answer"))
 
 
 def choice_question(row: Cells, seed_of: str) -> tuple[str, str]:
@@ -186,9 +172,7 @@ def _answer_text(value: Any) -> str:
     return text[1:-1].strip() if whole else text
 
 
-SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
-
-
+SUFFIXES = tuple(SOURCES_BY_SUFFIX)  # of files of problems
 _WINDOW = re.compile(r"(\d{4}-\d{2}(?:-\d{2})?)\.\.(\d{4}-\d{2}(?:-\d{2})?)")
 _MOST_BYTES = 512 * 1024 * 1024  # of one problem's unpacked tests
 
@@ -332,18 +316,16 @@ class Benchmark(Settings):
         family: the name without window or task; sample counts of protocols go by name, then by family.
         title: the head of its column in tables.
         kind: chooses the verifier (`default_verifier`) and the instruction (`with_instruction`).
-        stems: names of its files, the preferred first (see `_files`).
         hub: its data set on the hub.
         window: LiveCodeBench's contests.
         task: reasoning-gym's task.
-        path: a file of the user.
+        path: a file of the user, which is read as `data.source` reads it.
     """
 
     name: str
     family: str
     title: str
     kind: Kind
-    stems: tuple[str, ...] = ()
     hub: HubDataset | None = None
     window: ReleaseWindow | None = None
     task: str | None = None
@@ -370,34 +352,30 @@ def _known(
     family: str,
     title: str,
     kind: Kind,
-    stems: str,
     dataset: str,
     split: str,
     subset: str | None = None,
 ) -> Benchmark:
     hub = HubDataset(dataset=dataset, subset=subset, split=split)
-    return Benchmark(name=family, family=family, title=title, kind=kind, stems=tuple(stems.split()), hub=hub)
+    return Benchmark(name=family, family=family, title=title, kind=kind, hub=hub)
 
 
 CATALOGUE: dict[str, Benchmark] = {
     found.name: found
     for found in (
-        _known("aime24", "AIME24", "math", "aime24 aime2024", "HuggingFaceH4/aime_2024", "train"),
-        _known("aime25", "AIME25", "math", "aime25 aime2025", "math-ai/aime25", "test"),
-        _known("amc23", "AMC23", "math", "amc23 amc2023", "math-ai/amc23", "test"),
-        _known("math500", "MATH-500", "math", "math500", "HuggingFaceH4/MATH-500", "test"),
-        _known("minerva", "Minerva", "math", "minervamath minerva", "math-ai/minervamath", "test"),
-        _known("olympiadbench", "Olympiad", "math", "olympiadbench olympiad", "Hothan/OlympiadBench", "train",
-               "OE_TO_maths_en_COMP"),
-        _known("gsm8k", "GSM8K", "math", "gsm8ktest gsm8k", "openai/gsm8k", "test", "main"),
-        _known("gpqa_diamond", "GPQA Diamond", "choice", "gpqadiamond", "Idavidrein/gpqa", "train",
-               "gpqa_diamond"),
-        _known("mmlu", "MMLU", "choice", "mmlutest mmlu", "cais/mmlu", "test", "all"),
-        _known("mmlu_pro", "MMLU-Pro", "choice", "mmluprotest mmlupro", "TIGER-Lab/MMLU-Pro", "test"),
+        _known("aime24", "AIME24", "math", "HuggingFaceH4/aime_2024", "train"),
+        _known("aime25", "AIME25", "math", "math-ai/aime25", "test"),
+        _known("amc23", "AMC23", "math", "math-ai/amc23", "test"),
+        _known("math500", "MATH-500", "math", "HuggingFaceH4/MATH-500", "test"),
+        _known("minerva", "Minerva", "math", "math-ai/minervamath", "test"),
+        _known("olympiadbench", "Olympiad", "math", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),
+        _known("gsm8k", "GSM8K", "math", "openai/gsm8k", "test", "main"),
+        _known("gpqa_diamond", "GPQA Diamond", "choice", "Idavidrein/gpqa", "train", "gpqa_diamond"),
+        _known("mmlu", "MMLU", "choice", "cais/mmlu", "test", "all"),
+        _known("mmlu_pro", "MMLU-Pro", "choice", "TIGER-Lab/MMLU-Pro", "test"),
         # The original repository holds a loading script, which `datasets` no longer runs; this is its copy as Parquet.
-        _known("livecodebench", "LCB", "code", "livecodebench codegenerationlite",
-               "lighteval/code_generation_lite", "test", "release_v6"),
-        _known("humaneval", "HumanEval", "code", "humaneval", "openai/openai_humaneval", "test"),
+        _known("livecodebench", "LCB", "code", "lighteval/code_generation_lite", "test", "release_v6"),
+        _known("humaneval", "HumanEval", "code", "openai/openai_humaneval", "test"),
     )
 }  # fmt: skip
 
@@ -409,8 +387,8 @@ INSTRUCTIONS: dict[Kind, Instruction] = {"math": BOXED, "choice": LETTER, "code"
 def benchmark(name: str) -> Benchmark:
     """The benchmark of a name: one of `CATALOGUE`, `livecodebench:WINDOW`, `reasoning-gym:TASK`, `held_out`, or a file.
 
-    `livecodebench:v5` and `livecodebench:2024-08-01..2025-02-01` choose contests by date. A file has the columns of any
-    mathematical benchmark: a question and an answer.
+    `livecodebench:v5` and `livecodebench:2024-08-01..2025-02-01` choose contests by date. A file has a question and an
+    answer in each row.
 
     Raises:
         InputError: there is none; names the nearest.
@@ -460,8 +438,9 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
         InputError: it cannot be found (says what was looked for), a row is broken (says where), or nothing is left.
     """
     if found.task is not None:
-        source = ReasoningGym(task=found.task, size=GYM_SIZE if limit is None else limit, seed=GYM_SEED)
-        return source.load(limit)
+        return ReasoningGym(task=found.task, size=GYM_SIZE if limit is None else limit, seed=GYM_SEED).load(limit)
+    if found.path is not None:
+        return parse_source(found.path).load(limit)
     problems: list[Problem] = []
     seen: set[str] = set()
     for problem in _problems(found, _rows(found, data)):
@@ -499,34 +478,23 @@ def without_instruction(template: PromptTemplate) -> PromptTemplate:
 
 def _rows(found: Benchmark, data: Path | None) -> Iterator[Row]:
     """The rows of a benchmark's files, numbered through; without a file those of the hub."""
-    if found.path is not None:
-        files = [Path(found.path).expanduser()]
-    elif found.hub is None:
+    if found.hub is None:
         raise InputError(f"benchmark {found.name}: its problems are a run's; strop eval RUN --benchmark {found.name}")
-    elif data is None:
+    if data is None:
         yield from _hub_rows(found.hub, found)
         return
-    else:
-        files = [data.expanduser()] if data.is_file() else _files(data.expanduser(), found.stems)
-    if not files:
-        raise InputError(
-            f"benchmark {found.name}: evaluation.benchmark_data={data} holds no file or folder of it; its name is "
-            f"{' or '.join(found.stems)} (case, - and _ aside) and ends in {', '.join(SUFFIXES)}"
-        )
     number = 0
-    for file in files:
-        if not file.name.endswith(SUFFIXES):
-            raise InputError(f"{file}: a benchmark's file ends in {', '.join(SUFFIXES)}")
-        source = parse_source(str(file))
-        assert isinstance(source, RowSource)
-        for row in source.rows():
+    for file in _files(found, data.expanduser()):
+        of_file = parse_source(str(file))
+        assert isinstance(of_file, RowSource)
+        for row in of_file.rows():
             number += 1
             yield row._replace(number=number)
 
 
-def _hub_rows(source: HubDataset, found: Benchmark) -> Iterator[Row]:
+def _hub_rows(hub: HubDataset, found: Benchmark) -> Iterator[Row]:
     try:
-        yield from source.rows()
+        yield from hub.rows()
     except InputError as error:
         raise InputError(
             f"benchmark {found.name}: {error}; or name a folder with {found.family}.jsonl or {found.family}.parquet by "
@@ -534,28 +502,23 @@ def _hub_rows(source: HubDataset, found: Benchmark) -> Iterator[Row]:
         ) from error
 
 
-def _files(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The file, or the files of the sub-folder, whose name is one of `stems`, the first that exists.
+def _files(found: Benchmark, data: Path) -> list[Path]:
+    """The file itself, else in a folder the file `aime24.jsonl`, `aime24.parquet` …, else those of its folder `aime24`.
 
-    Names count in lower case and without `-` and `_`: `aime24.parquet`, `AIME_2024.json`, `gsm8k_test.jsonl`.
+    Raises:
+        InputError: there is none.
     """
-    if not folder.is_dir():
-        raise InputError(f"evaluation.benchmark_data={folder}: there is no such folder")
-    entries = sorted(folder.iterdir())
-    for stem in stems:
-        for suffix in SUFFIXES:
-            for entry in entries:
-                ending = entry.name.lower().endswith(suffix)
-                if ending and entry.is_file() and _plain_name(entry.name[: -len(suffix)]) == stem:
-                    return [entry]
-        for entry in entries:
-            if entry.is_dir() and _plain_name(entry.name) == stem:
-                return [file for file in sorted(entry.iterdir()) if file.name.lower().endswith(SUFFIXES)]
-    return []
-
-
-def _plain_name(text: str) -> str:
-    return text.lower().replace("-", "").replace("_", "")
+    if data.is_file():
+        return [data]
+    files = [data / f"{found.family}{suffix}" for suffix in SUFFIXES]
+    files = [file for file in files if file.is_file()][:1] or sorted((data / found.family).glob("*"))
+    files = [file for file in files if file.name.endswith(SUFFIXES)]
+    if not files:
+        raise InputError(
+            f"benchmark {found.name}: evaluation.benchmark_data={data} holds neither {found.family}.jsonl (or "
+            f"{', '.join(SUFFIXES[1:])}) nor a folder {found.family} with such files"
+        )
+    return files
 
 
 def _problems(found: Benchmark, rows: Iterable[Row]) -> Iterator[Problem]:
@@ -564,9 +527,6 @@ def _problems(found: Benchmark, rows: Iterable[Row]) -> Iterator[Problem]:
             problem = _problem(found, row)
             if problem is not None:
                 check_problem(problem)
-        except NoColumn as error:
-            way_out = "; rename it, or measure it as data.source with data.source.columns" if found.path else ""
-            raise InputError(f"{row.where}: {error}{way_out}") from error
         except (ValueError, TypeError, KeyError) as error:  # a nested value of another type than the format has
             raise InputError(f"{row.where}: {str(error) or type(error).__name__}") from error
         if problem is not None:
@@ -588,6 +548,4 @@ def _problem(found: Benchmark, row: Row) -> Problem | None:
     if found.kind == "choice":
         prompt, letter = choice_question(columns, str(columns.get("Record ID", identity)))
         return Problem(identity, prompt, letter, domain=found.domain, source=found.family)
-    asked = math_question(columns, whole=found.path is not None)
-    answer = gsm8k_answer(columns) if found.family == "gsm8k" else math_answer(columns)
-    return Problem(identity, asked, answer, domain="math", source=found.family)
+    return Problem(identity, math_question(columns), math_answer(columns), domain="math", source=found.family)

@@ -198,20 +198,15 @@ def with_prompts(
     return Dataset(name, fitting, len(examples) - len(fitting), most)
 
 
-def fitted(
-    sampling: Sampling,
-    examples: Iterable[Example],
-    room: int,
-    note: Callable[[str], None],
-    way_out: str = "; a lower data.max_prompt_tokens leaves such prompts out",
-) -> Sampling:
+def fitted(sampling: Sampling, examples: Iterable[Example], room: int, note: Callable[[str], None]) -> Sampling:
     """`sampling` with no more new tokens than a model of `room` tokens has left after the longest prompt.
 
-    A lower budget applies to all examples, so it is noted with the problem that causes it; also with `way_out` where
-    half of the prompts leave room for the whole budget.
+    A lower budget applies to all examples, so it is noted with the problem that causes it.
+
+    Raises:
+        InputError: the longest prompt leaves no room.
     """
-    ordered = sorted(examples, key=lambda example: len(example.prompt_ids))
-    longest, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
+    longest = max(examples, key=lambda example: len(example.prompt_ids))
     tokens = len(longest.prompt_ids)
     left = room - tokens
     if left < 1:
@@ -221,10 +216,9 @@ def fitted(
         )
     if sampling.max_new_tokens <= left:
         return sampling
-    helps = room - len(median.prompt_ids) >= sampling.max_new_tokens
     note(
         f"completions end at {left} tokens, not {sampling.max_new_tokens}: of the model's {room}, the prompt of "
-        f"problem {longest.problem.id!r} takes {tokens}{way_out if helps else ''}"
+        f"problem {longest.problem.id!r} takes {tokens}"
     )
     return sampling.model_copy(update={"max_new_tokens": left})
 

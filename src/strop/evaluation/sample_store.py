@@ -29,8 +29,6 @@ from strop_verify.verdict import Status
 SETTINGS, SAMPLES, SUMMARY = "settings.json", "samples.parquet", "summary.json"
 TRAINED_ON = "trained_on"  # of a summary: how many of the problems the model was trained on, as far as runs tell
 FLUSH_SECONDS, FLUSH_PROBLEMS = 30.0, 256
-MOST_DIFFERENCES = 3
-HASHED = {"weights": "the model has other weights", "prompts": "its prompts or references are others"}
 _READ = ("problem_id", "sample", "score", "status", "finish_reason", "token_ids", "answer", "versions")
 
 
@@ -114,11 +112,11 @@ class SampleStore:
             write_json(path, self._settings)
             return
         stored = read_json(path)
-        asked = self._settings
-        keys = [key for key in {**stored, **asked} if stored.get(key) != asked.get(key)]
+        keys = [key for key in {**stored, **self._settings} if stored.get(key) != self._settings.get(key)]
         if keys:
-            diff = "; ".join(_difference(key, stored.get(key), asked.get(key)) for key in keys[:MOST_DIFFERENCES])
-            raise InputError(f"{self._folder} holds samples drawn under other settings ({diff}); choose another --out")
+            raise InputError(
+                f"{self._folder} holds samples drawn under other settings ({', '.join(keys)}); choose another --out"
+            )
 
     def _stored_problems(self) -> set[str]:
         """Ids of the problems on disk; a part that a finished merge already took over counts once (see `finish`)."""
@@ -190,14 +188,3 @@ def load_result(folder: Path) -> EvaluationResult:
         version=int(versions[0][0]["version"]) if versions and versions[0] else 0,
         seconds=float(read_json(folder / SUMMARY)["seconds"]) if (folder / SUMMARY).exists() else 0.0,
     )
-
-
-def _difference(key: str, stored: Any, asked: Any) -> str:
-    if key in HASHED:
-        return HASHED[key]
-    if isinstance(stored, dict) and isinstance(asked, dict):
-        inner = next(name for name in {**stored, **asked} if stored.get(name) != asked.get(name))
-        return _difference(f"{key}.{inner}", stored.get(inner), asked.get(inner))
-    if isinstance(stored, list) or isinstance(asked, list):
-        return f"{key} differ"
-    return f"{key} is {stored}, not {asked}"

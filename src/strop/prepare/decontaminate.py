@@ -12,7 +12,7 @@ from strop.base.types import InputError
 from strop.data.columns import BrokenRow
 from strop.prepare.deduplicate import Share, shingles
 from strop.prepare.sources import Source
-from strop.prepare.stage import Dropped, Pair, Stage, Step
+from strop.prepare.stage import Dropped, Stage, Step
 from strop.prepare.text import NormalizedText, alike, normalize, overlap
 
 SHORTEST_EMBEDDED = 10  # fewest words of a question that is searched for inside a longer one
@@ -34,7 +34,7 @@ class Decontaminate(Step):
 
     Candidates share n-grams of words. A problem is dropped if its numbers equal the question's and nearly all words do,
     or if one of the two contains the other: at least `similarity` of the shorter one's words, and its numbers in a row.
-    Answers are not compared. Every pair is listed in pairs.jsonl.
+    Answers are not compared. dropped.parquet has the question next to each dropped problem.
 
     Fields:
         against: benchmarks by name (`aime24`, `math500`, from the hub), files, or sources as under `sources`.
@@ -65,8 +65,7 @@ class Decontaminate(Step):
             question = questions[place]
             hit.add(place)
             detail = f"{how} {question.id}, overlap {share:.2f}"
-            dropped = Dropped(f"contaminated by {question.source}", detail, question.id)
-            stage.drop(problem, dropped, Pair(problem, question.id, question.source, question.text, share))
+            stage.drop(problem, Dropped(f"contaminated by {question.source}", detail, question.id, question.text))
         stage.counts["benchmark_questions_found"] = Counter(questions[place].source for place in hit)
 
     def _find(self, index: _QuestionIndex, problem: NormalizedText) -> tuple[int, float, str] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from strop.base.seeds import derive
 from strop.base.types import FloatArray, InputError, Problem, first_line
 from strop.model.location import locate
 from strop.model.settings import ModelSettings
-from strop.prepare.stage import Dropped, Pair, Stage, Step
+from strop.prepare.stage import Dropped, Stage, Step
 from strop.prepare.text import NormalizedText, alike, collapsed, fold, hash64, normalize, overlap
 from strop_verify.math import verify
 from strop_verify.verdict import Status
@@ -274,21 +273,16 @@ def write(stage: Stage, duplicates: dict[int, Duplicate]) -> None:
         first = kept[duplicate.row]
         differs = str(problem.reference) != first.reference
         other_answer += differs
-        stage.drop(problem, _dropped(problem, first, duplicate, differs), pair_of(problem, first, duplicate.overlap))
+        stage.drop(problem, _dropped(problem, first, duplicate, differs))
     if other_answer:
         stage.counts["duplicates_with_another_answer"] = other_answer
-
-
-def pair_of(problem: Problem, first: Original, share: float) -> Pair:
-    """A dropped problem and the kept one that it repeats."""
-    return Pair(problem, first.id, first.source, first.question, share)
 
 
 def _dropped(problem: Problem, first: Original, duplicate: Duplicate, differs: bool) -> Dropped:
     scope = "within the set" if problem.source == first.source else "of another set"
     answer = f"; its answer there is {first.reference[:80]}" if differs else ""
     detail = f"of {first.id}, overlap {duplicate.overlap:.2f}{answer}"
-    return Dropped(f"{duplicate.kind} duplicate {scope}", detail, first.id)
+    return Dropped(f"{duplicate.kind} duplicate {scope}", detail, first.id, first.question)
 
 
 class Split(Step):
@@ -323,8 +317,9 @@ class Split(Step):
                 held_out[row] = Original.of(problem)
             elif duplicate is not None and duplicate.row in chosen:
                 first = held_out[duplicate.row]
-                dropped = Dropped("asks a held-out question", f"of {first.id}", first.id)
-                stage.drop(problem, dropped, pair_of(problem, first, duplicate.overlap))
+                stage.drop(
+                    problem, Dropped("asks a held-out question", f"of {first.id}", first.id, first.question)
+                )
             else:
                 stage.keep(problem)
 
@@ -396,22 +391,6 @@ class DeduplicateByEmbedding(Step):
                     yield row, start + place, float(similar[place, row])
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress progress bars and warnings about unused weights."""
-    from transformers.utils import logging
-
-    from strop.model.files import without_progress_bars
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with without_progress_bars():
-            yield
-    finally:
-        logging.set_verbosity(level)
-
-
 class TextEncoder:
     """An encoder of transformers; its embeddings have unit length."""
 
@@ -420,12 +399,12 @@ class TextEncoder:
         from safetensors import SafetensorError
         from transformers import AutoModel
 
-        from strop.model.files import load_tokenizer, refuse_incomplete
+        from strop.model.files import load_tokenizer, refuse_incomplete, without_progress_bars
 
         source, cached_only = locate(ModelSettings(path=path), "embedding model", made=None)
         try:
             self._tokenizer: Any = load_tokenizer(source, cached_only=cached_only)
-            with _quietly():
+            with without_progress_bars():
                 self._model, report = AutoModel.from_pretrained(
                     source, local_files_only=cached_only, trust_remote_code=False, use_safetensors=True,
                     output_loading_info=True,

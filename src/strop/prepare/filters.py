@@ -62,12 +62,10 @@ class Verifiable(FilterStep):
     Fields:
         verifier: decides for each problem whether it can judge its answer (`Verifier.refuses`).
         min_tests: fewest tests of a code problem (Archer: five).
-        proofs: also drop questions that only ask for a proof.
     """
 
     verifier: SerializeAsAny[Verifier] = MathVerifier(extract="any")
     min_tests: Annotated[int, Field(ge=1)] = 5
-    proofs: bool = True
 
     def __call__(self, problem: Problem) -> Problem | Dropped:
         """The problem, or why it cannot be verified."""
@@ -76,7 +74,7 @@ class Verifiable(FilterStep):
             if tests == 0:
                 return Dropped("code without tests")
             return problem if tests >= self.min_tests else Dropped(f"fewer than {self.min_tests} tests", str(tests))
-        if self.proofs and is_proof(problem):
+        if is_proof(problem):
             return Dropped("asks for a proof")
         if isinstance(problem.reference, str) and fold(problem.reference).strip(" .$") in NO_ANSWERS:
             return Dropped("no answer", problem.reference)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.base.types import Prompt
-from strop.data.columns import Columns, Fields, as_prompt, pick, question_asked
+from strop.data.columns import Columns, Fields, as_prompt, pick
 from strop.evaluation.benchmarks import CATALOGUE
 from strop_verify.code.tests import standard_tests
 from strop_verify.extract import boxed_answer
@@ -66,7 +66,7 @@ def answer_text(value: Any) -> Any:
 
 def _bare_prompt(value: Any) -> Prompt:
     """A prompt of one user turn as text, without the instruction at the end of Skywork's prompts."""
-    prompt = question_asked(value)
+    prompt = as_prompt(value)
     return prompt.removesuffix(SKYWORK_AFTER) if isinstance(prompt, str) else prompt
 
 
@@ -211,7 +211,7 @@ def plain_table(row: Row, domain: str = "math") -> Fields:
     """
     found = Columns().fields(row, domain, key='columns = {{ prompt = "{prompt}", answer = "{answer}" }}')
     kept = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
-    return found._replace(prompt=question_asked(found.prompt), extra={**found.extra, **kept})
+    return found._replace(extra={**found.extra, **kept})
 
 
 def _benchmark(name: str) -> ReadyMapping:

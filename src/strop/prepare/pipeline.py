@@ -3,10 +3,10 @@
     report = prepare(load_config("prepare.toml"), view)
 
 The folder holds train.parquet, validation.parquet (if a step splits), dropped.parquet with the reason of every dropped
-row, pairs.jsonl (duplicates and what they repeat), report.json, and the result of each step under steps/. A
-step's folder is renamed into place when it is complete. Its key is a hash of the configuration up to this step and of
-the files that it reads: a killed preparation resumes after the last finished step, a changed one at the first step that
-changed. Problems are read and written row by row.
+row and the question that it repeats, report.json, and the result of each step under steps/. A step's folder is renamed
+into place when it is complete. Its key is a hash of the configuration up to this step and of the files that it reads: a
+killed preparation resumes after the last finished step, a changed one at the first step that changed. Problems are read
+and written row by row.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _reasons(held_out: int, dropped: Mapping[str, int]) -> str:
     return ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items())
 
 
-FORMAT = 4  # raise it when the same configuration would make other files
+FORMAT = 5  # raise it when the same configuration would make other files
 MARKER = "prepare.json"
 PARTIAL = ".partial"
 
@@ -88,7 +88,7 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
             target = place / names[-1]
             if not _finished(target, key):
                 before = place / names[-2] / "problems.parquet" if number else None
-                _run(config, step, name, number, before, target, key, view)
+                _run(config, step, name, before, target, key, view)
                 resumed = False
             else:
                 resumed = True
@@ -123,7 +123,6 @@ def _run(
     config: PrepareConfig,
     step: Step | None,
     name: str,
-    number: int,
     before: Path | None,
     target: Path,
     key: str,
@@ -142,7 +141,7 @@ def _run(
         row = _read_sources(config, partial, view)
     else:
         assert before is not None
-        stage = Stage(name, number, before, partial, view, config.seed)
+        stage = Stage(name, before, partial, view, config.seed)
         try:
             step.run(stage)
         finally:
@@ -249,7 +248,6 @@ def _finish(
     else:
         (folder / "validation.parquet").unlink(missing_ok=True)
     _concatenate([step / "dropped.parquet" for step in steps], folder / "dropped.parquet", DROPPED_COLUMNS)
-    _collect(steps, "pairs.jsonl", folder / "pairs.jsonl")
     _collect(steps, "samples.jsonl", folder / "pass_rates.jsonl")
     report = {
         "strop": strop.__version__,

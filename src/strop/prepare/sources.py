@@ -17,25 +17,24 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.near import nearest
-from strop.base.pieces import Settings, choices
+from strop.base.pieces import Settings
 from strop.base.types import InputError, Problem
 from strop.data.columns import BrokenRow, Columns, Row, stated
 from strop.data.problem_table import from_columns, read_rows
-from strop.data.rows import HubDataset, ParquetFile, RowSource, files_in, matching
-from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
+from strop.data.rows import FileSource, HubDataset, ParquetFile, RowSource, files_in, matching
+from strop.data.source import SUFFIXES, ProblemSource, check_problem
 from strop.data.where import Where, wanted
 from strop.prepare.mappings import MAPPINGS, ReadyMapping, answer_text, plain_table
 from strop.prepare.stage import DROPPED_COLUMNS
 
 
 class Source(Settings):
-    """One set of problems, named by `mapping`, `path`, `hub` or `source`; a mapping may also have a path or a hub.
+    """One set of problems, named by `mapping`, `path` or `source`; a mapping may also have one of the others.
 
     Fields:
-        mapping: a ready mapping (`strop data mappings` lists them); without `path` its data set comes from the hub.
+        mapping: a ready mapping (`strop data mappings` lists them); by default its data set comes from the hub.
         path: a .jsonl, .jsonl.gz, .json (one list), .parquet, .csv or .tsv file, or a pattern for several of them.
-        hub: a data set of the hub, or a folder that the package `datasets` reads; `subset`, `split`, `revision` of it.
-        source: any other source of problems, such as `reasoning-gym:chain_sum`.
+        source: any source, as `data.source` takes it: `OWNER/NAME` of the hub, `reasoning-gym:chain_sum`, or a piece.
         name: the problems' `source`, and the beginning of their ids; by default the mapping's or the file's name.
         columns: which column holds what; by default usual names are recognised.
         where: a condition in SQL on the columns of a row (see docs/data.md), such as
@@ -46,10 +45,6 @@ class Source(Settings):
 
     mapping: str | None = None
     path: str | None = None
-    hub: str | None = None
-    subset: str | None = None
-    split: str | None = None
-    revision: str | None = None
     source: SerializeAsAny[ProblemSource] | None = None
     name: str | None = None
     columns: Columns | None = None
@@ -60,21 +55,22 @@ class Source(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            return {"mapping": given} if given in MAPPINGS else _named(given)
-        return given
+        if not isinstance(given, str):
+            return given
+        return {"mapping" if given in MAPPINGS else "path" if given.endswith(tuple(SUFFIXES)) else "source": given}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.mapping is not None and self.mapping not in MAPPINGS:
             raise ValueError(f"no mapping is called {self.mapping!r}; {nearest(self.mapping, MAPPINGS)}")
-        places = [name for name in ("path", "hub", "source") if self.model_dump()[name] is not None]
-        if len(places) > 1 or (not places and self.mapping is None):
-            raise ValueError("name one of mapping, path, hub or source (only a mapping may also have a path or a hub)")
-        if self.mapping is not None and (self.columns is not None or self.source is not None):
-            raise ValueError("a mapping names its columns; leave out columns and source")
-        if self.source is not None and (self.columns is not None or self.where is not None):
-            raise ValueError("columns and where are for tables, not for a source that makes problems")
+        places = (self.path is not None) + (self.source is not None)
+        if places > 1 or (not places and self.mapping is None):
+            raise ValueError("name one of mapping, path or source (only a mapping may also have one of the others)")
+        if self.mapping is not None and self.columns is not None:
+            raise ValueError("a mapping names its columns; leave out columns")
+        makes = self.source is not None and not isinstance(self.source, RowSource)
+        if makes and (self.mapping, self.columns, self.where) != (None, None, None):
+            raise ValueError("mapping, columns and where are for tables, not for a source that makes problems")
         return self
 
     @property
@@ -84,9 +80,11 @@ class Source(Settings):
             return self.name
         if self.mapping is not None:
             return self.mapping
-        if self.source is not None:
-            return self.source.label
-        return self._table().name
+        table = self._table()
+        if table is not None:
+            return table.name
+        assert self.source is not None
+        return self.source.label
 
     def problems(self) -> Iterator[Problem | BrokenRow]:
         """The problems in the order of the rows, each with an id that begins with the label; broken rows among them.
@@ -94,19 +92,20 @@ class Source(Settings):
         Raises:
             InputError: the file or the set cannot be read at all.
         """
-        if self.source is not None:
+        table, label = self._table(), self.label
+        if table is None:
             yield from self._generated()
             return
-        table, label = self._table(), self.label
-        whole = isinstance(table, ParquetFile) and table.prepared
-        for record in wanted(islice(table.records(), self.limit), self.where, table.columns_for_where):
-            made = record if isinstance(record, BrokenRow) else self._problem(record, label, whole)
+        ready, where = self._ready(table), self.where or table.where
+        for record in wanted(islice(table.records(), self.limit), where, table.columns_for_where):
+            made = record if isinstance(record, BrokenRow) else self._problem(record, label, ready)
             if made is not None:
                 yield made
 
     def stamp(self) -> str:
         """Sizes and modification times of its files; steps run again when these change."""
-        return " ".join(map(_stamp, matching(self.path))) if self.path is not None else ""
+        table = self._table()
+        return " ".join(map(_stamp, matching(table.path))) if isinstance(table, FileSource) else ""
 
     def _generated(self) -> Iterator[Problem]:
         assert self.source is not None
@@ -117,10 +116,9 @@ class Source(Settings):
             domain = problem.domain if self.domain is None else self.domain
             yield replace(problem, source=label, domain=domain)
 
-    def _problem(self, row: Row, label: str, whole: bool) -> Problem | BrokenRow | None:
-        ready = self._ready
+    def _problem(self, row: Row, label: str, ready: ReadyMapping | None) -> Problem | BrokenRow | None:
         try:
-            if whole and self.columns is None and self.mapping is None:
+            if ready is None:
                 return from_columns(row.columns)
             if not ready.keep(row.columns):
                 return None
@@ -142,32 +140,31 @@ class Source(Settings):
             return BrokenRow(row.where, reason)
         return problem
 
-    @property
-    def _ready(self) -> ReadyMapping:
+    def _ready(self, table: RowSource) -> ReadyMapping | None:
+        """How rows are read; None for whole problems."""
         if self.mapping is not None:
             return MAPPINGS[self.mapping]
-        columns, domain = self.columns, self.domain or "math"
-        if columns is None:
-            return ReadyMapping("", lambda row: plain_table(row, domain))
-        return ReadyMapping("", lambda row: columns.fields(row, domain))
+        if self.columns is None and isinstance(table, ParquetFile) and table.prepared:
+            return None
+        columns, domain = self.columns or table.columns, self.domain or table.domain
+        if columns == Columns():
+            return ReadyMapping("", lambda row: plain_table(row, domain), domain=domain)
+        return ReadyMapping("", lambda row: columns.fields(row, domain), domain=domain)
 
-    def _table(self) -> RowSource:
+    def _table(self) -> RowSource | None:
+        """The table of rows; None for a source that makes problems."""
         if self.path is not None:
             suffix = next((suffix for suffix in SUFFIXES if self.path.endswith(suffix)), None)
             if suffix is None:
                 ending = f"a file must end with {', '.join(SUFFIXES)}"
                 raise InputError(f"{self.path}: {files_in(self.path) if Path(self.path).is_dir() else ending}")
-            found = ProblemSource.model_validate({"piece": SUFFIXES[suffix], "path": self.path})
-            assert isinstance(found, RowSource)  # SUFFIXES holds tables only
-            return found
-        ready = self._ready
-        return HubDataset(
-            dataset=self.hub or ready.hub,
-            subset=self.subset or (ready.subset if self.hub is None else None),
-            split=self.split or ready.split,
-            revision=self.revision,
-            columns=Columns(),
-        )
+            found: ProblemSource = ProblemSource.model_validate({"piece": SUFFIXES[suffix], "path": self.path})
+        elif self.source is not None:
+            found = self.source
+        else:
+            ready = MAPPINGS[str(self.mapping)]
+            found = HubDataset(dataset=ready.hub, subset=ready.subset, split=ready.split)
+        return found if isinstance(found, RowSource) else None
 
 
 def _stamp(path: str) -> str:
@@ -176,18 +173,6 @@ def _stamp(path: str) -> str:
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     return f"{state.st_size} {state.st_mtime_ns}"
-
-
-def _named(text: str) -> dict[str, Any]:
-    """The fields for a source given as a string: a file, a data set of the hub, or a generator."""
-    if any(text.endswith(suffix) for suffix in SUFFIXES):
-        return {"path": text}
-    source = expand_source(text)
-    if source["piece"] == "HubDataset":
-        return {"hub": source["dataset"]}
-    if issubclass(choices(ProblemSource)[source["piece"]], RowSource):
-        return {"mapping": text}
-    return {"source": source}
 
 
 def described(file: str, mapping: str | None = None) -> Iterator[dict[str, Any]]:

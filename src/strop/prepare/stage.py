@@ -12,7 +12,6 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from strop.base.types import Problem
 from strop.base.view import View
 from strop.data.problem_table import ProblemWriter, count_rows, read_problems
 
-DROPPED_COLUMNS = ("step", "reason", "detail", "duplicate_of")
+DROPPED_COLUMNS = ("step", "reason", "detail", "duplicate_of", "duplicate_text")
 SECONDS_BETWEEN_TICKS = 0.2
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -30,27 +29,17 @@ _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 class Dropped(NamedTuple):
     """Why a problem is dropped: reports count `reason`, and `detail` describes this problem.
 
-    `duplicate_of` is the id of the problem or benchmark question that it repeats.
+    `duplicate_of` and `duplicate_text` are the id and the text of the problem or benchmark question that it repeats.
     """
 
     reason: str
     detail: str = ""
     duplicate_of: str = ""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A dropped problem and the one that it repeats, for pairs.jsonl."""
-
-    problem: Problem
-    other_id: str
-    other_source: str
-    other_text: str
-    overlap: float
+    duplicate_text: str = ""
 
 
 class Stage:
-    """A running step: its input, its outputs (kept, dropped, pairs) and its figures for the report.
+    """A running step: its input, its outputs (kept, dropped, held out) and its figures for the report.
 
     Attributes:
         folder: the step's own folder; a journal in it survives a kill.
@@ -59,8 +48,8 @@ class Stage:
         hint: why the step may have kept so few; printed if it kept none.
     """
 
-    def __init__(self, name: str, number: int, source: Path, folder: Path, view: View, seed: int) -> None:
-        self.name, self.number, self.folder, self.view, self.seed = name, number, folder, view, seed
+    def __init__(self, name: str, source: Path, folder: Path, view: View, seed: int) -> None:
+        self.name, self.folder, self.view, self.seed = name, folder, view, seed
         self.total = count_rows(source)
         self.reasons: Counter[str] = Counter()
         self.counts: dict[str, Any] = {}
@@ -69,7 +58,6 @@ class Stage:
         self._kept = ProblemWriter(folder / "problems.parquet")
         self._dropped = ProblemWriter(folder / "dropped.parquet", DROPPED_COLUMNS)
         self._held_out: ProblemWriter | None = None
-        self._pairs = (folder / "pairs.jsonl").open("w", encoding="utf-8")
         self._ticked = 0.0
 
     @property
@@ -98,24 +86,21 @@ class Stage:
             if ticking:
                 self.tick(done)
 
-    def tick(self, done: int, metrics: dict[str, float] | None = None) -> None:
+    def tick(self, done: int) -> None:
         """Report that `done` problems are finished; the display is updated at most five times a second."""
         now = time.monotonic()
         if done == self.total or now - self._ticked >= SECONDS_BETWEEN_TICKS:
             self._ticked = now
-            self.view.advance(done, metrics or {})
+            self.view.advance(done, {})
 
     def keep(self, problem: Problem) -> None:
         """Keep a problem."""
         self._kept.write(problem)
 
-    def drop(self, problem: Problem, dropped: Dropped, pair: Pair | None = None) -> None:
+    def drop(self, problem: Problem, dropped: Dropped) -> None:
         """Drop a problem."""
         self.reasons[dropped.reason] += 1
         self._dropped.write(problem, {"step": self.name, **dropped._asdict()})
-        if pair is not None:
-            with writing(self.folder):
-                self._pairs.write(_line(pair, self.name))
 
     def hold_out(self, problem: Problem) -> None:
         """Put a problem into the validation set."""
@@ -126,7 +111,6 @@ class Stage:
     def close(self) -> None:
         """Finish the files."""
         with writing(self.folder):
-            self._pairs.close()
             for writer in (self._kept, self._dropped, self._held_out):
                 if writer is not None:
                     writer.__exit__()
@@ -205,17 +189,3 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _line(pair: Pair, step: str) -> str:
-    values = {
-        "step": step,
-        "id": pair.problem.id,
-        "source": pair.problem.source,
-        "text": pair.problem.question,
-        "other_id": pair.other_id,
-        "other_source": pair.other_source,
-        "other_text": pair.other_text,
-        "overlap": round(pair.overlap, 4),
-    }
-    return json.dumps(values, ensure_ascii=False) + "\n"

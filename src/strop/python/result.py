@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strop.base.metrics_file import by_step
 from strop.base.text import counted, percent
 from strop.base.types import InputError
 from strop.base.view import SilentView
@@ -104,7 +105,7 @@ class Run:
     @property
     def pass_rates(self) -> dict[int, float]:
         """The pass rate on the held-out problems by step (0: before training), a fraction; empty where none are."""
-        return self._by_step("evaluation/pass_rate")
+        return by_step(self.folder.read_metrics(), "evaluation/pass_rate")
 
     def rollouts(
         self, steps: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
@@ -192,18 +193,10 @@ class Run:
 
     # ------------------------------------------------------------------ inside
 
-    def _by_step(self, metric: str) -> dict[int, float]:
-        found = {}
-        for row in self.folder.read_metrics():
-            value = row.get(metric)
-            if value is not None:
-                found[int(row["step"] or 0)] = value
-        return dict(sorted(found.items()))
-
     def __repr__(self) -> str:
         where, rates = "", list(self.pass_rates.values())
         if not rates:
-            where, rates = " in training", list(self._by_step("pass_rate").values())
+            where, rates = " in training", list(by_step(self.folder.read_metrics(), "pass_rate").values())
         said = f", pass rate{where} {percent(rates[0])} → {percent(rates[-1])}" if rates else ""
         steps = self.summary.get("steps")
         return f"<strop run {self.path}: {'not finished' if steps is None else counted(steps, 'steps')}{said}>"

@@ -52,7 +52,7 @@ def sample_model(
         ]
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = open_engine(config, policy, tokenizer, model, sampling)
-    sampling = fitted(sampling, examples, engine.capabilities.max_tokens, view.note, "")
+    sampling = fitted(sampling, examples, engine.capabilities.max_tokens, view.note)
     if config.environment is not None:
         return _played(config, examples, count, sampling, seed, engine, tokenizer)
     completions: dict[tuple[str, int], Completion] = {}

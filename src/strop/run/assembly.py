@@ -15,7 +15,6 @@ from strop.data.dataset import Data
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings, Vllm
-from strop.environments.responder import Play
 from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
@@ -78,8 +77,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     placement = local_placement(config)
     facts = facts_of(config)
     refuse(of_model(config, facts))  # before a model is loaded that does not fit
+    model = located(config.model, config.seed, view)  # which may train a base
     torch.manual_seed(derive(config.seed, "torch"))
-    policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
+    policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
     data = read_problems(config, tokenizer, view)
     found = findings(config, data, replace(facts, tokenizer=tokenizer, parameters=policy.parameter_count))
@@ -94,7 +94,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
     learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), placement, view)
-    judge = responder_of(config, play)
+    verdicts = judge_for(config.verifier)
+    judge: Responder = verdicts if play is None else play.responder(verdicts)
     executor = _executor(config, policy, engine, learner, launcher, placement, view)
     if sets and config.evaluates_apart:
         evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
@@ -103,12 +104,6 @@ def assemble(config: RunConfig, view: View) -> Parts:
         judges = OpenJudges([(config.verifier, play, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
     return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
-
-
-def responder_of(config: RunConfig, play: Play | None) -> Responder:
-    """The verifier's judge, behind the environment if there is one; the caller closes it."""
-    judge = judge_for(config.verifier)
-    return judge if play is None else play.responder(judge)
 
 
 def _worker_evaluator(

@@ -55,13 +55,13 @@ class ModelFacts:
 
     Attributes:
         tokenizer: its tokenizer.
-        parameters: how many it has; None if that is known only after loading.
+        parameters: how many it has.
         room: the most tokens of a prompt with its completion; None if that is known only after loading.
         memory: what the memory estimate found; None if other machines hold the model.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    parameters: int | None = None
+    parameters: int
     room: int | None = None
     memory: Finding | None = None
 
@@ -174,14 +174,10 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
 
 
 def _files(config: RunConfig) -> Iterator[Finding]:
-    """The critic's model, earlier runs, and benchmarks in files."""
+    """The critic's model and benchmarks in files."""
     if config.critic is not None and config.critic.path is not None:
         settings = config.model.model_copy(update={"path": config.critic.path, "fresh": None})
         yield from of_model_named(settings, key="critic.path")
-    place = config.data.history
-    if place is not None and not Path(place).expanduser().exists():
-        found = f"data.history: there is no {place}; name a run folder or its pass_rates.jsonl"
-        yield Finding("history", "error", "data", found)
     for number, benchmark in enumerate(config.evaluation.benchmarks):
         if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():
             found = f"evaluation.benchmarks.{number}: there is no file {benchmark.name}"
@@ -252,9 +248,9 @@ def of_model(config: RunConfig, facts: ModelFacts, trains: bool = True, here: bo
             "name one that can do something with --set model.path=…",
         )  # fmt: skip
     lr = config.optim.lr
-    if parameters is not None and parameters > 2e8 and lr > 3e-5 and config.model.lora is None:
+    if parameters > 2e8 and lr > 3e-5 and config.model.lora is None:
         yield Finding("high-learning-rate", "note", "model", f"optim.lr={lr:g} is high for it", "1e-6 is usual")
-    if parameters is not None and parameters < 2e7 and lr < 1e-5:
+    if parameters < 2e7 and lr < 1e-5:
         yield Finding("low-learning-rate", "note", "model", f"optim.lr={lr:g} is low for it", "try 3e-4")
 
 

@@ -1,6 +1,6 @@
 """The curriculum: which stage of training the run is in, which problem comes next, and the history of each.
 
-    curriculum = Curriculum(config, dataset.problems, dataset.visits)
+    curriculum = Curriculum(config, dataset.problems)
     index = curriculum.next()                       # the problem of the next group
     curriculum.visited(index, group, step)          # its pass rate; a problem mastered may be retired
     if curriculum.advance(step, row): ...           # a new stage has begun; curriculum.config is its configuration
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from strop.base.types import Group, InputError, Problem, StropError
+from strop.base.types import Group, Problem, StropError
 from strop.data.history import History, Visit
 from strop.data.sampler import make_sampler
 from strop.data.source import problem_key
@@ -31,9 +31,7 @@ class Curriculum:
         visits: what earlier runs found of them, by their place.
     """
 
-    def __init__(
-        self, config: RunConfig, problems: Sequence[Problem], visits: Mapping[int, Sequence[Visit]] | None = None
-    ) -> None:
+    def __init__(self, config: RunConfig, problems: Sequence[Problem]) -> None:
         self._stages = config.stages
         self._configs = config.stage_configs()
         self._size = len(problems)
@@ -47,7 +45,6 @@ class Curriculum:
         self.stage = 0
         self._began = 0  # the step after which the stage began
         self._watched: list[float] = []  # the plateau's metric, one value a step of the stage
-        self._recall({} if visits is None else visits)
 
     @property
     def config(self) -> RunConfig:
@@ -94,16 +91,6 @@ class Curriculum:
     def _masters(self, visit: Visit) -> bool:
         mastered = self.config.algorithm.selection.no_positive_resampling
         return mastered is not None and visit.pass_rate >= mastered
-
-    def _recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
-        """Start from the history of earlier runs: a problem that one of them mastered is not asked again."""
-        self.history.recall(visits)
-        self.retire(index for index, found in visits.items() if any(map(self._masters, found)))
-        if self.sampler.left == 0:
-            raise InputError(
-                f"data.history: all {self._size} training problems were mastered in the earlier run; take other "
-                "problems or set algorithm.selection.no_positive_resampling=none"
-            )
 
     def advance(self, step: int, row: Mapping[str, float | None]) -> bool:
         """Begin a new stage if one is due after `step` steps, the last of which measured `row`; return whether it is.

@@ -78,42 +78,48 @@ def make_learner(
     return Learner(config.learner, trainer, critic, modules.reference, storage)
 
 
-def wants_reference(config: RunConfig) -> bool:
-    """Whether some stage needs a reference policy."""
-    return any(stage.algorithm.needs_reference for stage in config.stage_configs())
+def modules_of(config: RunConfig, policy: Policy, view: View, place: Place | None = None) -> Modules:
+    """The policy, and the critic and reference policy if the algorithm needs them.
 
+    They are whole, or with a `place` sharded as the policy is: this rank's rows of each.
 
-def modules_of(config: RunConfig, policy: Policy, view: View) -> Modules:
-    """The policy, and the critic and reference policy if the algorithm needs them, in this process."""
-    critic = None
-    if config.critic is not None:
-        critic = _critic(config, config.critic.path, policy, view).to(policy.device)
+    Raises:
+        InputError: there is no such model, or it cannot be trained.
+    """
+    critic = None if config.critic is None else _critic(config, config.critic.path, policy, view, place)
+    stages = [stage.algorithm for stage in config.stage_configs()]
     reference: Policy | WithoutAdapters | None = None
-    if wants_reference(config):
-        moves = any(stage.algorithm.reference.reset_every is not None for stage in config.stage_configs())
-        reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
+    if any(one.needs_reference for one in stages):
+        if place is not None:
+            plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
+            reference = sharded_policy(plain, derive(config.seed, "model"), place).requires_grad_(False)
+        else:
+            moves = any(one.reference.reset_every is not None for one in stages)
+            reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
     return Modules(policy, critic, reference)
 
 
-def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> Critic:
+def _critic(config: RunConfig, path: str | None, policy: Policy, view: View, place: Place | None) -> Critic:
     """The policy with a value head; or an exported critic, or another model with a value head, from `path`.
 
     Raises:
         InputError: there is no such model, or it knows other tokens than the policy.
     """
     seed = derive(config.seed, "critic")
-    if path is None:
-        return Critic.from_policy(policy, seed)
-    settings = config.model.model_copy(update={"path": path, "fresh": None, "revision": None, "lora": None})
+    if path is None and place is None:
+        return Critic.from_policy(policy, seed).to(policy.device)
+    other = {} if path is None else {"path": path, "fresh": None, "revision": None}
     try:
-        settings = located(settings, config.seed, view)
-        if (Path(path) / HEAD_FILE).is_file():
-            critic = Critic.load(Path(path), settings)
+        settings = located(config.model.model_copy(update={"lora": None, **other}), config.seed, view)
+        if place is not None:
+            critic = sharded_critic(settings, seed, derive(config.seed, "model") if path is None else 0, place)
+        elif (Path(str(path)) / HEAD_FILE).is_file():
+            critic = Critic.load(Path(str(path)), settings).to(policy.device)
         else:
-            critic = Critic.from_policy(load_policy(settings)[0], seed)
+            critic = Critic.from_policy(load_policy(settings)[0], seed).to(policy.device)
     except InputError as error:
         raise InputError(f"critic.path={path}: {error}") from error
-    check_tokens(critic, policy, path)
+    check_tokens(critic, policy, str(path))
     return critic
 
 
@@ -147,7 +153,9 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
     team = config.orchestration.sequence_parallel
     place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team)
     torch.manual_seed(derive(config.seed, "torch"))
-    modules = sharded_modules(config, place)
+    view = SilentView()
+    policy = sharded_policy(located(config.model, config.seed, view), derive(config.seed, "model"), place)
+    modules = modules_of(config, policy, view, place)
     _share_sequences(modules, rank, size, team, datetime.timedelta(seconds=seconds))
     return make_learner(config, modules, ranks, storage)
 
@@ -187,32 +195,6 @@ def _share_sequences(modules: Modules, rank: int, size: int, team: int, timeout:
             assert isinstance(module, (Policy, Critic))
             refuse_heads(module.model.config.to_dict(), team)
             module.sequence = SequenceParallel(groups[rank // team])
-
-
-def sharded_modules(config: RunConfig, place: Place) -> Modules:
-    """Policy, critic and reference policy as one process would build them, this rank's rows of each.
-
-    Raises:
-        InputError: there is no such model, or it cannot be trained.
-    """
-    adapted = located(config.model, config.seed, SilentView())
-    model = adapted.model_copy(update={"lora": None})
-    seed = derive(config.seed, "model")
-    policy = sharded_policy(adapted, seed, place)
-    critic = None
-    if config.critic is not None:
-        path = config.critic.path
-        settings = model
-        if path is not None:
-            named = model.model_copy(update={"path": path, "fresh": None, "revision": None})
-            settings = located(named, config.seed, SilentView())
-        try:
-            critic = sharded_critic(settings, derive(config.seed, "critic"), seed if path is None else 0, place)
-        except InputError as error:
-            raise InputError(f"critic.path={path}: {error}") from error
-        check_tokens(critic, policy, str(path))
-    reference = sharded_policy(model, seed, place).requires_grad_(False) if wants_reference(config) else None
-    return Modules(policy, critic, reference)
 
 
 # ---------------------------------------------------------------------- as a worker

@@ -149,7 +149,7 @@ class Loop:
         self.clock = Clock()
         self.step = 0
         self.interrupted = False
-        self.curriculum = Curriculum(config, dataset.problems, dataset.visits)
+        self.curriculum = Curriculum(config, dataset.problems)
         self.config = self.curriculum.config
         orchestration = config.orchestration
         self.gate = LagGate(

@@ -54,7 +54,7 @@ from strop.evaluation.evaluate import (
     with_prompts,
 )
 from strop.evaluation.grid import ORDER, Grid, load_grid
-from strop.evaluation.protocols import PLAIN, Protocol
+from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, has_samples, load_result
 from strop.model.files import load_tokenizer
@@ -195,8 +195,6 @@ class BenchmarkPlan:
         out: the evaluation folder.
         limit: the first so many problems of each benchmark only.
         seed: of the samples.
-        recipe: template, sampling and verifier of mathematics come from it where no paper's protocol is named; also the
-            settings of engine and device, by default those of the run, else GRPO's.
         sets: changes of settings. `sampling`, `verifier` and `data.template` win over the protocol;
             `evaluation.benchmark_data` is the folder with the benchmarks' files.
         endpoint: the URL of an OpenAI-compatible endpoint (up to and with `/v1`) that has the models.
@@ -208,7 +206,6 @@ class BenchmarkPlan:
     out: Path
     limit: int | None = None
     seed: int = 0
-    recipe: str | None = None
     sets: tuple[str, ...] = ()
     endpoint: str | None = None
 
@@ -216,11 +213,6 @@ class BenchmarkPlan:
         """The changes of settings that are `keys` or inside them."""
         named = [(f"{text.partition('=')[0].strip()}.", text) for text in as_measured(self.sets)]
         return [text for name, text in named if any(name.startswith(f"{key}.") for key in keys)]
-
-    @property
-    def by_recipe(self) -> bool:
-        """Whether template, sampling and verifier are those of `recipe`."""
-        return self.recipe is not None and self.protocol.name == PLAIN.name
 
 
 def measure(plan: BenchmarkPlan, view: View) -> Grid:
@@ -234,17 +226,15 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
     configs = {model.label: _config(plan, model) for model in plan.models}
     terms = _terms(plan, configs)
     seen = {model.label: never_seen if plan.endpoint else trained_before(model.place) for model in plan.models}
-    for found in plan.benchmarks:
-        problems = terms.problems[found.name]
-        view.note(f"{found.name}: {counted(len(problems), 'problems')}")
-        unusable = list(unjudgeable(terms.verifiers[found.name], [(found.name, problems)], trains=False))
+    for name, of in terms.benchmarks.items():
+        view.note(f"{name}: {counted(len(of.problems), 'problems')}")
+        unusable = list(unjudgeable(of.verifier, [(name, of.problems)], trains=False))
         refuse(unusable)
         note(unusable, view)
-    for model in plan.models:
-        for name, problems in terms.problems.items():
-            count = sum(map(seen[model.label], problems))
+        for model in plan.models:
+            count = sum(map(seen[model.label], of.problems))
             if count:
-                which = f"{count} of the {len(problems)} problems of {name}"
+                which = f"{count} of the {len(of.problems)} problems of {name}"
                 view.note(f"{model.label} had {which} among its training problems")
     _write_order(plan, terms.template, terms.environment)
     judges, shown = OpenJudges(), set[str]()
@@ -267,55 +257,53 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
 
 def _config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
     if plan.endpoint is None:
-        return configure(model, plan.recipe, (*_seed_of_base(plan, model), *plan.sets)).config
-    return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, as_measured(plan.sets))
+        return configure(model, None, (*_seed_of_base(plan, model), *plan.sets)).config
+    return resolve(DEFAULT_RECIPE, as_measured(plan.sets))
 
 
 # ---------------------------------------------------------------------- the same terms for all models
 
 
 @dataclass(frozen=True, eq=False)
+class BenchmarkTerms:
+    """The problems of a benchmark, and how they are judged and sampled."""
+
+    problems: tuple[Problem, ...]
+    verifier: Verifier
+    sampling: Sampling
+
+
+@dataclass(frozen=True, eq=False)
 class _Terms:
-    """The settings that all models of a plan share; the mappings are by the benchmark's name."""
+    """The settings that all models of a plan share; `benchmarks` are by name."""
 
     template: PromptTemplate
     environment: Environment | None
-    problems: Mapping[str, tuple[Problem, ...]]
-    samplings: Mapping[str, Sampling]
-    verifiers: Mapping[str, Verifier]
+    benchmarks: Mapping[str, BenchmarkTerms]
 
 
 def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
     any_config = next(iter(configs.values()))
     template, environment = shared_template(plan, configs), shared_environment(plan, configs)
-    held_out = held_out_of(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
     folder = any_config.evaluation.benchmark_data if plan.setting("evaluation.benchmark_data") else None
-    sampling = benchmark_sampling(plan, any_config)
-    problems: dict[str, tuple[Problem, ...]] = {}
-    samplings: dict[str, Sampling] = {}
-    verifiers: dict[str, Verifier] = {}
+    sampling = benchmark_sampling(plan)
+    benchmarks: dict[str, BenchmarkTerms] = {}
     for found in plan.benchmarks:
-        if held_out is not None and found.family == HELD_OUT:
-            problems[found.name], samplings[found.name] = held_out.problems, held_out.sampling
-            verifiers[found.name] = held_out.verifier
+        if found.family == HELD_OUT:
+            terms = held_out_of(plan)
         else:
-            problems[found.name] = load_problems(found, None if folder is None else Path(folder), plan.limit)
-            samplings[found.name] = sampling
-            recipes = plan.by_recipe and found.kind == "math"
-            verifiers[found.name] = any_config.verifier if recipes else plan.protocol.verifier_of(found)
-        if plan.setting("verifier"):
-            verifiers[found.name] = any_config.verifier
-    return _Terms(template, environment, problems, samplings, verifiers)
+            problems = load_problems(found, None if folder is None else Path(folder), plan.limit)
+            terms = BenchmarkTerms(problems, plan.protocol.verifier_of(found), sampling)
+        benchmarks[found.name] = replace(terms, verifier=any_config.verifier) if plan.setting("verifier") else terms
+    return _Terms(template, environment, benchmarks)
 
 
-def benchmark_sampling(plan: BenchmarkPlan, config: RunConfig) -> Sampling:
-    """How benchmarks are sampled: as the protocol or the recipe says, with the plan's changes of `sampling`.
+def benchmark_sampling(plan: BenchmarkPlan) -> Sampling:
+    """How benchmarks are sampled: as the protocol says, with the plan's changes of `sampling`.
 
     Raises:
         InputError: an unknown setting, or a value that it cannot have.
     """
-    if plan.by_recipe:
-        return evaluation_sampling(config)  # with the changes in it
     changed = plan.protocol.sampling.model_dump(mode="json")
     for text in plan.setting("sampling", "evaluation.temperature", "evaluation.top_p"):
         (edits,) = parse_set(text).values()
@@ -326,16 +314,7 @@ def benchmark_sampling(plan: BenchmarkPlan, config: RunConfig) -> Sampling:
         raise InputError(f"sampling.{explain(error).removeprefix('(whole): ')}") from error
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """The problems that a run held out, and how the run samples and judges them."""
-
-    problems: tuple[Problem, ...]
-    verifier: Verifier
-    sampling: Sampling
-
-
-def held_out_of(plan: BenchmarkPlan) -> HeldOut:
+def held_out_of(plan: BenchmarkPlan) -> BenchmarkTerms:
     """The problems of the first run among the models; all models are measured on them as that run measures itself.
 
     Raises:
@@ -362,11 +341,11 @@ def held_out_of(plan: BenchmarkPlan) -> HeldOut:
         for problem in dataset.problems
     )
     sampling = evaluation_sampling(edit(config, plan.setting("sampling", "evaluation", "stages")))
-    return HeldOut(problems, config.verifier, sampling)
+    return BenchmarkTerms(problems, config.verifier, sampling)
 
 
 def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
-    """The template for all models: as --set, protocol or recipe say, else that of the runs among them, else `Auto`.
+    """The template for all models: as --set or the protocol says, else that of the runs among them, else `Auto`.
 
     If only strop's own bases are measured, their prompts ask for no form of the answer, as in training.
 
@@ -378,14 +357,11 @@ def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> Pr
         return any_config.data.template
     if plan.protocol.template is not None:
         return plan.protocol.template
-    if plan.by_recipe and any_config.data.template != Auto():
-        return any_config.data.template
     found: dict[str, PromptTemplate] = {}  # by the first run that was trained with it
-    if plan.recipe is None:
-        for model in plan.models:
-            template = configs[model.label].data.template
-            if holds_out(model.place) and template not in found.values():
-                found[model.label] = template
+    for model in plan.models:
+        template = configs[model.label].data.template
+        if holds_out(model.place) and template not in found.values():
+            found[model.label] = template
     if len(found) > 1:
         named = ", ".join(f"{label} with {template.model_dump_json()}" for label, template in found.items())
         raise InputError(f"the runs were trained with different prompts ({named}); choose one by --set data.template=…")
@@ -405,7 +381,7 @@ def shared_environment(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) ->
     named = plan.setting("environment")
     for model in plan.models:
         environment = configs[model.label].environment
-        if (named or (plan.recipe is None and holds_out(model.place))) and environment not in found.values():
+        if (named or holds_out(model.place)) and environment not in found.values():
             found[model.label] = environment
     if len(found) > 1:
         names = {label: "none" if one is None else one.model_dump_json() for label, one in found.items()}
@@ -545,14 +521,12 @@ def _problem_set(
     plan: BenchmarkPlan, terms: _Terms, model: _Opened, found: Benchmark, template: PromptTemplate, view: View
 ) -> ProblemSet:
     """The problems that leave room for an answer in the model's context, and the budget that fits."""
-    verifier, room = terms.verifiers[found.name], model.engine.capabilities.max_tokens
-    instruct = verifier.instruction if plan.protocol.instruct else no_instruction
-    name, problems, tokenizer = found.name, terms.problems[found.name], model.tokenizer
-    dataset = with_prompts(name, problems, template, tokenizer, instruct, model.play, room - 1)
-    way_out = f"; a file without {name}'s long problems (--benchmark FILE) has room for more"
-    sampling = fitted(terms.samplings[name], dataset, room, view.note, way_out)
+    of, room = terms.benchmarks[found.name], model.engine.capabilities.max_tokens
+    instruct = of.verifier.instruction if plan.protocol.instruct else no_instruction
+    dataset = with_prompts(found.name, of.problems, template, model.tokenizer, instruct, model.play, room - 1)
+    sampling = fitted(of.sampling, dataset, room, view.note)
     samples, seed = plan.protocol.samples_of(found), benchmark_seed(plan.seed, found)
-    return ProblemSet(name, dataset, samples, sampling, verifier, seed, model.play)
+    return ProblemSet(found.name, dataset, samples, sampling, of.verifier, seed, model.play)
 
 
 def _settings(

@@ -276,18 +276,6 @@ def open_model(
     return policy.eval(), tokenizer
 
 
-def open_named(
-    model: NamedModel, recipe: str | None, sets: Sequence[str], view: View
-) -> tuple[RunConfig, Policy, PreTrainedTokenizerBase]:
-    """A model's configuration, its policy on its device, and its tokenizer.
-
-    Raises:
-        StropError: there is no such model, or an invalid setting.
-    """
-    config = configure(model, recipe, sets).config
-    return config, *open_model(config, view, model)
-
-
 def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, PreTrainedTokenizerBase]:
     """The policy of a checkpoint (None: the newest) with its tokenizer.
 

@@ -33,7 +33,7 @@ from strop.run.checks import ModelFacts, findings, unjudgeable
 from strop.run.finding import Finding, refuse
 from strop.run.finding import note as note_findings
 from strop.run.folder import trained_before
-from strop.run.memory import NotKnownBeforehand, of_memory, outline
+from strop.run.memory import of_memory, outline
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 from strop_verify.verdict import shortened
 
@@ -71,12 +71,9 @@ def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
         InputError: there is no such model, or one that cannot be trained so on any device.
     """
     tokenizer, room = tokenizer_of(config.model), known_room(config)
-    try:
-        policy = outline(config.model, tokenizer)
-    except NotKnownBeforehand as error:
-        return ModelFacts(tokenizer, None, room, Finding("memory-unknown", "note", "memory", str(error)))
-    parameters, in_cluster = policy.parameter_count, config.orchestration.executor == "ray"
-    return ModelFacts(tokenizer, parameters, room, None if in_cluster else of_memory(config, policy, trains))
+    policy, in_cluster = outline(config.model, tokenizer), config.orchestration.executor == "ray"
+    memory = None if in_cluster else of_memory(config, policy, trains)
+    return ModelFacts(tokenizer, policy.parameter_count, room, memory)
 
 
 def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Data:

@@ -9,7 +9,6 @@ line of metrics.jsonl with the step of the evaluated weights. Unfinished ones ar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -146,12 +145,10 @@ class Summary:
 
 @dataclass(frozen=True, eq=False)
 class RunOutcome:
-    """A finished run for callers from Python: its summary, and this process's evaluations by step."""
+    """A finished run: its summary, and this process's evaluations on held-out problems by step."""
 
     summary: Summary
     evaluations: dict[int, EvaluationResult]
-    parameters: int
-    seconds: float
 
 
 def train(config: RunConfig, out: Path, view: View) -> RunOutcome:
@@ -186,7 +183,7 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
     folder = RunFolder.resume(out)
     try:
         config, found = point(folder, step, sets)
-        return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
+        return _to_the_end(config, assemble(config, view), folder, view, resumed=True, found=found)
     finally:
         folder.close()
 
@@ -195,27 +192,23 @@ def _record(parts: Parts) -> ProblemRecord:
     return ProblemRecord.of(parts.data, questions_of(parts.config.model.path) or frozenset())
 
 
-@dataclass(frozen=True)
-class _Resume:
-    """The checkpoint to continue from; None starts over."""
-
-    found: checkpoint.Checkpoint | None
-
-
 def _to_the_end(
-    config: RunConfig, parts: Parts, folder: RunFolder, view: View, at: _Resume | None = None
-) -> RunOutcome:
-    """Train a run to its end. After a loss of the trainer's ranks, it continues from its last checkpoint."""
-    begin = time.perf_counter()
+    config: RunConfig, parts: Parts, folder: RunFolder, view: View, resumed: bool = False,
+    found: checkpoint.Checkpoint | None = None,
+) -> RunOutcome:  # fmt: skip
+    """Train a run to its end. After a loss of the trainer's ranks, it continues from its last checkpoint.
+
+    A `resumed` run goes on from the checkpoint `found`; without one it starts over.
+    """
     evaluations: dict[int, EvaluationResult] = {}
     losses = 0
     run: _Run | None = None
     while True:
         try:
             run = _Run(config, parts, folder, view, evaluations)
-            if at is not None:
-                run.go_on(at.found)
-            return RunOutcome(run.go(), evaluations, parts.learner.sizes().parameters, time.perf_counter() - begin)
+            if resumed:
+                run.go_on(found)
+            return RunOutcome(run.go(), evaluations)
         except RankGroupLost as error:
             losses += 1
             stopping = run is not None and run.loop.interrupted
@@ -224,7 +217,7 @@ def _to_the_end(
             view.note(f"{error}; going on from the last checkpoint (loss {losses})")
         finally:
             parts.close()
-        at = _Resume(checkpoint_of(folder))
+        resumed, found = True, checkpoint_of(folder)
         parts = assemble(config, view)
 
 

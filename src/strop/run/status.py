@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from strop.base.imports import command
+from strop.base.imports import MARKER, command
 from strop.base.metrics_file import by_step
 from strop.base.types import InputError
 from strop.base.view import benchmark_rates
@@ -18,7 +18,9 @@ from strop.run.folder import SUMMARY, RunFolder
 from strop.run.watchdog import STATUS
 from strop_verify.child_process import process_state
 
-State = Literal["new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
+State = Literal[
+    "new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown", "unreadable"
+]
 Rows = Sequence[dict[str, float | None]]
 STALE_SECONDS = 30.0  # without a heartbeat, which comes every second
 PACE_STEPS = 20
@@ -42,7 +44,8 @@ class RunStatus:
     Attributes:
         state: `new`: nothing has been trained yet; `running`; `stalled`: alive without a heartbeat; `finished`;
             `interrupted` by Ctrl-C; `failed` with `error`; `stuck`: ended by the watchdog; `dead`: its driver ended
-            without an error; `unknown`: no heartbeat was written, or its host cannot be asked.
+            without an error; `unknown`: no heartbeat was written, or its host cannot be asked; `unreadable`: a file
+            of it is broken.
         explanation: the state in words, where it takes some.
         step: the last known step, from the metrics or, if they are missing, from other files.
         doing: the part of the step that is under way, how much of it is done, and how much there is.
@@ -56,18 +59,19 @@ class RunStatus:
     run: str
     state: State
     explanation: str
-    recipe: str | None
-    stage: str | None
-    step: int
-    steps: int | None
-    doing: tuple[str, int, int] | None
-    pass_rates: dict[str, tuple[float, int]]
-    step_seconds: float | None
-    eta: float | None
-    progress: tuple[str, float] | None
-    error: str | None
-    notes: tuple[str, ...]
-    processes: tuple[ProcessStatus, ...]
+    began: str = ""
+    recipe: str | None = None
+    stage: str | None = None
+    step: int = 0
+    steps: int | None = None
+    doing: tuple[str, int, int] | None = None
+    pass_rates: dict[str, tuple[float, int]] = field(default_factory=dict)
+    step_seconds: float | None = None
+    eta: float | None = None
+    progress: tuple[str, float] | None = None
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
 
     @property
     def going_on(self) -> bool:
@@ -107,6 +111,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         run=str(folder.path),
         state=state,
         explanation=explanation,
+        began=str(folder.read_json(MARKER).get("began", "")),
         recipe=config.get("recipe"),
         stage=None if said is None else said["stage"],
         step=step,
@@ -187,28 +192,12 @@ def _processes(driver: RegisteredWorker | None, registry: Sequence[RegisteredWor
     )
 
 
-@dataclass(frozen=True)
-class ListedRun:
-    """A run as it is listed: its status and when it began; or why it cannot be read."""
-
-    path: Path
-    status: RunStatus | None
-    began: str
-    unread: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        found = {} if self.status is None else self.status.as_json()
-        return {"run": str(self.path), "began": self.began, "unread": self.unread} | found
-
-
-def listed(run: Path) -> ListedRun:
-    """A run for a list; `unread` says why its files cannot be read."""
+def listed(run: Path) -> RunStatus:
+    """As `read_status`; a run whose files are broken is `unreadable`, and the explanation says why."""
     try:
-        folder = RunFolder.open(run)
-        return ListedRun(run, read_status(folder), str(folder.read_json("run.json").get("began", "")))
+        return read_status(RunFolder.open(run))
     except InputError as error:
-        return ListedRun(run, None, "", str(error))
+        return RunStatus(run=str(run), state="unreadable", explanation=str(error))
 
 
 def differences(runs: Sequence[Path]) -> list[tuple[str, tuple[str, ...]]]:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from bench.plan import SCALERL, SCALERL_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
 
 from strop.lab.planning import Simulation, simulate
-from strop.lab.planning.costs import (
-    SCALERL,
-    SCALERL_LENGTHS,
-    SKYWORK_LENGTHS,
-    SKYWORK_ROLLOUT_SECONDS,
-    scalerl_costs,
-    skywork_table_9,
-)
+from strop.lab.planning.costs import SKYWORK_LENGTHS, scalerl_costs
 
 
 @pytest.mark.parametrize(("devices", "seconds"), SKYWORK_ROLLOUT_SECONDS.items())

@@ -1,6 +1,6 @@
 """The kernels on ARM: cross-compiled, run by an emulator of the processor, and compared with those of this CPU.
 
-    pip install ziglang unicorn pyelftools
+pip install ziglang unicorn pyelftools
 """
 
 from __future__ import annotations
@@ -132,7 +132,17 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
     folder = tmp_path_factory.mktemp("arm")
     (folder / "runtime.c").write_text(RUNTIME)
     sources = [*native._SOURCES, *fused_forward._SOURCES, folder / "runtime.c"]
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-static", "-w", "-Wl,--no-gc-sections"]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        "aarch64-linux-musl",
+        "-static",
+        "-w",
+        "-Wl,--no-gc-sections",
+    ]
     flags = [flag for flag in compiled._COMPILE if flag not in ("-march=native", "-fPIC")]
     where = [f"-I{compiled._HEADER.parent}", "-o", str(folder / "kernels"), *map(str, sources), "-lm"]
     subprocess.run([*command, *flags, "-fno-builtin-malloc", *where], check=True, timeout=110)

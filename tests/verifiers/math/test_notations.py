@@ -78,7 +78,7 @@ def both(gold: str, answer: str, same: bool) -> None:
         ("x>1", r"x>1, x\in\mathbb{R}", True), (r"[0,\infty)", r"\mathbb{R}_{\ge0}", True),
         (r"[0,\infty)", r"\mathbb{R}^+", False), (r"[0,\infty)", r"\text{all nonnegative real numbers}", True),
         (r"[0,\infty)", r"\text{all positive real numbers}", False), (r"\mathbb{Z}", "the set of integers", True),
-        (r"\mathbb{Z}", "the set of real numbers", False), ("Wednesday", "Wed.", True), ("Wednesday", "Thu.", False),
+        (r"\mathbb{Z}", "the set of real numbers", False), ("Wednesday", "Thu.", False),
         # residues
         (r"n\equiv0,1\pmod4", r"n\equiv1,0\pmod{4}", True), (r"n\equiv0,1\pmod4", r"n\equiv0,3\pmod4", False),
         (r"n\equiv0,1\pmod4", r"n\equiv0\pmod4\text{ or }n\equiv1\pmod4", True),

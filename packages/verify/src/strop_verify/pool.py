@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
 import select
 import struct
 import sys
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -30,11 +28,7 @@ from strop_verify.verdict import Status, VerifyError
 
 RESTARTS = 3  # in a row, without a single result between them
 CLOSING_SECONDS = 5.0
-QUIET_SECONDS = 1.0  # after which a supervisor with open jobs is asked whether it still runs
-ANSWER_SECONDS = 10.0  # for that answer: a supervisor only passes messages on, and answers within milliseconds
-START_SECONDS = 300.0  # for its first message: a user's module may take long to import
 
-HEARTBEAT = 0  # the number of the messages that check whether the supervisor runs; jobs count from 1
 _NUMBER = struct.Struct(">Q")
 Served = TypeVar("Served")
 
@@ -139,11 +133,10 @@ def connect(build: Callable[[dict[str, Any]], Served]) -> tuple[Channel, Served]
 
 @dataclass
 class _OpenJob:
-    """A job without a reply; `silences` counts the supervisors that stopped answering while they had it."""
+    """A job without a reply."""
 
     body: bytes
     future: Future[JobReply] = field(default_factory=Future)
-    silences: int = 0
 
 
 class Pool:
@@ -151,8 +144,7 @@ class Pool:
 
     A new pool takes jobs at once; its supervisor first imports what it needs, and the jobs wait for that.
 
-    A supervisor that ends is replaced and gets the open jobs again. One that stays silent (a stopped process) is killed
-    and replaced as well; a job that two supervisors left in silence has the status `timeout`.
+    A supervisor that ends is replaced and gets the open jobs again.
 
     Args:
         serve: `module:function`. The supervisor calls it once with `setup`; it returns the function that the workers
@@ -169,7 +161,7 @@ class Pool:
         self.workers = self.limits.workers or default_workers()
         self._serve, self._setup = serve, setup
         self._owner = os.getpid()
-        self._next = HEARTBEAT + 1
+        self._next = 0
         self._new: deque[_OpenJob] = deque()
         self._open: dict[int, _OpenJob] = {}
         self._restarts = 0
@@ -224,7 +216,6 @@ class Pool:
                 self._begin(taken)
                 if self._open:
                     self._collect()
-                    self._check_heartbeat()
         except WorkersLost as error:
             with self._lock:
                 self._closed = str(error)
@@ -233,13 +224,12 @@ class Pool:
                 job.future.set_exception(error)
 
     def _wait(self) -> None:
-        """Sleep until there is a new job, a reply, or room for what is unsent; with open jobs a second at most."""
+        """Sleep until there is a new job, a reply, or room for what is unsent."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._open:
             poll.register(self._channel.socket, select.POLLIN | (select.POLLOUT if self._channel.unsent else 0))
-        found = poll.poll(QUIET_SECONDS * 1000 if self._open else None)
-        if any(descriptor == self._wake for descriptor, _ in found):
+        if any(descriptor == self._wake for descriptor, _ in poll.poll()):
             os.eventfd_read(self._wake)
 
     def _begin(self, jobs: list[_OpenJob]) -> None:
@@ -258,39 +248,12 @@ class Pool:
             self._channel.flush()
             for message in self._channel.receive():
                 number, body = split_number(message)
-                self._heard, self._answer_due = time.monotonic(), math.inf
                 job = self._open.pop(number, None)
                 if job is not None:
                     self._restarts = 0
                     job.future.set_result(read_reply(body))
         except (EOFError, OSError):
             self._restart()
-
-    def _check_heartbeat(self) -> None:
-        """Ask a quiet supervisor whether it runs, and replace one that did not answer."""
-        now = time.monotonic()
-        if now >= self._answer_due:
-            self._replace_silent()
-        elif self._answer_due == math.inf and now - self._heard >= QUIET_SECONDS:
-            self._answer_due = now + ANSWER_SECONDS
-            try:
-                self._channel.send(numbered(HEARTBEAT))
-            except OSError:
-                self._restart()
-
-    def _replace_silent(self) -> None:
-        given_up = {number: job for number, job in self._open.items() if job.silences}
-        self._open = {number: job for number, job in self._open.items() if number not in given_up}
-        for job in self._open.values():
-            job.silences += 1
-        self._supervisor.child.kill()
-        try:
-            self._restart("did not answer and was killed")
-        except WorkersLost:
-            self._open |= given_up
-            raise
-        for job in given_up.values():
-            job.future.set_result(JobReply(None, Status.TIMEOUT, "the worker processes did not answer twice"))
 
     def _start(self) -> None:
         setup = {
@@ -301,10 +264,8 @@ class Pool:
         except OSError as error:
             raise WorkersLost(f"the worker processes cannot be started: {error}") from error
         self._channel = self._supervisor.channel
-        self._heard = time.monotonic()
-        self._answer_due = self._heard + START_SECONDS
 
-    def _restart(self, reason: str = "") -> None:
+    def _restart(self) -> None:
         """Start another supervisor and give it every open job.
 
         Raises:
@@ -313,8 +274,7 @@ class Pool:
         ended = self._supervisor.end(CLOSING_SECONDS)
         self._restarts += 1
         if self._restarts > RESTARTS:
-            how = reason or ended
-            raise WorkersLost(f"the supervisor of the workers ended {self._restarts} times in a row: it {how}")
+            raise WorkersLost(f"the supervisor of the workers ended {self._restarts} times in a row: it {ended}")
         self._start()
         try:
             for number, job in self._open.items():

@@ -4,8 +4,8 @@
            ◀replies──          ◀──────────────────
 
 It is started as a program, never forked from a caller with threads. It has one thread and does not read the jobs: only
-workers read what a policy wrote, so the supervisor always answers a heartbeat at once. When the caller ends, however
-it ends, the kernel kills the supervisor, and with it the workers.
+workers read what a policy wrote, so nothing can keep the supervisor from its clock. When the caller ends, however it
+ends, the kernel kills the supervisor, and with it the workers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import Any, NoReturn
 from strop_verify.child_process import die_with_parent, exit_reason
 from strop_verify.framing import Channel
 from strop_verify.pool import (
-    HEARTBEAT,
     JobReply,
     WorkerLimits,
     connect,
@@ -80,7 +79,7 @@ class Supervisor:
     def serve(self) -> None:
         """Take jobs, hand them out, kill what takes too long; returns when the caller has closed its end."""
         try:
-            self._control.send(numbered(HEARTBEAT))  # it may be slow to start, but from here on it answers at once
+            self._serve_caller(selectors.EVENT_READ)  # jobs that came together with the setup
             while True:
                 self._hand_out()
                 self._watch()
@@ -111,11 +110,7 @@ class Supervisor:
             self._control.flush()
         if events & selectors.EVENT_READ:
             for message in self._control.receive():
-                number, _ = split_number(message)
-                if number == HEARTBEAT:
-                    self._control.send(message)
-                else:
-                    self._queue.append(Job(number, message))
+                self._queue.append(Job(split_number(message)[0], message))
 
     def _serve_worker(self, worker: Worker, events: int) -> None:
         try:

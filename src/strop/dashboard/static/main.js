@@ -3,17 +3,17 @@
 const EVERY = 2000;
 
 function card(run) {
-  const status = run.status || {}, notes = (status.notes || []).slice(-3);
-  const rates = Object.entries(status.pass_rates || {}).map(([name, [rate, step]]) => [name, rate, step]);
+  const status = run.status, notes = status.notes.slice(-3);
+  const rates = Object.entries(status.pass_rates).map(([name, [rate, step]]) => [name, rate, step]);
   const box = el("input", {type: "checkbox", checked: run.shown, onchange: event => { run.shown = event.target.checked; drawAll(); settings(); }});
-  const left = status.eta === null || status.eta === undefined ? "" : `, about ${duration(status.eta)} left`;
+  const left = status.eta === null ? "" : `, about ${duration(status.eta)} left`;
   return el("article", {class: "run", style: `--run:${colour(run.place)}`, "data-run": run.name},
     el("label", {}, box, ` ${run.name}`),
-    el("p", {}, el("b", {}, status.state || "unreadable"), ` · step ${status.step ?? "–"} of ${status.steps ?? "–"}${left} · ${status.recipe || "fine-tuning"}`),
+    el("p", {}, el("b", {}, status.state), ` · step ${status.step} of ${status.steps ?? "–"}${left} · ${status.recipe || "fine-tuning"}`),
     rates.length ? el("p", {}, "pass rate: ", rates.map(([name, rate, step]) => `${name} ${percent(rate)}${step === status.step ? "" : ` (step ${step})`}`).join(", ")) : null,
     status.step_seconds ? el("p", {}, `${number(status.step_seconds, 3)} s a step`) : null,
     status.explanation ? el("p", {}, status.explanation) : null,
-    status.error || run.error ? el("p", {class: "error"}, status.error || run.error) : null,
+    status.error ? el("p", {class: "error"}, status.error) : null,
     ...notes.map(note => el("p", {class: "alert"}, note)));
 }
 
@@ -22,7 +22,7 @@ async function follow() {
   const found = await ask("runs");
   found.forEach((each, place) => {
     const known = runs.find(run => run.name === each.name);
-    if (known) Object.assign(known, {error: undefined}, each);
+    if (known) Object.assign(known, each);
     else runs.push({...each, place, shown: true, rows: [], offset: 0});
   });
   const kept = document.activeElement && document.activeElement.closest("[data-run]");
@@ -91,7 +91,7 @@ async function forEver() {
   const state = document.getElementById("state"), begin = performance.now();
   try {
     await follow();
-    const going = runs.filter(run => ["running", "stalled"].includes((run.status || {}).state)).length;
+    const going = runs.filter(run => ["running", "stalled"].includes(run.status.state)).length;
     state.className = "";
     state.textContent = going ? `${going} of ${runs.length} going on` : `${runs.length} ${runs.length > 1 ? "runs" : "run"}, none going on`;
   } catch (error) {

@@ -301,7 +301,6 @@ def setup_of(config: RunConfig) -> Setup:
     )
 
 
-SKYWORK_ROLLOUT_SECONDS = {32: 375.0, 64: 270.0, 128: 225.0, 256: 205.0}
 SKYWORK_LENGTHS = LogNormal(median=7000, sigma=0.6, limit=16_384)
 SKYWORK_COSTS = Costs(
     decode_step=0.0102,
@@ -310,8 +309,6 @@ SKYWORK_COSTS = Costs(
     train_token=24.0 * 32 / (1024 * 7887),  # 7,887: the mean of SKYWORK_LENGTHS
     record_step=60.0,
 )
-SCALERL_LENGTHS = replace(SKYWORK_LENGTHS, limit=14_336)
-SCALERL = Setup(prompts_per_step=48, samples_per_prompt=16, generators=64, trainers=16)
 
 
 # The defaults of `strop plan`, for a 7B model with one H800 an engine.
@@ -321,13 +318,6 @@ DEFAULTS_ARE = "calibrated on what Skywork-OR1 publishes of a 7B model on H800s 
 def default_lengths(limit: int) -> LogNormal:
     """Lengths of completions of at most `limit` tokens: Skywork's, or around half of a smaller budget."""
     return LogNormal(median=min(SKYWORK_LENGTHS.median, max(limit // 2, 1)), sigma=SKYWORK_LENGTHS.sigma, limit=limit)
-
-
-def skywork_table_9(devices: int) -> tuple[Setup, Costs]:
-    """The setting of Table 9 on so many GPUs: generation only, samples spread evenly over the engines."""
-    setup = Setup(64, 16, generators=devices, trainers=devices, colocated=True, assign="sample")
-    rollout = Costs(decode_step=SKYWORK_COSTS.decode_step, decode_sequence=SKYWORK_COSTS.decode_sequence)
-    return setup, rollout
 
 
 def scalerl_costs() -> Costs:

@@ -98,23 +98,15 @@ _SYNONYMS = {
     **dict.fromkeys(("set of real numbers", "set of all real numbers", "all real numbers", "all reals",
                      "real numbers", "reals", "any real number"), "ℝ"),
     **dict.fromkeys(("integers", "all integers", "set of integers", "set of all integers"), "ℤ"),
-    "not possible": "impossible", "not defined": "undefined",
-    "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
-    "fri": "friday", "north": "n", "south": "s", "east": "e", "west": "w", "bce": "bc", "ce": "ad",
 }  # fmt: skip
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
-# What a sentence says before "no solution" and the like; words at the end of a quantity that say nothing of it.
-_SAYS = re.compile(
-    r"^(?:limit|equation|system|problem|integral|series|inequality|value|sum|expression|there|it|this) "
-    r"(?:(?:is|are|has|have) )?(?=does not exist$|no (?:real )?solutions?$)"
-)
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
 def words(text: str) -> Node:
     """Words, synonyms made one."""
-    text = _SAYS.sub("", re.sub(r"^(?:the|an?) ", "", text.lower()))
+    text = re.sub(r"^(?:the|an?) ", "", text.lower())
     return Node("words", (), tuple(_SYNONYMS.get(text, text).split()))
 
 
@@ -198,7 +190,6 @@ def _based(found: Sequence[Token]) -> Node | None:
 _OPTIONS = "ABCDEFGHIJ"
 _ANNOUNCED = ("option", "choice", "answer", "options", "choices")
 _LABEL = re.compile(r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z]))")
-_REASONS = ("because", "since", "as", "while", "whereas")  # what follows is no text of the option
 _SEPARATES = (*".,;:/&|~()?", "\\\\", "→", "⇒", "…", "and", "or", "not", "but", "maybe", "perhaps", "possibly", "also")
 
 
@@ -254,9 +245,7 @@ def is_option(token: Token) -> bool:
 
 
 def _others(rest: Sequence[Token]) -> list[str]:
-    """The options that are named after the label of one: letters between separators, or labels; not in a reason."""
-    reasons = (place for place, token in enumerate(rest) if token.text.lower() in _REASONS)
-    rest = rest[: next(reasons, len(rest))]
+    """The options that are named after the label of one: letters between separators, or labels."""
     apart = [True, *(token.text.lower() in _SEPARATES or is_option(token) for token in rest), True]
     labels = [token.text in (".", ")", ":") for token in rest[1:-1]] + [False, False]
     return [
