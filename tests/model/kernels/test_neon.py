@@ -197,7 +197,7 @@ def test_layers(sides: tuple[LayerKernels, LayerKernels], dtype: torch.dtype) ->
         states = [part.clone().requires_grad_() for part in parts]
         given = [kernels.rms_norm(x, weight, 1e-6, plus=True), kernels.rotary(states[0], weight, *turned, 1e-6)]
         given += [kernels.gated(gate[:3], gate[3:], activation) for activation in Activation]
-        given.append(kernels.attention(*states, ends, groups, 0.125))
+        given.append(kernels.attention(states[0], states[1], states[2], ends, groups, 0.125))
         sum((one.float().square().sum() for one in given), torch.zeros(())).backward()
         results.append([*given, *(leaf.grad for leaf in (x, gate, weight, *states))])
     for ours, theirs in zip(*results, strict=True):
