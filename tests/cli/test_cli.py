@@ -1,6 +1,5 @@
 """The command line: quick to answer, one line for an error, JSON on standard output alone."""
 
-import importlib.util
 import json
 import os
 import resource
@@ -134,14 +133,8 @@ def test_doctor_as_json_has_every_topic() -> None:
     done = strop("doctor", "--json")
     findings = json.loads(done.stdout)
     subjects = {finding["subject"] for finding in findings}
-    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox", "extra gym"} <= subjects
+    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox"} <= subjects
     assert done.returncode == int(any(finding["level"] == "error" for finding in findings))
-
-
-def test_doctor_names_the_command_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    finding = machine._extra("gym", "reasoning_gym", "generators")
-    assert finding.level == "note" and finding.way_out == 'pip install "strop[gym]"'
 
 
 def test_doctor_says_when_a_shell_leaves_one_core(monkeypatch: pytest.MonkeyPatch) -> None:

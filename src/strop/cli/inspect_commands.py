@@ -189,9 +189,9 @@ def smoke(
 ) -> None:
     """Try in two minutes what training on this machine rests on: pass or fail, and why.
 
-    A bfloat16 update and its peak memory, the embedded engine's samples, new weights and their probe, an update over
-    two ranks (NCCL with two GPUs, else gloo), and the same of vLLM's server as of the engine where a vLLM is named. The
-    table is Markdown, to be pasted into an issue. The exit code is 1 when something failed, 0 otherwise.
+    Each check is a run of two steps in bfloat16: in one process, with a generator in another process, with two ranks
+    (NCCL with two GPUs, else gloo), and with vLLM's server if a vLLM is named. The log-probs of generator and trainer
+    must agree. The table is Markdown, for an issue. The exit code is 1 when something failed, 0 otherwise.
 
     \b
     strop smoke

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -25,23 +24,11 @@ if TYPE_CHECKING:
 SIZE = 512  # of the matrices that speed is measured with
 _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 _VLLM = "from importlib.metadata import version; print(version('vllm'))"
-# Extra, the module that shows whether it is there, what it is for.
-EXTRAS: tuple[tuple[str, str, str], ...] = (
-    ("gym", "reasoning_gym", "the problem generators of reasoning-gym"),
-    ("hub", "datasets", "data sets of the Hugging Face hub by name"),
-    ("tensorboard", "tensorboard", "curves in TensorBoard"),
-    ("trackio", "trackio", "curves in trackio"),
-    ("wandb", "wandb", "curves in Weights & Biases"),
-    ("openenv", "websockets", "environments of OpenEnv servers"),
-    ("ray", "ray", "runs on several machines"),
-    ("dev", "pytest", "running the tests"),
-)
 
 
 def examine(folder: Path = Path(".")) -> list[Finding]:
     """Look at the machine; `folder` is where runs would be written. Takes a second or two: it loads torch."""
-    found = [_python(), _cores(), *_room(folder), *accelerators(), _compiler(), *_sandbox()]
-    return [*found, *(_extra(*extra) for extra in EXTRAS)]
+    return [_python(), _cores(), *_room(folder), *accelerators(), _compiler(), *_sandbox()]
 
 
 def _python() -> Finding:
@@ -96,14 +83,6 @@ def _sandbox() -> Iterator[Finding]:
     for step, name in LAYERS.items():
         missing = found.missing.get(name)
         yield _finding(f"sandbox {step}", *(("ok", name) if missing is None else ("note", f"lacks {name}: {missing}")))
-
-
-def _extra(name: str, module: str, purpose: str) -> Finding:
-    topic = f"extra {name}"
-    if importlib.util.find_spec(module) is None:
-        return _finding(topic, "note", f"not installed: {purpose}", f'pip install "strop[{name}]"')
-    distribution = module.replace("_", "-")
-    return _finding(topic, "ok", f"{distribution} {importlib.metadata.version(distribution)}")
 
 
 def accelerators(vllm: str | None = None) -> list[Finding]:
