@@ -29,7 +29,7 @@ from strop.engines.settings import EngineSettings
 from strop.engines.torch import fused_forward
 from strop.engines.torch.fused_forward import DecodeKernels, FusedForward
 from strop.engines.torch.kv import Ids, KeptKeys, Prefill, PrefillJob, SlotCache, SlotContext, blocks
-from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler, Slots
+from strop.engines.torch.scheduler import LEAST_ROWS, Scheduler, Slots
 from strop.model.attention import AttentionContext, PackedContext
 from strop.model.files import DTYPES, cast_parameters
 from strop.model.policy import PackedInputs, Policy
@@ -226,9 +226,9 @@ class TorchEngine(BaseEngine):
         if self._fused is None:
             policy.use_kernels()
         cache = SlotCache(settings.slots, policy.device, None if self._fused is None else self._fused.kernels)
-        unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
+        apart = self._fused is not None and self._fused.rows_apart
         self._kept = KeptKeys(cache, settings.kept_mib)
-        self._scheduler = Scheduler(self._slots, cache, self._kept, settings.shrink, unit)
+        self._scheduler = Scheduler(self._slots, cache, self._kept, settings.shrink, apart)
         drawing = fused_forward.load() if settings.native and policy.device.type == "cpu" else None
         self._runner = ModelRunner(policy, self._slots, cache, settings.prefill_tokens, self._fused, drawing)
 

@@ -23,8 +23,8 @@ from strop.engines.torch.kv import KeptKeys, PrefillJob, SlotCache
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
 LEAST_ROWS = 16
-# Rows that compiled products take together, where a row never depends on the others.
-ROWS_APART = 8
+# Rows that compiled products take together; with fewer they have less to do.
+TOGETHER = 8
 
 
 class Slots:
@@ -144,15 +144,15 @@ class Scheduler:
     `epoch` counts weight changes: a prompt's keys and values are lent only to samples of the same request and epoch.
     """
 
-    def __init__(self, slots: Slots, cache: SlotCache, kept: KeptKeys, shrink: bool, unit: int = LEAST_ROWS) -> None:
-        """Decode whole `unit`s of rows: `LEAST_ROWS`, or fewer where a row does not depend on their number."""
+    def __init__(self, slots: Slots, cache: SlotCache, kept: KeptKeys, shrink: bool, apart: bool = False) -> None:
+        """`apart`: a row does not depend on how many there are, so that fewer than `LEAST_ROWS` may be decoded."""
         self.slots = slots
         self.cache = cache
         self.kept = kept
         self.waiting: deque[SlotEntry] = deque()
         self.epoch = 0
         self._may_shrink = shrink
-        self._unit = unit
+        self._apart = apart
 
     def enqueue(self, entry: SlotEntry) -> None:
         """Queue an entry: last, or before all that have not begun if it continues a trajectory."""
@@ -228,7 +228,8 @@ class Scheduler:
         return min(self._whole_units(int(running[-1]) + 1), self.slots.count)
 
     def _whole_units(self, rows: int) -> int:
-        return -(-rows // self._unit) * self._unit
+        unit = LEAST_ROWS if not self._apart else TOGETHER if rows > TOGETHER else 1
+        return -(-rows // unit) * unit
 
     def shrink(self, pending: Set[int]) -> None:
         """When nothing waits and a unit of rows idles, move the last sequences to the front: fewer rows to decode.
