@@ -1,10 +1,14 @@
-"""How strop starts `vllm serve`: the interpreter, the flags, the variables."""
+"""vLLM's server: how strop starts `vllm serve`, and a client of its HTTP interface.
+
+Requests and answers are JSON, a sequence comes as a stream of chunks. The pool of httpx compares all pairs of
+connections, which takes seconds for 256 requests. Here each request gets a pool of one connection, and leaves it to a
+later one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
 import os
@@ -75,7 +79,7 @@ class GuardedProcess:
 
     def failed(self) -> str:
         """End it without waiting; returns its exit status, the first error in its log and the log's path."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a connection breaks before its process is gone
+        with suppress(subprocess.TimeoutExpired):  # a connection breaks before its process is gone
             self._process.wait(0.5)
         code, self._failed = self._process.returncode, True
         self._release()
@@ -94,7 +98,7 @@ class GuardedProcess:
         try:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):  # it has just gone
+            with suppress(ProcessLookupError):  # it has just gone
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         if not self._failed:
