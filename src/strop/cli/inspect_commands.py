@@ -16,7 +16,6 @@ from strop.cli.options import (
     Tiny,
     allow,
     bar,
-    print_differences,
     print_markdown,
     print_table,
     show,
@@ -89,7 +88,14 @@ def diff_recipes(
     left, right = (resolve(name, (), small).model_dump(mode="json") for name in (first, second))
     found = [row for row in differing(left, right) if row[0] != "recipe"]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
-    show(as_json, value, lambda: print_differences(("setting", first, second), found))
+
+    def table() -> None:
+        if found:
+            print_table(("setting", first, second), found)
+        else:
+            print("every setting is the same")
+
+    show(as_json, value, table)
 
 
 def settings(
