@@ -34,7 +34,7 @@ from strop.run.folder import RunFolder
 from strop.run.measuring import evaluate_model, measure_open
 from strop.run.models import configure
 from strop.run.questions import preview
-from strop.run.review import review
+from strop.run.doctor import review
 from strop.run.run import train
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain
@@ -291,7 +291,7 @@ def test_the_model_is_asked_how_it_begins(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(([problem.id for problem in problems.dataset.problems], problems.sampling))
         return measure_open(config, policy, tokenizer, problems, view)
 
-    monkeypatch.setattr("strop.run.review.measure_open", noted)
+    monkeypatch.setattr("strop.run.measuring.measure_open", noted)
     stages = 'stages=[{"steps": 2, "set": {"sampling.max_new_tokens": 11}}, {}]'
     sets = ["data.held_out.count=5", "evaluation.temperature=0", stages]
     findings = {one.code: one for one in review("grpo", sets, True, 16, SilentView())}

@@ -38,7 +38,7 @@ from strop.report.runs import read_runs
 from strop.report.training_figures import plot_run
 from strop.run.folder import RunFolder, read_changes
 from strop.run.loop import WeightMismatch
-from strop.run.review import review
+from strop.run.doctor import review
 from strop.run.run import Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
 from strop.run.validation import Validation
