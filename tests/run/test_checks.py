@@ -29,12 +29,12 @@ from strop.prepare import parse_config, prepare
 from strop.recipes.resolve import resolve
 from strop.run import resuming
 from strop.run.checks import contradictions, findings, of_settings
+from strop.run.doctor import review
 from strop.run.finding import Finding, refuse
 from strop.run.folder import RunFolder
 from strop.run.measuring import evaluate_model, measure_open
 from strop.run.models import configure
 from strop.run.questions import preview
-from strop.run.doctor import review
 from strop.run.run import train
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain
@@ -262,14 +262,6 @@ def test_benchmarks_that_training_refuses_are_found_before(model: Path, tmp_path
     twice = json.dumps([{"name": str(tmp_path / "mine.jsonl")}] * 2)
     findings = found(model, problems(tmp_path, MANY), ASKS, f"evaluation.benchmarks={twice}")
     assert "evaluation.benchmarks" in findings["budgets"].line and findings["budgets"].level == "error"
-
-
-def test_benchmarks_of_a_hub_that_cannot_be_asked_from_here_are_a_note(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("strop.run.questions.silence", lambda: "no network")
-    findings = found(model, problems(tmp_path, MANY), ASKS, 'evaluation.benchmarks=["aime24"]')
-    assert "aime24" in findings["benchmarks-not-seen"].found
 
 
 # ---------------------------------------------------------------------- how the model begins
