@@ -200,8 +200,8 @@ def smoke(
     """
     from strop.base.text import markdown_table
     from strop.base.types import InputError
-    from strop.run.finding import rows
     from strop.run.doctor import accelerators
+    from strop.run.finding import rows
     from strop.run.smoke import smoke as outcomes_of
 
     if device not in ("auto", "cuda", "cpu"):
