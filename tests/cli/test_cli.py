@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strop.config.edits import flatten
-from strop.run import machine
+from strop.run import doctor
 from strop.run.folder import RunFolder, free_folder
 
 COMMANDS = (
@@ -136,7 +136,7 @@ def test_doctor_as_json_has_every_topic() -> None:
 def test_doctor_says_when_a_shell_leaves_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    assert "unset OMP_NUM_THREADS" in machine._cores().way_out
+    assert "unset OMP_NUM_THREADS" in doctor._cores().way_out
 
 
 def test_settings_are_listed_as_set_reads_them() -> None:
