@@ -219,12 +219,6 @@ def reflections(text: str) -> dict[str, int]:
     return {pattern: lowered.count(pattern) for pattern in PATTERNS}
 
 
-def is_reflective(text: str) -> bool:
-    """Whether any of the patterns occurs."""
-    lowered = text.lower()
-    return any(pattern in lowered for pattern in PATTERNS)
-
-
 @dataclass(frozen=True)
 class Quantile:
     """The q-quantile of all values, linear between neighbours; it carries them all, so that it can be merged.
@@ -249,7 +243,7 @@ def length_metrics(groups: Sequence[Group]) -> Metrics:
     """Lengths in tokens of all completions, and of those that are correct, reflective, or both (ORZ, Figure 4)."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     lengths = tuple(float(_length(r)) for r in rollouts)
-    reflective = [r for r in rollouts if is_reflective(r.completion.text)]
+    reflective = [r for r in rollouts if any(reflections(r.completion.text).values())]
     return {
         "length/mean": Mean(sum(lengths), len(lengths)),
         "length/max": Maximum(max(lengths, default=None)),
