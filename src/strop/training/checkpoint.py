@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -251,11 +252,11 @@ def _file_name(group: str, rank: int | None) -> str:
 
 def _files_of(group: str, manifest: Mapping[str, Any], folder: Path) -> list[Path]:
     """The file of a group, or those of all ranks in their order."""
-    files, ranks = manifest["files"], manifest["ranks"] or 0
+    files = manifest["files"]
     if _file_name(group, None) in files:
         return [folder / _file_name(group, None)]
-    found = [name for rank in range(ranks) if (name := _file_name(group, rank)) in files]
-    if not found or len(found) != ranks:
+    found = list(takewhile(files.__contains__, (_file_name(group, rank) for rank in count())))
+    if len(found) != manifest["ranks"]:
         raise StropError(f"{folder} is damaged: its manifest names {len(found)} files of {group}; take another --step")
     return [folder / name for name in found]
 
