@@ -15,6 +15,8 @@ RECIPES = [recipe.name for recipe in catalogue()]
     [
         ("gpro", ["grpo", "dapo"], "grpo"),
         ("GRPO", ["grpo", "grpo_on_policy"], "grpo"),
+        ("lx", ["eps", "lr"], "lr"),
+        ("lr", ["rl", "eps"], "rl"),
         ("aime23", ["aime24", "math500"], "aime24"),
         ("Dedup", ["Deduplicate", "DeduplicateByEmbedding"], "Deduplicate"),
         ("math_7b", RECIPES, "skywork_or1.math_7b"),

@@ -17,7 +17,8 @@ def near(name: str, known: Iterable[str]) -> str | None:
         return None
     low = name.lower()
     alike = {other: SequenceMatcher(None, low, other.lower()).ratio() for other in sorted(known)}
-    close = [other for other, ratio in alike.items() if ratio >= ALIKE]
+    # A slip in a short name changes much of it; a part of a long one is little of it.
+    close = [other for other, ratio in alike.items() if ratio >= ALIKE or _one_slip(low, other.lower())]
     parts = [
         other
         for other in alike
@@ -33,3 +34,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if meant is not None:
         return f"did you mean {meant!r}?"
     return f"known: {', '.join(names[:LISTED])}" + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+
+
+def _one_slip(one: str, other: str) -> bool:
+    """Whether one letter changed, added or removed, or two swapped letters, turn `one` into `other`."""
+    if min(len(one), len(other)) < 2:
+        return False
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    return len(one) <= 1 and len(other) <= 1 or (len(one) == 2 and one == other[::-1])
