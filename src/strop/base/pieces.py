@@ -120,6 +120,8 @@ def complaint(first: ErrorDetails) -> str:
     """A pydantic error as text to follow a key and its value."""
     if first["type"] == "value_error":
         return first["msg"].removeprefix("Value error, ")
+    if first["type"] == "model_type":
+        return "must be a table of settings"  # pydantic would name the class
     message = first["msg"].replace("Input should be ", "must be ")
     return f"{message[0].lower()}{message[1:]}"
 
