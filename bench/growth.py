@@ -36,11 +36,11 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
+from strop.base.machine import resident
 from strop.base.sample import Sample
 from strop.engines.protocol import Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
-from strop.run.smoke import resident
 from strop.training.packing import pack
 from strop.training.settings import AdamW
 from strop.training.step import Trainer

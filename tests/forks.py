@@ -19,7 +19,7 @@ import torch
 
 from strop.lab.ablation.scheduler import PROGRAM
 
-MODULES = ("strop.orchestration.processes", "strop.run.smoke")
+MODULES = ("strop.orchestration.processes", "strop.__main__")
 
 
 class Fork:
@@ -92,7 +92,7 @@ class Fork:
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Workers, runs of ablations and checks of `strop smoke` are forked inside; what else is started, as ever."""
+    """Workers, runs of ablations and runs of `strop smoke` are forked inside; what else is started, as ever."""
     starts: Any = subprocess.Popen
 
     def started(command: Sequence[str], **options: Any) -> Any:

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from strop.base.machine import resident
 from strop.model.head import logprob_entropy
-from strop.run.smoke import resident
 
 MEBIBYTE = 2**20
 RUNS = 7  # on a GPU

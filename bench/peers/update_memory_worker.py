@@ -14,11 +14,11 @@ from transformers import Qwen3Config
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import Cispo
 from strop.algorithms.objective import Objective
+from strop.base.machine import resident
 from strop.base.sample import Sample
 from strop.model.files import empty_model
 from strop.model.policy import Policy
 from strop.model.settings import ModelSettings
-from strop.run.smoke import resident
 from strop.training.packing import pack
 from strop.training.settings import AdamW
 from strop.training.sharding import restore_buffers

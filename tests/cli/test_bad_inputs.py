@@ -187,7 +187,6 @@ CASES = (
     ("report nowhere", "there is no run folder nowhere"),
     ("plot nowhere", "there is no run folder nowhere"),
     ("status nowhere", "there is no run folder nowhere"),
-    ("data pass-rates nowhere", "there is no run folder nowhere; strop runs lists"),
     ("fit nowhere", "there is no run folder or CSV file nowhere"),
     ("plan gpro", "did you mean 'grpo'"),
     ("ablate gpro --leave-one-out", "did you mean 'grpo'"),

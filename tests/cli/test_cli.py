@@ -1,6 +1,5 @@
 """The command line: quick to answer, one line for an error, JSON on standard output alone."""
 
-import importlib.util
 import json
 import os
 import resource
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strop.config.edits import flatten
-from strop.run import machine
+from strop.run import doctor
 from strop.run.folder import RunFolder, free_folder
 
 COMMANDS = (
@@ -74,7 +73,7 @@ def test_every_command_teaches(command: str) -> None:
     assert command in ("doctor", "plot") or f"strop {command}" in result.stdout
 
 
-@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify"])
+@pytest.mark.parametrize("group", ["recipes", "data", "verify"])
 def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
     from typer.testing import CliRunner
 
@@ -106,7 +105,7 @@ def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path, arguments: tuple[
     assert done.stdout == ""
 
 
-def test_a_dry_run_shows_the_prompt_and_every_setting_when_asked() -> None:
+def test_a_dry_run_shows_the_prompt() -> None:
     from typer.testing import CliRunner
 
     from strop.cli import app
@@ -114,12 +113,8 @@ def test_a_dry_run_shows_the_prompt_and_every_setting_when_asked() -> None:
     command = ["train", "grpo", "--tiny", "--dry-run"]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0 and "first prompt, " in shown.stdout and len(shown.stdout.splitlines()) < 15
-    as_json = CliRunner().invoke(app, [*command, "--json"])
-    assert json.loads(as_json.stdout)["recipe"] == "grpo" and as_json.stderr == ""
-    long = CliRunner().invoke(app, ["train", "grpo", "--set", "model.path=embedded", "--dry-run", "--json"])
-    assert json.loads(long.stdout)["recipe"] == "grpo" and "completions end at" in long.stderr
-    refused = CliRunner().invoke(app, ["train", "grpo", "--tiny", "--json"])
-    assert refused.exit_code == 1 and "--dry-run" in str(refused.exception)
+    long = CliRunner().invoke(app, ["train", "grpo", "--set", "model.path=embedded", "--dry-run"])
+    assert "completions end at" in long.stdout
 
 
 def test_plot_prints_the_path(tmp_path: Path) -> None:
@@ -134,20 +129,14 @@ def test_doctor_as_json_has_every_topic() -> None:
     done = strop("doctor", "--json")
     findings = json.loads(done.stdout)
     subjects = {finding["subject"] for finding in findings}
-    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox", "extra gym"} <= subjects
+    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox"} <= subjects
     assert done.returncode == int(any(finding["level"] == "error" for finding in findings))
-
-
-def test_doctor_names_the_command_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    finding = machine._extra("gym", "reasoning_gym", "generators")
-    assert finding.level == "note" and finding.way_out == 'pip install "strop[gym]"'
 
 
 def test_doctor_says_when_a_shell_leaves_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    assert "unset OMP_NUM_THREADS" in machine._cores().way_out
+    assert "unset OMP_NUM_THREADS" in doctor._cores().way_out
 
 
 def test_settings_are_listed_as_set_reads_them() -> None:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SMALL = (
-    "--set", "data.source=problems.jsonl", "--set", "data.held_out.path=held.jsonl", "--set", "data.template=Plain",
+    "--set", "data.source=problems.jsonl", "--set", "data.held_out.source=held.jsonl", "--set", "data.template=Plain",
     "--set", "verifier.extract=last_number", "--set", "sampling.stop=[]", "--set", "sampling.max_new_tokens=8",
     "--set", "batch.prompts_per_step=2", "--set", "batch.samples_per_prompt=4", "--set", "checkpoint.every=1",
     "--set", "evaluation.samples_per_problem=1", "--set", "optim.lr=1e-6",

@@ -29,12 +29,12 @@ from strop.prepare import parse_config, prepare
 from strop.recipes.resolve import resolve
 from strop.run import resuming
 from strop.run.checks import contradictions, findings, of_settings
+from strop.run.doctor import review
 from strop.run.finding import Finding, refuse
 from strop.run.folder import RunFolder
 from strop.run.measuring import evaluate_model, measure_open
 from strop.run.models import configure
 from strop.run.questions import preview
-from strop.run.review import review
 from strop.run.run import train
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain
@@ -264,14 +264,6 @@ def test_benchmarks_that_training_refuses_are_found_before(model: Path, tmp_path
     assert "evaluation.benchmarks" in findings["budgets"].line and findings["budgets"].level == "error"
 
 
-def test_benchmarks_of_a_hub_that_cannot_be_asked_from_here_are_a_note(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("strop.run.questions.silence", lambda: "no network")
-    findings = found(model, problems(tmp_path, MANY), ASKS, 'evaluation.benchmarks=["aime24"]')
-    assert "aime24" in findings["benchmarks-not-seen"].found
-
-
 # ---------------------------------------------------------------------- how the model begins
 
 
@@ -291,7 +283,7 @@ def test_the_model_is_asked_how_it_begins(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(([problem.id for problem in problems.dataset.problems], problems.sampling))
         return measure_open(config, policy, tokenizer, problems, view)
 
-    monkeypatch.setattr("strop.run.review.measure_open", noted)
+    monkeypatch.setattr("strop.run.measuring.measure_open", noted)
     stages = 'stages=[{"steps": 2, "set": {"sampling.max_new_tokens": 11}}, {}]'
     sets = ["data.held_out.count=5", "evaluation.temperature=0", stages]
     findings = {one.code: one for one in review("grpo", sets, True, 16, SilentView())}

@@ -36,9 +36,9 @@ from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.runs import read_runs
 from strop.report.training_figures import plot_run
+from strop.run.doctor import review
 from strop.run.folder import RunFolder, read_changes
 from strop.run.loop import WeightMismatch
-from strop.run.review import review
 from strop.run.run import Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
 from strop.run.validation import Validation

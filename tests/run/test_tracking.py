@@ -13,12 +13,12 @@ import pytest
 
 from strop.base.types import InputError
 from strop.run.folder import RunFolder
-from strop.run.tracking import open_trackers, without_secrets
+from strop.run.tracking import Trackers, without_secrets
 
 
 def test_metrics_jsonl_is_always_written(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, {})
-    trackers = open_trackers((), run, {})
+    trackers = Trackers((), run, {})
     trackers.log(1, {"loss": 1.0, "entropy": None})
     trackers.close()
     assert [row["loss"] for row in run.read_metrics()] == [1.0]
@@ -36,12 +36,12 @@ def test_an_absent_extra_is_named_with_the_command(tmp_path: Path, name: str, mo
     monkeypatch.setattr(importlib, "import_module", absent)
     run = RunFolder.create(tmp_path, {})
     with pytest.raises(InputError, match=rf'pip install "strop\[{name}\]"'):
-        open_trackers((name,), run, {})
+        Trackers((name,), run, {})
 
 
 def test_an_unknown_tracker_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="trackers"):
-        open_trackers(("mlflow",), RunFolder.create(tmp_path, {}), {})
+        Trackers(("mlflow",), RunFolder.create(tmp_path, {}), {})
 
 
 def test_secrets_are_left_out_and_token_counts_are_not() -> None:
@@ -63,11 +63,11 @@ def test_tensorboard_files_hold_the_scalars_and_hide_what_a_resume_forgot(tmp_pa
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = RunFolder.create(tmp_path, {})
-    first = open_trackers(("tensorboard",), run, {})
+    first = Trackers(("tensorboard",), run, {})
     for step in (1, 2, 3):
         first.log(step, {"reward/mean": step / 10, "entropy": None})
     first.close()
-    again = open_trackers(("tensorboard",), run, {}, resumed_at=1)
+    again = Trackers(("tensorboard",), run, {}, resumed_at=1)
     again.log(2, {"reward/mean": 0.9})
     again.log(1, {"evaluation/pass_rate": 0.5})  # in late
     again.close()
@@ -82,7 +82,7 @@ def test_tensorboard_files_hold_the_scalars_and_hide_what_a_resume_forgot(tmp_pa
 def test_wandb_writes_a_local_run_without_secrets(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason='needs the extra wandb: pip install "strop[wandb]"')
     run = RunFolder.create(tmp_path, {})
-    trackers = open_trackers(("wandb",), run, {"steps": 3, "api_key": "do-not-write-me"})
+    trackers = Trackers(("wandb",), run, {"steps": 3, "api_key": "do-not-write-me"})
     trackers.log(1, {"reward/mean": 0.5, "entropy": None})
     trackers.close()
     files = [path for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
@@ -96,11 +96,11 @@ def test_trackio_keeps_a_run_on_this_machine(tmp_path: Path) -> None:
     pytest.importorskip("trackio", reason='needs the extra trackio: pip install "strop[trackio]"')
     program = (
         "from pathlib import Path\nfrom strop.run.folder import RunFolder\n"
-        "from strop.run.tracking import open_trackers\n"
+        "from strop.run.tracking import Trackers\n"
         f"run = RunFolder.create(Path({str(tmp_path / 'mine')!r}), {{}})\n"
-        "first = open_trackers(('trackio',), run, {'steps': 3, 'api_key': 'do-not-write-me'})\n"
+        "first = Trackers(('trackio',), run, {'steps': 3, 'api_key': 'do-not-write-me'})\n"
         "first.log(1, {'reward/mean': 0.5, 'entropy': None})\nfirst.close()\n"
-        "again = open_trackers(('trackio',), run, {}, resumed_at=1)\n"
+        "again = Trackers(('trackio',), run, {}, resumed_at=1)\n"
         "again.log(2, {'reward/mean': 0.75})\nagain.close()\n"
     )
     environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "kept"), "HF_HUB_OFFLINE": "1"}

@@ -44,10 +44,6 @@ CASES = {
     "adapters, reference": (*KL, "model.lora.rank=4", "model.lora.alpha=8", "model.gradient_checkpointing=true"),
     "adapters, critic": (*CRITIC, "model.lora.rank=4", "model.lora.target_modules=['q_proj', 'down_proj', 'lm_head']",
                          "model.fresh.tie_embeddings=false"),
-    "adapters of experts": (
-        "model.fresh.experts=3", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64", "model.lora.rank=4",
-        "model.lora.alpha=8",
-    ),
 }  # fmt: skip
 
 NORM = "model.model.norm.weight"
@@ -60,7 +56,6 @@ SIZES = {
     "experts": (2,),
     "adapters, reference": (2, 4),
     "adapters, critic": (2,),
-    "adapters of experts": (2,),
 }  # else 1, 2 and 4 ranks
 
 

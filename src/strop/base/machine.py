@@ -33,3 +33,13 @@ def cuda_visible(numbers: Sequence[int]) -> dict[str, str]:
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = seen.split(",") if seen else [str(number) for number in range(max(numbers, default=0) + 1)]
     return {"CUDA_VISIBLE_DEVICES": ",".join(names[number] for number in numbers)}
+
+
+def resident(peak: bool = False) -> int:
+    """Resident memory of this process in bytes, now or at its peak.
+
+    getrusage is not used, because a process inherits its peak from the parent.
+    """
+    field = "VmHWM" if peak else "VmRSS"
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))

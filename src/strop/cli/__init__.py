@@ -72,7 +72,7 @@ app.command("report", short_help="Write one HTML page about a run, or comparing 
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
 app.command("status", short_help="Show the state of a run.")(runs_commands.status)
 app.command("dashboard", short_help="Follow runs in a browser.")(runs_commands.dashboard)
-app.add_typer(runs_commands.runs_app, name="runs", short_help="List and compare runs.")
+app.command("runs", short_help="List runs, the newest first.")(runs_commands.runs)
 app.command("plan", short_help="Simulate a run: step times and idle shares, with a bound.")(lab_commands.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Check this machine, a run or a recipe.")(inspect_commands.doctor)

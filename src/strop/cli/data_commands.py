@@ -1,20 +1,15 @@
-"""Commands on data: prepare, show, pass-rates, mappings."""
+"""Commands on data: prepare, show, mappings."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from strop.cli.options import Imports, Json, Plain, allow, print_json, print_table, show, viewing
-
-if TYPE_CHECKING:
-    from strop.data.history import ProblemRate
 
 data_app = typer.Typer(
     no_args_is_help=True,
@@ -25,7 +20,6 @@ data_app = typer.Typer(
     strop data prepare --example > prepare.toml        a configuration with every step, to edit
     strop data prepare prepare.toml                    from raw sets to train.parquet and a report
     strop data show prepared/train.parquet             some of the problems
-    strop data pass-rates runs/grpo                    visits and pass rates of every problem of a run
     strop data mappings                                the sets that need no column names
     """,
 )
@@ -119,49 +113,6 @@ def show_problems(
             print()
 
     show(as_json, rows, text)
-
-
-@data_app.command("pass-rates", short_help="Show how often each training problem was passed.")
-def pass_rates(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its pass_rates.jsonl.")],
-    low: Annotated[float, typer.Option("--from", help="Problems with this pass rate at least.", min=0, max=1)] = 0.0,
-    high: Annotated[float, typer.Option("--to", help="Problems with this pass rate at most.", min=0, max=1)] = 1.0,
-    count: Annotated[int, typer.Option("--n", "-n", help="How many to list, the hardest first.", min=0)] = 10,
-    as_json: Json = False,
-) -> None:
-    """Show how often each training problem was passed: how many are how hard, and the hardest of them.
-
-    `--json` has all problems of the range.
-
-    \b
-    strop data pass-rates runs/grpo --to 0.1
-    """
-    from strop.base.text import counted
-    from strop.base.types import InputError
-    from strop.data.history import PassRateBetween
-    from strop.data.loading import hardest
-    from strop.run.folder import near_run
-
-    if not run.exists():
-        raise InputError(f"there is no run folder {run}{near_run(run)}")
-    found = hardest(str(run), PassRateBetween(low=low, high=high, unseen="drop"))
-
-    def text() -> None:
-        print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in _deciles(found)])
-        print(f"{counted(len(found), 'problems')}, {counted(sum(row.attempts for row in found), 'attempts')}")
-        cells = [(row.id, f"{row.pass_rate:.1%}", f"{row.last_pass_rate:.1%}", str(row.attempts)) for row in found]
-        if cells[:count]:
-            print_table(("hardest", "pass rate", "last visit", "attempts"), cells[:count])
-
-    show(as_json, [row._asdict() for row in found], text)
-
-
-def _deciles(rows: Sequence[ProblemRate]) -> list[tuple[str, int]]:
-    """How many problems were never passed, in each tenth between, and always."""
-    inner = Counter(min(int(row.pass_rate * 10), 9) for row in rows if 0 < row.pass_rate < 1)
-    tenths = [(f"{10 * number}-{10 * number + 10} %", inner[number]) for number in range(10)]
-    never = sum(row.pass_rate <= 0 for row in rows)
-    return [("never", never), *tenths, ("always", len(rows) - never - inner.total())]
 
 
 @data_app.command("mappings", short_help="List the sets whose columns are known.")

@@ -16,7 +16,6 @@ from strop.cli.options import (
     Tiny,
     allow,
     bar,
-    print_differences,
     print_markdown,
     print_table,
     show,
@@ -89,7 +88,14 @@ def diff_recipes(
     left, right = (resolve(name, (), small).model_dump(mode="json") for name in (first, second))
     found = [row for row in differing(left, right) if row[0] != "recipe"]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
-    show(as_json, value, lambda: print_differences(("setting", first, second), found))
+
+    def table() -> None:
+        if found:
+            print_table(("setting", first, second), found)
+        else:
+            print("every setting is the same")
+
+    show(as_json, value, table)
 
 
 def settings(
@@ -148,7 +154,7 @@ def doctor(
 
     allow(imports, sets)
     if target is None:
-        from strop.run.machine import accelerators, examine
+        from strop.run.doctor import accelerators, examine
 
         findings = accelerators() if gpu else examine()
     else:
@@ -156,7 +162,7 @@ def doctor(
         from strop.run.folder import RunFolder, is_run
 
         RunFolder.open(target) if is_run(Path(target)) else resolve(target, sets, small)  # before what takes seconds
-        from strop.run.review import review
+        from strop.run.doctor import review
 
         with viewing(True, f"strop · doctor · {target}", "stopped", to_stderr=True) as view:
             findings = review(target, sets, small, ask, view)
@@ -189,9 +195,9 @@ def smoke(
 ) -> None:
     """Try in two minutes what training on this machine rests on: pass or fail, and why.
 
-    A bfloat16 update and its peak memory, the embedded engine's samples, new weights and their probe, an update over
-    two ranks (NCCL with two GPUs, else gloo), and the same of vLLM's server as of the engine where a vLLM is named. The
-    table is Markdown, to be pasted into an issue. The exit code is 1 when something failed, 0 otherwise.
+    Each check is a run of two steps in bfloat16: in one process, with a generator in another process, with two ranks
+    (NCCL with two GPUs, else gloo), and with vLLM's server if a vLLM is named. The log-probs of generator and trainer
+    must agree. The table is Markdown, for an issue. The exit code is 1 when something failed, 0 otherwise.
 
     \b
     strop smoke
@@ -200,8 +206,8 @@ def smoke(
     """
     from strop.base.text import markdown_table
     from strop.base.types import InputError
+    from strop.run.doctor import accelerators
     from strop.run.finding import rows
-    from strop.run.machine import accelerators
     from strop.run.smoke import smoke as outcomes_of
 
     if device not in ("auto", "cuda", "cpu"):

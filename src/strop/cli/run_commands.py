@@ -16,8 +16,6 @@ from strop.cli.options import (
     Tiny,
     allow,
     print_table,
-    recipe_names,
-    run_folders,
     set_option,
     viewing,
 )
@@ -28,16 +26,11 @@ if TYPE_CHECKING:
     from strop.base.view import View
     from strop.config.schema import RunConfig
     from strop.run.finding import Finding
-    from strop.run.sft_config import SftConfig
 
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="With --dry-run: every setting as JSON, warnings on standard error.")
-]
-
 
 def quickstart(
     seed: Annotated[int, typer.Option(help="Model, problems and sampling follow from it.", min=0)] = 0,
@@ -74,17 +67,12 @@ def quickstart(
 def train(
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RECIPE|FILE",
-            help="A recipe (see strop recipes), or a .toml, .json or .py file.",
-            autocompletion=recipe_names,
-        ),
+        typer.Argument(metavar="RECIPE|FILE", help="A recipe (see strop recipes), or a .toml, .json or .py file."),
     ] = None,
     sets: Sets = [],  # noqa: B006  (typer copies it)
     out: Out = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.", autocompletion=run_folders),
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.")
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="With --resume: the checkpoint to go on from; later ones are dropped.", min=0)
@@ -92,7 +80,6 @@ def train(
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
     dry_run: DryRun = False,
-    as_json: AsJson = False,
     plain: Plain = False,
 ) -> None:
     """Train by reinforcement learning from verifiable rewards.
@@ -122,14 +109,13 @@ def train(
     from strop.base.types import InputError
 
     allow(imports, sets)
-    _refuse_lone_json(as_json, dry_run)
     if resume is not None:
         if target is not None or out is not None or small:
             raise InputError(
                 f"--resume goes on with {resume} as it was configured; leave out the recipe, --out and --tiny, or "
                 f"start a new run: strop train {resume}/config.json --set key=value"
             )
-        _resume(resume, step, sets, dry_run, as_json, plain)
+        _resume(resume, step, sets, dry_run, plain)
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
@@ -142,7 +128,7 @@ def train(
     if dry_run:
         from strop.run.questions import preview
 
-        _show(lambda view: preview(config, view).findings, config, as_json)
+        _show(lambda view: preview(config, view).findings)
         return
     _train(config, folder, plain)
 
@@ -169,40 +155,26 @@ def _train(config: RunConfig, folder: Path, plain: bool) -> None:
     report_run(folder)
 
 
-def _refuse_lone_json(as_json: bool, dry_run: bool) -> None:
-    from strop.base.types import InputError
-
-    if as_json and not dry_run:
-        raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
-
-
-def _show(preview: Callable[[View], list[Finding]], config: RunConfig | SftConfig, as_json: bool) -> None:
-    """Print the notes of a dry run and its findings; with `as_json` the settings instead of the notes."""
-    from strop.base.view import SilentView
+def _show(preview: Callable[[View], list[Finding]]) -> None:
+    """Print the notes of a dry run and its findings."""
     from strop.run.finding import note, refuse
 
-    if as_json:
-        print(config.to_json())
-    with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
-        findings = preview(SilentView() if as_json else view)
+    with viewing(True, "strop · dry run", "stopped") as view:
+        findings = preview(view)
         refuse(findings)
-        note((one for one in findings if one.level != "ok" or not as_json), view)
-        if not as_json:
-            view.note("every setting: --dry-run --json")
+        note(findings, view)
 
 
-def _resume(
-    folder: Path, step: int | None, sets: list[str], dry_run: bool, as_json: bool, plain: bool
-) -> None:
+def _resume(folder: Path, step: int | None, sets: list[str], dry_run: bool, plain: bool) -> None:
     from strop.run.folder import RunFolder
     from strop.run.resuming import resumed_config
 
     run = RunFolder.open(folder)
-    config = resumed_config(run, sets)
+    resumed_config(run, sets)  # says what is wrong before torch takes its seconds to load
     if dry_run:
         from strop.run.resuming import preview
 
-        _show(lambda view: preview(run, step, sets, view), config, as_json)
+        _show(lambda view: preview(run, step, sets, view))
         return
     from strop.run import run as heavy
 
@@ -234,7 +206,6 @@ def sft(
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a fine-tuning run.")] = None,
     imports: Imports = [],  # noqa: B006
     dry_run: DryRun = False,
-    as_json: AsJson = False,
     plain: Plain = False,
 ) -> None:
     """Fine-tune a model on demonstrations, the usual start of RL.
@@ -253,7 +224,6 @@ def sft(
     from strop.run.sft_config import checked_config, stored_config
 
     allow(imports, sets)
-    _refuse_lone_json(as_json, dry_run)
     folder = resume if resume is not None else out if out is not None else free_folder("sft")
     if resume is not None:
         if model is not None or demonstrations is not None or sets or out is not None:
@@ -266,7 +236,7 @@ def sft(
     if dry_run:
         from strop.run.fine_tuning import preview
 
-        _show(lambda view: preview(config, view), config, as_json)
+        _show(lambda view: preview(config, view))
         return
     from strop.run import fine_tuning
 

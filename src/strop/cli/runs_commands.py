@@ -1,4 +1,4 @@
-"""Commands on the folders of runs: runs, report, status, dashboard, verify."""
+"""Commands on the folders of runs: runs, report, status, dashboard, verify compare."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from strop.cli.options import (
     Run,
     allow,
     bar,
-    print_differences,
     print_table,
-    run_folders,
     show,
 )
 
@@ -24,31 +22,16 @@ if TYPE_CHECKING:
     from strop.run.status import ProcessStatus, RunStatus
 
 
-runs_app = typer.Typer(
-    rich_markup_mode=None,
-    help="""Runs: list them, and compare two or more.
-
-    \b
-    strop runs
-    strop runs list runs
-    strop runs compare runs/grpo runs/dapo
-    """,
-)
-
-
-@runs_app.callback(invoke_without_command=True)
-def runs(context: typer.Context, as_json: Json = False) -> None:
-    """List the runs below runs/."""
-    if context.invoked_subcommand is None:
-        list_runs(Path("runs"), as_json)
-
-
-@runs_app.command("list", short_help="List runs, the newest first.")
-def list_runs(
+def runs(
     root: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look; by default runs/.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List the runs below a folder, the newest first: state, steps, pass rates and when they began."""
+    """List the runs below a folder, the newest first: state, steps, pass rates and when they began.
+
+    \b
+    strop runs
+    strop runs --json
+    """
     from strop.run.folder import runs_in
     from strop.run.status import listed
 
@@ -62,44 +45,6 @@ def list_runs(
                 print(run.explanation)
 
     show(as_json, [run.as_json() for run in found], table)
-
-
-@runs_app.command("compare", short_help="Show runs side by side.")
-def compare_runs(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Two or more run folders.", autocompletion=run_folders)
-    ],
-    as_json: Json = False,
-) -> None:
-    """Show the results of runs side by side, the settings in which they differ, and those that a resume changed."""
-    from strop.base.files import distinct_names
-    from strop.base.types import InputError
-    from strop.run.folder import RunFolder, read_changes
-    from strop.run.status import differences, listed
-
-    if len(folders) < 2:
-        raise InputError("name two runs or more: strop runs compare runs/first runs/second")
-    changes = [read_changes(RunFolder.open(folder)) for folder in folders]
-    names = distinct_names([folder.resolve() for folder in folders])
-    found = [listed(folder) for folder in folders]
-    settings = differences(folders)
-    value = {
-        "runs": [
-            run.as_json() | {"changes": [change._asdict() for change in own]}
-            for run, own in zip(found, changes, strict=True)
-        ],
-        "settings": [{"key": key, **dict(zip(names, values, strict=True))} for key, values in settings],
-    }
-
-    def tables() -> None:
-        rows = [list(each) for each in zip(*(_row(run)[1:6] for run in found), strict=True)]
-        titles = ("state", "recipe", "step", "train", "held out")
-        print_table(("", *names), [[title, *row] for title, row in zip(titles, rows, strict=True)])
-        print_differences(("setting", *names), [[key, *values] for key, values in settings])
-        for name, change in ((name, change) for name, own in zip(names, changes, strict=True) for change in own):
-            print(f"{name} went on with other settings {change.said()}")
-
-    show(as_json, value, tables)
 
 
 def _day_and_time(began: str) -> str:
@@ -233,10 +178,7 @@ def _status_row(process: ProcessStatus) -> list[str]:
 
 
 def dashboard(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN…", help="Run folders, or folders of runs.", autocompletion=run_folders),
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders of runs.")],
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)] = 8030,
 ) -> None:
     """Follow runs on a web page: curves over each other, health, settings that differ, every completion.

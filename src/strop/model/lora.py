@@ -10,12 +10,9 @@ was trained, in bfloat16 too, where a sum W x + B (A x) would differ from any me
 of the adapters: of y = x Wᵀ, W = W₀ + s B A, it gives ∂A = s (∂y B)ᵀ x and ∂B = s ∂yᵀ (x Aᵀ), and no gradient of W's
 size.
 
-The stacked weights of experts [E, O, I] have adapters too, one of every expert: W₀[e] + s B[e] A[e]. There W has a
-gradient of its size, of one layer at a time, from which those of A and B follow.
-
 The reference policy of KL terms is the model with W₀ in W's place (`Adapters.off`), no second model. Where the model is
 sharded over ranks, W and W₀ are, and every rank has all of A and B: it merges its own rows of W.
-Shapes: N tokens, I inputs and O outputs of a layer, R rank, E experts.
+Shapes: N tokens, I inputs and O outputs of a layer, R rank.
 """
 
 from __future__ import annotations
@@ -44,14 +41,14 @@ from strop.model.settings import ALL_LINEAR, Lora
 class Adapter(nn.Module):
     """The adapter of a weight: lora_A [R, I] and lora_B [O, R] in float32, W₀ [O, I] in the weight's own type.
 
-    Of experts all three have E in front. W₀ is sharded as the weight is.
+    W₀ is sharded as the weight is.
     """
 
     base: Tensor
 
     def __init__(self, weight: nn.Parameter, settings: Lora, generator: torch.Generator) -> None:
         super().__init__()
-        *experts, rows, columns = weight.shape
+        rows, columns = weight.shape
         if settings.rank > min(rows, columns):
             raise InputError(
                 f"model.lora.rank={settings.rank} exceeds a layer of {rows} × {columns}; lower it to "
@@ -60,9 +57,9 @@ class Adapter(nn.Module):
         self.scale = settings.alpha / settings.rank
         self.off = False
         # As the paper's code: uniform within ±1/√I, and zeros, so that training starts from the model itself.
-        start = torch.empty(*experts, settings.rank, columns).uniform_(-1, 1, generator=generator) / math.sqrt(columns)
+        start = torch.empty(settings.rank, columns).uniform_(-1, 1, generator=generator) / math.sqrt(columns)
         self.lora_A = nn.Parameter(start.to(weight.device))
-        self.lora_B = nn.Parameter(torch.zeros(*experts, rows, settings.rank, device=weight.device))
+        self.lora_B = nn.Parameter(torch.zeros(rows, settings.rank, device=weight.device))
         self.register_buffer("base", weight.detach().clone(), persistent=False)
 
     def merged(self) -> Tensor:
@@ -71,19 +68,8 @@ class Adapter(nn.Module):
         b: Tensor = self.lora_B
         kept = self.base
         if isinstance(kept, DTensor):
-            rows = own_rows(kept)
-            a, b, kept = a[rows] if a.dim() == 3 else a, b[rows], kept.to_local()
-        add = torch.addmm if a.dim() == 2 else torch.baddbmm
-        return add(kept.to(a.dtype), b, a, alpha=self.scale).to(kept.dtype)
-
-    def seen(self, weight: Tensor) -> Tensor:
-        """The weight as a layer computes with it: with a gradient to the adapter where one is wanted, W₀ where off."""
-        if self.off:
-            return self.base
-        if not torch.is_grad_enabled():
-            return weight
-        found: Tensor = _Weight.apply(weight, self.lora_A, self.lora_B, self.scale)
-        return found
+            b, kept = b[own_rows(kept)], kept.to_local()
+        return torch.addmm(kept.to(a.dtype), b, a, alpha=self.scale).to(kept.dtype)
 
 
 class AdaptedLinear(nn.Linear):
@@ -103,7 +89,7 @@ class AdaptedLinear(nn.Linear):
     def plain(self) -> None:
         """Become an ordinary layer again, with the same parameters."""
         del self._adapters
-        _turn(self, nn.Linear)
+        self.__class__ = nn.Linear  # type: ignore[assignment]
 
     def forward(self, input: Tensor) -> Tensor:
         """x Wᵀ + bias, of input […, I]; with W₀ where the adapters are off."""
@@ -117,45 +103,10 @@ class AdaptedLinear(nn.Linear):
     def weight_with_gradient(self) -> Tensor:
         """W [O, I], through which a gradient reaches the adapter; for what needs the weight itself (the head)."""
         (adapter,) = self._adapters
-        return adapter.seen(self.weight)
-
-
-class AdaptedExperts(nn.Module):
-    """Experts with stacked weights that are merged, and whose gradients go to their adapters.
-
-    A class made from this and the experts' own takes the place of the latter.
-    """
-
-    _stacked: dict[str, Adapter]
-
-    @classmethod
-    def of(cls, experts: nn.Module, name: str, adapter: Adapter) -> None:
-        """Adapt the weight `name` of experts, in place."""
-        if not isinstance(experts, cls):
-            own = type(experts)
-            _turn(experts, type(f"Adapted{own.__name__}", (cls, own), {}))
-            vars(experts)["_stacked"] = {}
-        assert isinstance(experts, cls)
-        experts._stacked[name] = adapter
-
-    def plain(self) -> None:
-        """Become ordinary experts again, with the same parameters."""
-        del self._stacked
-        _turn(self, type(self).__bases__[1])
-
-    def forward(self, *given: Any, **named: Any) -> Any:  # the signature is that of transformers' experts
-        """What the experts' own forward gives, with the stacked weights as `Adapter.seen` gives them."""
-        own = vars(self)  # is looked up before the parameters of a module are
-        own.update({name: adapter.seen(self.get_parameter(name)) for name, adapter in self._stacked.items()})
-        try:
-            return super().forward(*given, **named)
-        finally:
-            for name in self._stacked:
-                del own[name]
-
-
-def _turn(module: Any, into: type[nn.Module]) -> None:
-    module.__class__ = into
+        if adapter.off or not torch.is_grad_enabled():
+            return adapter.base if adapter.off else self.weight
+        found: Tensor = _Weight.apply(self.weight, adapter.lora_A, adapter.lora_B, adapter.scale)
+        return found
 
 
 def _fitting(products: Products | None, x: Tensor, weight: Tensor) -> Products | None:
@@ -225,7 +176,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Adapters(nn.Module):
-    """All adapters of a model, as modules under the names of the layers, or of the stacked weights, that they adapt.
+    """All adapters of a model, as modules under the names of the layers that they adapt.
 
     Attributes:
         settings: what they were made by.
@@ -236,10 +187,10 @@ class Adapters(nn.Module):
         super().__init__()
         self.settings = settings
         self.checksum = _checksum(model)
-        self._layers: dict[str, tuple[nn.Module, str, Adapter]] = {}
+        self._layers: dict[str, tuple[nn.Linear, Adapter]] = {}
 
-    def add(self, name: str, module: nn.Module, parameter: str, adapter: Adapter) -> None:
-        """Take in the adapter of the layer `name`, which is a parameter of a module."""
+    def add(self, name: str, layer: nn.Linear, adapter: Adapter) -> None:
+        """Take in the adapter of the layer `name`."""
         place: nn.Module = self
         *outer, last = name.split(".")
         for part in outer:
@@ -247,7 +198,7 @@ class Adapters(nn.Module):
                 place.add_module(part, nn.Module())
             place = place.get_submodule(part)
         place.add_module(last, adapter)
-        self._layers[name] = (module, parameter, adapter)
+        self._layers[name] = (layer, adapter)
 
     @property
     def names(self) -> list[str]:
@@ -257,8 +208,8 @@ class Adapters(nn.Module):
     @torch.no_grad()
     def merge(self) -> None:
         """Write W₀ + scale · B A into the model; call it whenever an adapter has changed."""
-        for module, parameter, adapter in self._layers.values():
-            weight = module.get_parameter(parameter)
+        for layer, adapter in self._layers.values():
+            weight = layer.weight
             (weight.to_local() if isinstance(weight, DTensor) else weight).copy_(adapter.merged())
 
     @contextmanager
@@ -271,7 +222,7 @@ class Adapters(nn.Module):
             self._switch(False)
 
     def _switch(self, off: bool) -> None:
-        for _, _, adapter in self._layers.values():
+        for _, adapter in self._layers.values():
             adapter.off = off
 
     def weights(self) -> dict[str, Tensor]:
@@ -332,43 +283,30 @@ def attach(model: PreTrainedModel, settings: Lora, seed: int) -> Adapters:
     model.requires_grad_(False)
     adapters = Adapters(model, settings)
     generator = torch.Generator().manual_seed(seed)
-    for name, (module, parameter) in _chosen(model, settings).items():
-        weight = module.get_parameter(parameter)
-        adapter = Adapter(weight, settings, generator)
-        if isinstance(module, nn.Linear):
-            AdaptedLinear.of(module, adapter)
-        else:
-            AdaptedExperts.of(module, parameter, adapter)
-        adapters.add(name, module, parameter, adapter)
+    for name, layer in _chosen(model, settings).items():
+        adapter = Adapter(layer.get_parameter("weight"), settings, generator)
+        adapters.add(name, AdaptedLinear.of(layer, adapter), adapter)
     return adapters
 
 
-Layers = dict[str, tuple[nn.Module, str]]  # by name, a module and the name of its parameter
-
-
-def _adaptable(model: PreTrainedModel) -> Layers:
-    """The linear layers, and the stacked weights of experts, of a model, in its order."""
-    found: Layers = {}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            if type(module).forward is nn.Linear.forward:  # some routers are linear layers that return more
-                found[name] = (module, "weight")
-            continue
-        stacked = [own for own, parameter in module.named_parameters(recurse=False) if parameter.dim() == 3]
-        found |= {f"{name}.{own}": (module, own) for own in stacked}
-    return found
+Layers = dict[str, nn.Linear]
 
 
 def _chosen(model: PreTrainedModel, settings: Lora) -> Layers:
-    """The layers to adapt by name; `all-linear` is all of them but the head."""
+    """The layers to adapt by name, in the model's order; `all-linear` is all of them but the head."""
     kind = type(model).__name__
-    layers = _adaptable(model)
+    # Some routers are linear layers that return more.
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    }
     head = model.get_output_embeddings()
     if settings.target_modules == (ALL_LINEAR,):
-        return {name: place for name, place in layers.items() if place[0] is not head}
+        return {name: layer for name, layer in layers.items() if layer is not head}
     chosen: Layers = {}
     for target in settings.target_modules:
-        found = {name: place for name, place in layers.items() if f".{name}".endswith(f".{target}")}
+        found = {name: layer for name, layer in layers.items() if f".{name}".endswith(f".{target}")}
         if not found:
             raise InputError(
                 f"model.lora.target_modules: {kind} has no linear layer {target}; choose from "
@@ -376,12 +314,12 @@ def _chosen(model: PreTrainedModel, settings: Lora) -> Layers:
             )
         chosen |= found
     tied = head.weight is model.get_input_embeddings().weight
-    if tied and any(module is head for module, _ in chosen.values()):
+    if tied and any(layer is head for layer in chosen.values()):
         raise InputError(
             f"model.lora.target_modules: the head of {kind} is its embedding (tied), so that an adapter on the head "
             "could not be merged; leave the head out"
         )
-    return {name: place for name, place in layers.items() if name in chosen}
+    return {name: layer for name, layer in layers.items() if name in chosen}
 
 
 def _last_names(layers: Layers) -> list[str]:
@@ -391,7 +329,7 @@ def _last_names(layers: Layers) -> list[str]:
 def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
     """The same model with ordinary layers in place of adapted ones, its weights as they are now."""
     for module in model.modules():
-        if isinstance(module, AdaptedLinear | AdaptedExperts):
+        if isinstance(module, AdaptedLinear):
             module.plain()
     return model
 
@@ -400,14 +338,8 @@ def export_adapter(adapters: Adapters, base: str, tokenizer: PreTrainedTokenizer
     """Write a folder that `peft.PeftModel.from_pretrained(model, folder)` loads onto the model `base`.
 
     Raises:
-        InputError: there are adapters of experts.
         StropError: it cannot be written.
     """
-    stacked = next((name for name, value in adapters.named_parameters() if value.dim() == 3), None)
-    if stacked is not None:
-        raise InputError(
-            f"peft has no adapters such as {stacked}, one of every expert; export the model merged instead"
-        )
     settings = adapters.settings
     config = {
         "peft_type": "LORA",

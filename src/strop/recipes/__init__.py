@@ -2,7 +2,8 @@
 
 A recipe is named `file` (its function `recipe`) or `file.variant` (its function `variant`), or as `@named` says where
 Python has no such name; every public function of a file that takes nothing and returns a `RunConfig` is one. The
-first line of its docstring is what `strop recipes` lists.
+first line of its docstring is what `strop recipes` lists. A recipe that only changes settings of another one is a row
+of its file's table `VARIANTS`: name → (summary, the other recipe, "key=value", …).
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from strop.base.near import near
 from strop.base.types import InputError
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from strop.config.schema import RunConfig
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Variants = dict[str, tuple[str, ...]]
 ATTRIBUTE = "recipe_name"
 
 
@@ -48,7 +49,7 @@ class RecipeInfo:
 
 def catalogue() -> list[RecipeInfo]:
     """All recipes by name."""
-    return [RecipeInfo(name, _summary(function)) for name, function in sorted(_all().items())]
+    return sorted((info for info, _ in _all().values()), key=lambda info: info.name)
 
 
 def build(name: str) -> RunConfig:
@@ -59,9 +60,9 @@ def build(name: str) -> RunConfig:
     """
     file = name.partition(".")[0]
     if file.isidentifier() and importlib.util.find_spec(f"{__name__}.{file}") is not None:  # the others take time
-        known = _of_module(file, importlib.import_module(f"{__name__}.{file}"))
+        known = _of_module(file)
         if name in known:
-            return known[name]().model_copy(update={"recipe": name})
+            return known[name][1]().model_copy(update={"recipe": name})
     known = _all()
     if name not in known:
         variants = sorted(other for other in known if other.startswith(f"{name}."))
@@ -70,35 +71,40 @@ def build(name: str) -> RunConfig:
         hint = f"did you mean {meant!r}?" if meant else f"known: {papers}; strop recipes lists their variants too"
         hint = f"choose one of its variants: {', '.join(variants)}" if variants else hint
         raise InputError(f"no recipe is called {name!r}; {hint}")
-    return known[name]().model_copy(update={"recipe": name})
+    return known[name][1]().model_copy(update={"recipe": name})
 
 
-def _all() -> dict[str, Callable[[], RunConfig]]:
-    found: dict[str, Callable[[], RunConfig]] = {}
+Known = dict[str, tuple[RecipeInfo, Callable[[], "RunConfig"]]]
+
+
+def _all() -> Known:
+    found: Known = {}
     for info in pkgutil.iter_modules(__path__):
         if not info.name.startswith("_"):
-            found.update(_of_module(info.name, importlib.import_module(f"{__name__}.{info.name}")))
+            found.update(_of_module(info.name))
     return found
 
 
-def _of_module(file: str, module: ModuleType) -> dict[str, Callable[[], RunConfig]]:
-    functions = inspect.getmembers(module, inspect.isfunction)
-    recipes = {
-        name: function
-        for name, function in functions
-        if function.__module__ == module.__name__
-        and (not name.startswith("_") or ATTRIBUTE in function.__dict__)
-        and function.__annotations__.get("return") == "RunConfig"
-        and function.__code__.co_argcount == 0
-    }
-    return {_public_name(file, name, function): function for name, function in recipes.items()}
+def _of_module(file: str) -> Known:
+    """The recipes in a file: its functions, and the rows of its `VARIANTS`."""
+    module = importlib.import_module(f"{__name__}.{file}")
+    found: Known = {}
+    for plain, function in inspect.getmembers(module, inspect.isfunction):
+        if (
+            function.__module__ == module.__name__
+            and (not plain.startswith("_") or ATTRIBUTE in function.__dict__)
+            and function.__annotations__.get("return") == "RunConfig"
+            and function.__code__.co_argcount == 0
+        ):
+            name = function.__dict__.get(ATTRIBUTE, file if plain == "recipe" else f"{file}.{plain}")
+            found[name] = RecipeInfo(name, (inspect.getdoc(function) or "").split("\n")[0]), function
+    variants: Variants = module.__dict__.get("VARIANTS", {})
+    for name, (summary, other, *sets) in variants.items():
+        found[name] = RecipeInfo(name, summary), partial(_varied, other, sets)
+    return found
 
 
-def _public_name(file: str, name: str, function: Callable[[], RunConfig]) -> str:
-    if ATTRIBUTE in function.__dict__:
-        return str(function.__dict__[ATTRIBUTE])
-    return file if name == "recipe" else f"{file}.{name}"
+def _varied(other: str, sets: list[str]) -> RunConfig:
+    from strop.config.parse import edit
 
-
-def _summary(function: Callable[[], RunConfig]) -> str:
-    return (inspect.getdoc(function) or "").split("\n")[0]
+    return edit(build(other), sets)

@@ -10,23 +10,19 @@ from __future__ import annotations
 
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
-from strop.algorithms.losses import PpoClip, Reinforce
 from strop.algorithms.opefo import Opefo
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.settings import AlgorithmSettings, Selection
-from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.recipes import named
+from strop.recipes import Variants
 from strop.recipes._data import AS_WRITTEN, dapo_17k, math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
-UPDATES = 8  # of the methods that are not strictly on-policy
 WARMUP = 10  # rollout steps
-QWEN3_4B = ("model.path=Qwen/Qwen3-4B-Base", "sampling.max_new_tokens=8000")
 
 
 def qwen25_math_7b() -> RunConfig:
@@ -54,107 +50,56 @@ def qwen25_math_7b() -> RunConfig:
     )
 
 
-def qwen3_4b() -> RunConfig:
-    """OPEFO on Qwen3-4B-Base, with responses of 8,000 tokens."""
-    return edit(qwen25_math_7b(), QWEN3_4B)
+QWEN3_4B = ("model.path=Qwen/Qwen3-4B-Base", "sampling.max_new_tokens=8000")
+# Eight updates a step at 1e-6: the methods that are not strictly on-policy.
+OFF_POLICY = (
+    'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.2}', "algorithm.anchor=recomputed",
+    "batch.updates_per_step=8", "optim.lr=1e-6", f"optim.warmup_steps={WARMUP * 8}",
+)  # fmt: skip
+ENTROPY_BONUS = 'algorithm.regularizers=[{piece="EntropyBonus", coefficient=0.01}]'
+CLIP_COV = 'algorithm.loss={piece="ClipCov", share=2e-4, low=1.0, high=5.0, clip_low=1.0, clip_high=1.0}'
+KL_COV = 'algorithm.loss={piece="KlCov", share=0.002, coefficient=1.0}'
+OURS = "opefo.qwen25_math_7b"
 
-
-# ---------------------------------------------------------------------- Table 2: other λ
-
-
-def static_scaling() -> RunConfig:
-    """OPEFO's ablation with a constant λ = 0.001."""
-    return edit(qwen25_math_7b(), ["algorithm.loss.balance=0.001"])
-
-
-def one_side_increasing() -> RunConfig:
-    """OPEFO's ablation that reweights only the tokens that raise entropy (S+)."""
-    return edit(qwen25_math_7b(), ["algorithm.loss.sides=increasing"])
-
-
-def one_side_decreasing() -> RunConfig:
-    """OPEFO's ablation that reweights only the tokens that lower entropy (S−)."""
-    return edit(qwen25_math_7b(), ["algorithm.loss.sides=decreasing"])
-
-
-# ---------------------------------------------------------------------- Table 1: baselines
-
-
-@named("grpo_on_policy")
-def grpo_on_policy() -> RunConfig:
-    """GRPO strictly on-policy, OPEFO's baseline: λ = 0, one update a step, no ratio to clip."""
-    config = qwen25_math_7b()
-    return config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"loss": Reinforce()})})
-
-
-def grpo() -> RunConfig:
-    """GRPO as OPEFO compares with it: 32 × 8, 8 updates a step at 1e-6, clipped at 0.2."""
-    config = qwen25_math_7b()
-    algorithm = config.algorithm.model_copy(
-        update={"loss": PpoClip(clip_low=0.2, clip_high=0.2), "anchor": "recomputed"}
-    )
-    return config.model_copy(
-        update={
-            "batch": config.batch.model_copy(update={"updates_per_step": UPDATES}),
-            "algorithm": algorithm,
-            "optim": config.optim.model_copy(update={"lr": 1e-6, "warmup_steps": WARMUP * UPDATES}),
-        }
-    )
-
-
-@named("entropy_reg")
-def entropy_reg() -> RunConfig:
-    """GRPO with an entropy bonus of coefficient 0.01."""
-    return edit(grpo(), ['algorithm.regularizers=[{piece="EntropyBonus", coefficient=0.01}]'])
-
-
-@named("clip_higher")
-def clip_higher() -> RunConfig:
-    """GRPO clipped at 0.2 below and 0.28 above."""
-    return edit(grpo(), ["algorithm.loss.clip_high=0.28"])
-
-
-@named("clip_cov")
-def clip_cov() -> RunConfig:
-    """GRPO with the gradient of a few tokens of high covariance removed, otherwise clipped at 1 (Cui et al.)."""
-    bounds = "low=1.0, high=5.0, clip_low=1.0, clip_high=1.0"
-    return edit(grpo(), [f'algorithm.loss={{piece="ClipCov", share=2e-4, {bounds}}}'])
-
-
-@named("kl_cov")
-def kl_cov() -> RunConfig:
-    """GRPO with a KL penalty on the few tokens of highest covariance, and no clipping (Cui et al.)."""
-    return edit(grpo(), ['algorithm.loss={piece="KlCov", share=0.002, coefficient=1.0}'])
-
-
-# ---------------------------------------------------------------------- Table 1, Qwen3-4B-Base
-
-
-def grpo_qwen3_4b() -> RunConfig:
-    """GRPO as OPEFO compares with it, on Qwen3-4B-Base."""
-    return edit(grpo(), QWEN3_4B)
-
-
-def grpo_on_policy_qwen3_4b() -> RunConfig:
-    """GRPO strictly on-policy, on Qwen3-4B-Base."""
-    return edit(grpo_on_policy(), QWEN3_4B)
-
-
-def entropy_reg_qwen3_4b() -> RunConfig:
-    """GRPO with an entropy bonus of coefficient 0.01, on Qwen3-4B-Base."""
-    return edit(entropy_reg(), QWEN3_4B)
-
-
-def clip_higher_qwen3_4b() -> RunConfig:
-    """GRPO clipped at 0.2 below and 0.28 above, on Qwen3-4B-Base."""
-    return edit(clip_higher(), QWEN3_4B)
-
-
-def clip_cov_qwen3_4b() -> RunConfig:
-    """Clip-Cov on Qwen3-4B-Base."""
-    return edit(clip_cov(), QWEN3_4B)
-
-
-def kl_cov_qwen3_4b() -> RunConfig:
-    """KL-Cov on Qwen3-4B-Base."""
-    return edit(kl_cov(), QWEN3_4B)
+VARIANTS: Variants = {
+    "opefo.qwen3_4b": ("OPEFO on Qwen3-4B-Base, with responses of 8,000 tokens.", OURS, *QWEN3_4B),
+    # Table 2: other λ
+    "opefo.static_scaling": ("OPEFO's ablation with a constant λ = 0.001.", OURS, "algorithm.loss.balance=0.001"),
+    "opefo.one_side_increasing": (
+        "OPEFO's ablation that reweights only the tokens that raise entropy (S+).",
+        OURS, "algorithm.loss.sides=increasing",
+    ),
+    "opefo.one_side_decreasing": (
+        "OPEFO's ablation that reweights only the tokens that lower entropy (S−).",
+        OURS, "algorithm.loss.sides=decreasing",
+    ),
+    # Table 1: baselines
+    "grpo_on_policy": (
+        "GRPO strictly on-policy, OPEFO's baseline: λ = 0, one update a step, no ratio to clip.",
+        OURS, "algorithm.loss=Reinforce",
+    ),
+    "opefo.grpo": (
+        "GRPO as OPEFO compares with it: 32 × 8, 8 updates a step at 1e-6, clipped at 0.2.", OURS, *OFF_POLICY,
+    ),
+    "entropy_reg": ("GRPO with an entropy bonus of coefficient 0.01.", "opefo.grpo", ENTROPY_BONUS),
+    "clip_higher": ("GRPO clipped at 0.2 below and 0.28 above.", "opefo.grpo", "algorithm.loss.clip_high=0.28"),
+    "clip_cov": (
+        "GRPO with the gradient of a few tokens of high covariance removed, otherwise clipped at 1 (Cui et al.).",
+        "opefo.grpo", CLIP_COV,
+    ),
+    "kl_cov": (
+        "GRPO with a KL penalty on the few tokens of highest covariance, and no clipping (Cui et al.).",
+        "opefo.grpo", KL_COV,
+    ),
+    # Table 1, Qwen3-4B-Base
+    "opefo.grpo_qwen3_4b": ("GRPO as OPEFO compares with it, on Qwen3-4B-Base.", "opefo.grpo", *QWEN3_4B),
+    "opefo.grpo_on_policy_qwen3_4b": ("GRPO strictly on-policy, on Qwen3-4B-Base.", "grpo_on_policy", *QWEN3_4B),
+    "opefo.entropy_reg_qwen3_4b": (
+        "GRPO with an entropy bonus of coefficient 0.01, on Qwen3-4B-Base.", "entropy_reg", *QWEN3_4B,
+    ),
+    "opefo.clip_higher_qwen3_4b": (
+        "GRPO clipped at 0.2 below and 0.28 above, on Qwen3-4B-Base.", "clip_higher", *QWEN3_4B,
+    ),
+    "opefo.clip_cov_qwen3_4b": ("Clip-Cov on Qwen3-4B-Base.", "clip_cov", *QWEN3_4B),
+    "opefo.kl_cov_qwen3_4b": ("KL-Cov on Qwen3-4B-Base.", "kl_cov", *QWEN3_4B),
+}  # fmt: skip

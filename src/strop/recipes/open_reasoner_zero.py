@@ -22,7 +22,7 @@ from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.recipes import named
+from strop.recipes import Variants, named
 from strop.recipes._data import orz_13k_hard, orz_57k, tagged_math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, Constant, CriticSettings, LinearDecay
 
@@ -62,31 +62,22 @@ def _7b() -> RunConfig:
     )
 
 
+def r1_distill_14b() -> RunConfig:
+    """ORZ-R1-Distill-Qwen-14B: 300 iterations on the 13k mined hard problems, from a distilled model."""
+    config = _7b()
+    model = config.model.model_copy(update={"path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B"})
+    data = config.data.model_copy(update={"source": orz_13k_hard()})
+    return config.model_copy(update={"steps": 300, "model": model, "data": data})
+
+
 @named("open_reasoner_zero.32b")
 def _32b() -> RunConfig:
     """Open-Reasoner-Zero-32B: 1,100 steps, then 100 on problems passed less than 4 times in 64, decaying to 3e-7."""
+    config = _7b()
     decay = LinearDecay(final_fraction=0.3, steps=100).model_dump(mode="json")
     annealing = Stage(problems=HardOnly(below=4 / 64), set={"optim.schedule": decay, "optim.warmup_steps": 0})
-    return _of("Qwen/Qwen2.5-32B").model_copy(update={"steps": 1200, "stages": (Stage(steps=1100), annealing)})
-
-
-@named("open_reasoner_zero.1.5b")
-def _1_5b() -> RunConfig:
-    """Open-Reasoner-Zero-1.5B: the same from Qwen2.5-1.5B."""
-    return _of("Qwen/Qwen2.5-1.5B")
-
-
-@named("open_reasoner_zero.0.5b")
-def _0_5b() -> RunConfig:
-    """Open-Reasoner-Zero-0.5B: the same from Qwen2.5-0.5B."""
-    return _of("Qwen/Qwen2.5-0.5B")
-
-
-def r1_distill_14b() -> RunConfig:
-    """ORZ-R1-Distill-Qwen-14B: 300 iterations on the 13k mined hard problems, from a distilled model."""
-    config = _of("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B")
-    data = config.data.model_copy(update={"source": orz_13k_hard()})
-    return config.model_copy(update={"steps": 300, "data": data})
+    model = config.model.model_copy(update={"path": "Qwen/Qwen2.5-32B"})
+    return config.model_copy(update={"model": model, "steps": 1200, "stages": (Stage(steps=1100), annealing)})
 
 
 @named("open_reasoner_zero.7b_grpo")
@@ -101,6 +92,10 @@ def _7b_grpo() -> RunConfig:
     return config.model_copy(update={"algorithm": algorithm, "critic": None})
 
 
-def _of(model: str) -> RunConfig:
-    config = _7b()
-    return config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
+VARIANTS: Variants = {
+    f"open_reasoner_zero.{size}": (
+        f"Open-Reasoner-Zero-{size.upper()}: the same from Qwen2.5-{size.upper()}.",
+        "open_reasoner_zero.7b", f"model.path=Qwen/Qwen2.5-{size.upper()}",
+    )
+    for size in ("0.5b", "1.5b")
+}  # fmt: skip

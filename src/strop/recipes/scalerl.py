@@ -6,6 +6,15 @@ with Â^norm = (r − mean_group) / std of all advantages of the batch. Pipeline
 thinking tokens, groups of pass rate 0 or 1 dropped, prompts of pass rate ≥ 0.9 never asked again, fp32 logits on both
 sides. Truncated completions are left out of the loss but count in the group's mean. The axes of Section 5 and the
 leave-one-out variants of Figure 12 follow.
+
+`scalerl_base` is its starting point (Section 2), with the forward ablations of Section 3 and Appendices A.9, A.12 and
+A.18:
+
+    J = E [ 1 / G · Σ_i 1 / |y_i| · Σ_t min(ρ Â^G, clip(ρ, 1 − ε⁻, 1 + ε⁺) Â^G) ],   Â^G = (r − mean) / (std + ε)
+
+GRPO without KL, DAPO's asymmetric clip, PPO-off-policy-8 (8 × 48 prompts, 8 updates), interruptions, every prompt
+trained on and asked again, logits in the model's own precision. The recipes that ScaleRL is compared with in Figure 2
+come last, as Appendix A.17 describes them.
 """
 
 from __future__ import annotations
@@ -15,14 +24,13 @@ from strop.algorithms.aggregation import PromptMean
 from strop.algorithms.losses import Cispo
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.settings import AlgorithmSettings, Selection
-from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Interruption, Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
-from strop.recipes import named
+from strop.recipes import Variants
 from strop.recipes._data import (
     AS_WRITTEN,
     BOXED,
@@ -34,10 +42,6 @@ from strop.recipes._data import (
 from strop.training.settings import AdamW, BatchSettings, Constant
 
 THINKING, SOLUTION, PROMPT = 12_288, 2_048, 2_048
-# A step of PPO-off-policy-8 is eight gradient updates, which the paper counts as eight steps.
-OFF_POLICY_8 = (
-    "orchestration.max_lag=0", "batch.prompts_per_step=384", "batch.updates_per_step=8", "evaluation.every=12",
-)  # fmt: skip
 
 
 def recipe() -> RunConfig:
@@ -73,54 +77,6 @@ def recipe() -> RunConfig:
     )
 
 
-# ---------------------------------------------------------------------- Section 5: axes
-
-
-@named("scalerl.32k")
-def _32k() -> RunConfig:
-    """ScaleRL with 32,768 tokens of thinking."""
-    return edit(
-        recipe(),
-        [
-            "sampling.max_new_tokens=34816",
-            "sampling.thinking_tokens=32768",
-            "sampling.interruption.after=[30000, 32000]",
-        ],
-    )
-
-
-def bs512() -> RunConfig:
-    """ScaleRL with batches of 512 completions."""
-    return _batch(32, 16)
-
-
-def bs2048() -> RunConfig:
-    """ScaleRL with batches of 2,048 completions: the run of 100,000 GPU-hours (Figure 1)."""
-    return edit(_batch(128, 16), ["steps=7400"])
-
-
-@named("scalerl.8gen")
-def _8gen() -> RunConfig:
-    """ScaleRL with 8 generations a prompt, the batch as large."""
-    return _batch(96, 8)
-
-
-@named("scalerl.24gen")
-def _24gen() -> RunConfig:
-    """ScaleRL with 24 generations a prompt, the batch as large."""
-    return _batch(32, 24)
-
-
-@named("scalerl.32gen")
-def _32gen() -> RunConfig:
-    """ScaleRL with 32 generations a prompt, the batch as large."""
-    return _batch(24, 32)
-
-
-def _batch(prompts: int, samples: int) -> RunConfig:
-    return edit(recipe(), [f"batch.prompts_per_step={prompts}", f"batch.samples_per_prompt={samples}"])
-
-
 def math_code() -> RunConfig:
     """ScaleRL on mathematics and code together, each domain with a separate curve."""
     config = recipe()
@@ -130,52 +86,148 @@ def math_code() -> RunConfig:
     return config.model_copy(update={"data": data, "verifier": math_and_code_verifier()})
 
 
-def scout() -> RunConfig:
-    """ScaleRL on Llama-4 Scout (17B × 16), a mixture of experts."""
-    model = "model.path=meta-llama/Llama-4-Scout-17B-16E-Instruct"
-    return edit(recipe(), [model, "model.mixture_of_experts=true", "steps=7100"])
+# A step of PPO-off-policy-8 is eight gradient updates, which the paper counts as eight steps.
+OFF_POLICY_8 = (
+    "orchestration.max_lag=0", "batch.prompts_per_step=384", "batch.updates_per_step=8", "evaluation.every=12",
+)  # fmt: skip
+LENGTH_PENALTY = (
+    'algorithm.shaping=[{piece="LengthPenalty", max_tokens=14336, cache_tokens=2048}]',
+    "sampling.interruption=none", "sampling.thinking_tokens=none", "sampling.answer_tokens=none",
+)  # fmt: skip
+FP32_HEADS = ("model.trainer_fp32_head=true", "model.generator_fp32_head=true")
+NO_FP32_HEADS = ("model.trainer_fp32_head=false", "model.generator_fp32_head=false")
+CISPO = 'algorithm.loss={piece="Cispo", max_ratio=5.0}'
+DAPO = 'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.26}'
+BASE = (
+    "steps=2500",
+    'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.28}',
+    'algorithm.advantage={piece="GroupRelative", normalization="prompt_std", ddof=1, eps=1e-6}',
+    "algorithm.aggregation=SampleMean",
+    "algorithm.selection.zero_variance=keep",
+    "algorithm.selection.no_positive_resampling=none",
+    *NO_FP32_HEADS,
+    "orchestration.window=full",  # k itself is compared
+)
+QWEN_DAPO = (DAPO, "algorithm.aggregation=PromptMean", "algorithm.selection.zero_variance=drop")
+LARGER = ("batch.prompts_per_step=640", "batch.samples_per_prompt=16", "batch.updates_per_step=8")  # 8 × (80 × 16)
+PIPELINE = "scalerl_base.pipeline_8"
 
-
-# ---------------------------------------------------------------------- Figure 12: one choice reverted
-
-
-def loo_plan() -> RunConfig:
-    """ScaleRL with advantages normalised by the prompt's standard deviation."""
-    return edit(recipe(), ["algorithm.advantage.normalization=prompt_std", "algorithm.advantage.ddof=1"])
-
-
-def loo_lp() -> RunConfig:
-    """ScaleRL with a length penalty in place of interruptions."""
-    penalty = 'algorithm.shaping=[{piece="LengthPenalty", max_tokens=14336, cache_tokens=2048}]'
-    free = ["sampling.interruption=none", "sampling.thinking_tokens=none", "sampling.answer_tokens=none"]
-    return edit(recipe(), [penalty, *free])
-
-
-def loo_batch() -> RunConfig:
-    """ScaleRL with the whole batch, groups of zero variance too."""
-    return edit(recipe(), ["algorithm.selection.zero_variance=keep"])
-
-
-def loo_8op() -> RunConfig:
-    """ScaleRL on PPO-off-policy-8: 8 × 48 prompts generated at once, 8 updates."""
-    return edit(recipe(), [*OFF_POLICY_8, "steps=1338"])
-
-
-def loo_fp32() -> RunConfig:
-    """ScaleRL without fp32 logits, on either side."""
-    return edit(recipe(), ["model.trainer_fp32_head=false", "model.generator_fp32_head=false"])
-
-
-def loo_savg() -> RunConfig:
-    """ScaleRL with the loss averaged by sample."""
-    return edit(recipe(), ["algorithm.aggregation=SampleMean"])
-
-
-def loo_dapo() -> RunConfig:
-    """ScaleRL with DAPO's loss, clipped at 0.2 and 0.26."""
-    return edit(recipe(), ['algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.26}'])
-
-
-def loo_uniform() -> RunConfig:
-    """ScaleRL with prompts drawn uniformly throughout."""
-    return edit(recipe(), ["algorithm.selection.no_positive_resampling=none"])
+VARIANTS: Variants = {
+    # Section 5: axes
+    "scalerl.32k": (
+        "ScaleRL with 32,768 tokens of thinking.",
+        "scalerl", "sampling.max_new_tokens=34816", "sampling.thinking_tokens=32768",
+        "sampling.interruption.after=[30000, 32000]",
+    ),
+    "scalerl.bs512": (
+        "ScaleRL with batches of 512 completions.",
+        "scalerl", "batch.prompts_per_step=32", "batch.samples_per_prompt=16",
+    ),
+    "scalerl.bs2048": (
+        "ScaleRL with batches of 2,048 completions: the run of 100,000 GPU-hours (Figure 1).",
+        "scalerl", "batch.prompts_per_step=128", "batch.samples_per_prompt=16", "steps=7400",
+    ),
+    "scalerl.8gen": (
+        "ScaleRL with 8 generations a prompt, the batch as large.",
+        "scalerl", "batch.prompts_per_step=96", "batch.samples_per_prompt=8",
+    ),
+    "scalerl.24gen": (
+        "ScaleRL with 24 generations a prompt, the batch as large.",
+        "scalerl", "batch.prompts_per_step=32", "batch.samples_per_prompt=24",
+    ),
+    "scalerl.32gen": (
+        "ScaleRL with 32 generations a prompt, the batch as large.",
+        "scalerl", "batch.prompts_per_step=24", "batch.samples_per_prompt=32",
+    ),
+    "scalerl.scout": (
+        "ScaleRL on Llama-4 Scout (17B × 16), a mixture of experts.",
+        "scalerl", "model.path=meta-llama/Llama-4-Scout-17B-16E-Instruct", "model.mixture_of_experts=true",
+        "steps=7100",
+    ),
+    # Figure 12: one choice reverted
+    "scalerl.loo_plan": (
+        "ScaleRL with advantages normalised by the prompt's standard deviation.",
+        "scalerl", "algorithm.advantage.normalization=prompt_std", "algorithm.advantage.ddof=1",
+    ),
+    "scalerl.loo_lp": ("ScaleRL with a length penalty in place of interruptions.", "scalerl", *LENGTH_PENALTY),
+    "scalerl.loo_batch": (
+        "ScaleRL with the whole batch, groups of zero variance too.",
+        "scalerl", "algorithm.selection.zero_variance=keep",
+    ),
+    "scalerl.loo_8op": (
+        "ScaleRL on PPO-off-policy-8: 8 × 48 prompts generated at once, 8 updates.",
+        "scalerl", *OFF_POLICY_8, "steps=1338",
+    ),
+    "scalerl.loo_fp32": ("ScaleRL without fp32 logits, on either side.", "scalerl", *NO_FP32_HEADS),
+    "scalerl.loo_savg": ("ScaleRL with the loss averaged by sample.", "scalerl", "algorithm.aggregation=SampleMean"),
+    "scalerl.loo_dapo": ("ScaleRL with DAPO's loss, clipped at 0.2 and 0.26.", "scalerl", DAPO),
+    "scalerl.loo_uniform": (
+        "ScaleRL with prompts drawn uniformly throughout.",
+        "scalerl", "algorithm.selection.no_positive_resampling=none",
+    ),
+    # Section 2, and 3.1: how far off-policy, and how
+    "scalerl_base": (
+        "ScaleRL's base: GRPO without KL, asymmetric clip, sample-level loss, PPO-off-policy-8.",
+        "scalerl", *BASE, *OFF_POLICY_8, "steps=312",
+    ),
+    "scalerl_base.ppo_off_policy_1": (
+        "The base with one update a batch of 48 prompts.", "scalerl", *BASE, "orchestration.max_lag=0",
+    ),
+    "scalerl_base.pipeline_1": ("The base on PipelineRL-1.", "scalerl", *BASE, "orchestration.max_lag=1"),
+    "scalerl_base.pipeline_4": ("The base on PipelineRL-4.", "scalerl", *BASE, "orchestration.max_lag=4"),
+    "scalerl_base.pipeline_8": ("The base on PipelineRL-8, on top of which Section 3.2 ablates.", "scalerl", *BASE),
+    # Section 3.2, and A.11 and A.18.1: on PipelineRL-8
+    "scalerl_base.cispo": ("The base on PipelineRL-8 with CISPO.", PIPELINE, CISPO),
+    "scalerl_base.gspo": (
+        "The base on PipelineRL-8 with GSPO.", PIPELINE, 'algorithm.loss={piece="Gspo", clip_low=3e-3, clip_high=5e-3}',
+    ),
+    "scalerl_base.fp32": ("The base on PipelineRL-8 with fp32 logits on both sides.", PIPELINE, *FP32_HEADS),
+    "scalerl_base.prompt_average": (
+        "The base on PipelineRL-8 with the loss averaged by prompt.", PIPELINE, "algorithm.aggregation=PromptMean",
+    ),
+    "scalerl_base.token_average": (
+        "The base on PipelineRL-8 with the loss averaged by token.", PIPELINE, "algorithm.aggregation=TokenMean",
+    ),
+    "scalerl_base.batch_normalization": (
+        "The base on PipelineRL-8 with advantages divided by the batch's standard deviation.",
+        PIPELINE, "algorithm.advantage.normalization=batch_std", "algorithm.advantage.ddof=0",
+    ),
+    "scalerl_base.no_normalization": (
+        "The base on PipelineRL-8 with advantages not divided at all.",
+        PIPELINE, "algorithm.advantage.normalization=none",
+    ),
+    "scalerl_base.effective_batch": (
+        "The base on PipelineRL-8 with groups of zero variance left out.",
+        PIPELINE, "algorithm.selection.zero_variance=drop",
+    ),
+    "scalerl_base.no_positive_resampling": (
+        "The base on PipelineRL-8 with prompts of pass rate 0.9 or more never asked again.",
+        PIPELINE, "algorithm.selection.no_positive_resampling=0.9",
+    ),
+    "scalerl_base.dapo_0.26": (
+        "The base on PipelineRL-8 with an upper clip of 0.26 (A.18.1).", PIPELINE, "algorithm.loss.clip_high=0.26",
+    ),
+    "scalerl_base.length_penalty": (
+        "The base on PipelineRL-8 with a length penalty in place of interruptions (A.11).", PIPELINE, *LENGTH_PENALTY,
+    ),
+    # Figure 2: recipes of others, on the base
+    "deepseek_grpo": (
+        "DeepSeek (GRPO): clipped at 0.2 on both sides, sample-level loss, PPO-off-policy-8.",
+        "scalerl_base", 'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.2}',
+        "algorithm.aggregation=SampleMean",
+    ),
+    "qwen_dapo": (
+        "Qwen2.5 (DAPO): clipped at 0.2 and 0.26, prompt-level loss, 80 × 16, zero variance dropped, PPO-off-policy-8.",
+        "scalerl_base", *QWEN_DAPO, *LARGER,
+    ),
+    "magistral": (
+        "Magistral: DAPO's loss on PipelineRL-8.",
+        "scalerl_base", *QWEN_DAPO, "batch.prompts_per_step=80", "batch.samples_per_prompt=16",
+        "batch.updates_per_step=1", "orchestration.max_lag=8", "orchestration.window=adaptive", "steps=2500",
+        "evaluation.every=100",
+    ),
+    "minimax": (
+        "MiniMax-M1: CISPO, fp32 head, prompt-level loss, 80 × 16 with zero variance dropped, PPO-off-policy-8.",
+        "scalerl_base", CISPO, *QWEN_DAPO[1:], *LARGER, *FP32_HEADS,
+    ),
+}  # fmt: skip

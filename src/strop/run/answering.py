@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
-from transformers import PreTrainedTokenizerBase
 
-from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
+from strop.base.types import InputError, Problem, Rollout, StropError
 from strop.base.view import View
 from strop.config.edits import explain
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, make_example
-from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.protocol import Sampling
 from strop.evaluation.evaluate import ProblemSet, fitted, measure_set
 from strop.run.measuring import problems_of
 from strop.run.models import ModelSetup, NamedModel, open_engine, open_model
 from strop.run.questions import play_of
+from strop.verifiers.answer import Answer
 from strop.verifiers.judges import OpenJudges
 
 
@@ -51,23 +50,23 @@ def sample_model(
             for problem in problems
         ]
     sampling = _sampling(config, temperature, max_new_tokens)
-    engine = open_engine(config, policy, tokenizer, model, sampling)
-    sampling = fitted(sampling, examples, engine.capabilities.max_tokens, view.note)
-    if config.environment is not None:
-        return _played(config, examples, count, sampling, seed, engine, tokenizer)
-    completions: dict[tuple[str, int], Completion] = {}
+    engine, judges = open_engine(config, policy, tokenizer, model, sampling), OpenJudges()
+    found: dict[tuple[str, int], Rollout] = {}
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        found[rollout.problem.id, rollout.completion.index] = rollout
+
     try:
-        for place, example in enumerate(examples):
-            engine.submit(Request(str(place), example.prompt_ids, sampling, derive(seed, "sample", place), count))
-        while engine.unfinished:
-            completions |= {(found.request_id, found.index): found for found in engine.step()}
+        room = engine.capabilities.max_tokens
+        sampling, play = fitted(sampling, examples, room, view.note), play_of(config, tokenizer, room)
+        # Prompts have nothing to be judged by, so that a sandbox or workers need not start; an environment may judge.
+        verifier = config.verifier if prompts is None or play is not None else Answer()
+        asked = ProblemSet("", Dataset("", tuple(examples)), count, sampling, verifier, seed, play)
+        measure_set(engine, asked, judges, progress)
     finally:
+        judges.close()
         engine.close()
-    return [
-        _answer(config, example.problem, completions[str(place), index])
-        for place, example in enumerate(examples)
-        for index in range(count)
-    ]
+    return [_row(found[example.problem.id, index]) for example in examples for index in range(count)]
 
 
 def _trained_verbatim(setup: ModelSetup) -> bool:
@@ -77,29 +76,6 @@ def _trained_verbatim(setup: ModelSetup) -> bool:
     except StropError:
         return True
     return first is None or first.verbatim
-
-
-def _played(
-    config: RunConfig, examples: Sequence[Example], count: int, sampling: Sampling, seed: int, engine: Engine,
-    tokenizer: PreTrainedTokenizerBase,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Trajectories in the run's environment, with its turns in the completion's text."""
-    found: dict[tuple[str, int], Rollout] = {}
-
-    def progress(done: int, total: int, rollout: Rollout) -> None:
-        found[rollout.problem.id, rollout.completion.index] = rollout
-
-    judges, play = OpenJudges(), play_of(config, tokenizer, engine.capabilities.max_tokens)
-    asked = ProblemSet("", Dataset("", tuple(examples)), count, sampling, config.verifier, seed, play)
-    try:
-        measure_set(engine, asked, judges, progress)
-    finally:
-        judges.close()
-        engine.close()
-    rollouts = [found[example.problem.id, index] for example in examples for index in range(count)]
-    return [
-        _row(one.problem, one.completion, None if one.problem.reference is None else one.verdict) for one in rollouts
-    ]
 
 
 def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:
@@ -113,18 +89,13 @@ def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int 
         raise InputError(f"sampling: {explain(error).removeprefix('(whole): ')}") from error
 
 
-def _answer(config: RunConfig, problem: Problem, completion: Completion) -> dict[str, Any]:
-    judged = problem.reference is not None
-    verdict = config.verifier(problem, completion.text, completion.truncated) if judged else None
-    return _row(problem, completion, verdict)
-
-
-def _row(problem: Problem, completion: Completion, verdict: Verdict | None) -> dict[str, Any]:
+def _row(rollout: Rollout) -> dict[str, Any]:
+    problem, completion = rollout.problem, rollout.completion
     return {
         "prompt": problem.question,
         "completion": completion.text,
         "tokens": len(completion.token_ids),
         "finish_reason": completion.finish_reason,
-        "status": None if verdict is None else str(verdict.status),
+        "status": None if problem.reference is None else str(rollout.verdict.status),
         "reference": problem.reference,
     }

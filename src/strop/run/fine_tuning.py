@@ -41,7 +41,7 @@ from strop.run.learners import RankSettings, TrainerRanks, agreed, forwarded, me
 from strop.run.memory import Device, largest_microbatch, of_tuning
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
-from strop.run.tracking import open_trackers
+from strop.run.tracking import Trackers
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of
@@ -371,7 +371,7 @@ class _FineTuningRun:
         return self.folder.model
 
     def _train(self, resumed_at: int | None) -> None:
-        trackers = open_trackers(
+        trackers = Trackers(
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), resumed_at
         )  # fmt: skip
         self.view.stage("sft", self.total)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from strop import recipes
-from strop.base.hub import silence
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit
@@ -25,7 +24,7 @@ from strop.data.templates import Auto, PromptTemplate
 from strop.engines.protocol import Sampling
 from strop.environments.responder import Play
 from strop.environments.tokens import TurnTokens
-from strop.evaluation.benchmarks import HELD_OUT, SUFFIXES
+from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
@@ -235,31 +234,9 @@ def preview(config: RunConfig, view: View) -> Preview:
         data = read_problems(config, facts.tokenizer, view)
         found = findings(config, data, facts, here=False)
         subject = "budgets"
-        here, unseen = _within_reach(config)
-        room = _most_room(config) if facts.room is None else facts.room
-        found += fitted_into(here, data, facts.tokenizer, room, view).findings
-        found += [] if unseen is None else [Finding("benchmarks-not-seen", "note", "measured on", unseen)]
+        longest = config.data.max_prompt_tokens + config.longest_budget
+        room = longest if facts.room is None else facts.room
+        found += fitted_into(config, data, facts.tokenizer, room, view).findings
     except InputError as error:
         found.append(Finding(subject, "error", subject, str(error)))
     return Preview(data, found)
-
-
-def _within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
-    """Leave out benchmarks on the hub if the hub cannot be reached, because the run may be meant for another machine.
-
-    Returns:
-        The configuration, and a line that names the benchmarks left out; None if there are none.
-    """
-    evaluation = config.evaluation
-    files = [one for one in evaluation.benchmarks if evaluation.benchmark_data or one.name.endswith(SUFFIXES)]
-    silent = silence() if len(files) < len(evaluation.benchmarks) else None
-    if silent is None:
-        return config, None
-    names = ", ".join(one.name for one in evaluation.benchmarks if one not in files)
-    here = config.model_copy(update={"evaluation": evaluation.model_copy(update={"benchmarks": tuple(files)})})
-    return here, f"evaluation.benchmarks: {names} not checked, because the hub cannot be asked from here ({silent})"
-
-
-def _most_room(config: RunConfig) -> int:
-    """Tokens of the longest prompt and completion that the configuration allows."""
-    return config.data.max_prompt_tokens + config.longest_budget

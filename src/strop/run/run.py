@@ -47,7 +47,7 @@ from strop.run.folder import (
 from strop.run.learners import Learning
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
-from strop.run.tracking import Trackers, open_trackers
+from strop.run.tracking import Trackers
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
@@ -300,7 +300,7 @@ class _Run:
             return self._go()
 
     def _go(self) -> Summary:
-        trackers = open_trackers(
+        trackers = Trackers(
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:

@@ -11,7 +11,6 @@ from tests.runs import small_config
 from strop.base.types import InputError
 from strop.config.parse import edit
 from strop.lab.ablation.variants import VariantRequest, differences, split, variants
-from strop.recipes.resolve import resolve
 
 
 @pytest.fixture
@@ -56,11 +55,10 @@ def test_another_piece_is_one_difference() -> None:
 
 
 def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from strop import recipes
+    from strop.recipes import grpo
 
-    known = recipes._all()
-    declared = {"grpo.loo_slow": lambda: edit(resolve("grpo"), ["optim.lr=1e-7"]), "grpo.other": known["grpo"]}
-    monkeypatch.setattr(recipes, "_all", lambda: known | declared)
+    declared = {"grpo.loo_slow": ("Slow.", "grpo", "optim.lr=1e-7"), "grpo.other": ("Other.", "grpo")}
+    monkeypatch.setattr(grpo, "VARIANTS", declared, raising=False)
     found = variants("grpo", VariantRequest(leave_one_out=True))
     assert [variant.name for variant in found.all] == ["base", "slow"]
     assert list(found.all[1].changes) == ["optim.lr"]

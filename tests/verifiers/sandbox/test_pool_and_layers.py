@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from tests.verifiers.sandbox.machine import mounts, processes_below, run_all
 
-from strop.run.machine import examine
+from strop.run.doctor import examine
 from strop_verify.child_process import start_ticks
 from strop_verify.sandbox import Limits, NoIsolation, Outcome, Sandbox, SandboxFailure, probe
 from strop_verify.sandbox.launchers import ForkServer, outermost, plan_for

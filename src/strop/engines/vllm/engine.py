@@ -36,8 +36,7 @@ from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, 
 from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
 from strop.engines.sampling import stream_key
 from strop.engines.settings import Vllm
-from strop.engines.vllm.client import LOWEST, Chunk, Client
-from strop.engines.vllm.server import SOCKET, arguments_of, start
+from strop.engines.vllm.server import LOWEST, SOCKET, Chunk, Client, arguments_of, start
 from strop.model import tensor_file
 from strop.model.files import DTYPES
 from strop.model.location import dtype_name

@@ -160,16 +160,17 @@ def fuse(model: PreTrainedModel, kernels: LayerKernels) -> int:
     """Let the modules of a model with strop's attention compute with kernels; how many of them now do.
 
     A module of any family does so if it has the parts of a norm, a gated unit or an attention, and the kernels give
-    what it gives itself on a few tokens. Linear layers do where torch only emulates bfloat16.
+    what it gives itself on a few tokens. Linear layers do where torch's products are slower.
     """
     changed = 0
     for module in reversed(list(model.modules())):  # parts come before what they are part of
         if isinstance(module, _Fused):
             continue
-        if isinstance(module, AdaptedLinear) and kernels.products.widens:
+        slow = isinstance(module, nn.Linear) and kernels.products.outdo(module.weight.dtype)
+        if slow and isinstance(module, AdaptedLinear):
             module.products = kernels.products
-        emulated = type(module) is nn.Linear and kernels.products.widens
-        fused = _fused(nn.Linear, _FusedLinear, kernels) if emulated else _nearest(module, kernels)
+        slow = slow and type(module) is nn.Linear
+        fused = _fused(nn.Linear, _FusedLinear, kernels) if slow else _nearest(module, kernels)
         if fused is not None:
             module.__class__ = fused
             changed += 1

@@ -67,6 +67,7 @@ class Products:
         self._functions = declared(library, _PRODUCT_ARGUMENTS)
         self._panel = int(library.strop_panel())
         self._dots = bool(library.strop_dots())
+        self._tuned = bool(library.strop_tuned())
 
     def __deepcopy__(self, memo: object) -> Products:
         """Itself: copies of a model share the library."""
@@ -85,11 +86,17 @@ class Products:
         """Whether bfloat16 is widened to float32 because this CPU does not multiply it, and torch only emulates it."""
         return self._panel > 0 and not self._dots
 
+    def outdo(self, dtype: torch.dtype) -> bool:
+        """Whether torch's own products of this type are slower: of bfloat16 that it emulates, and of float32 on a CPU
+        that its library is not tuned for."""
+        return self.widens if dtype == torch.bfloat16 else self.multiplies(dtype) and not self._tuned
+
     def fits(self, weight: Tensor) -> bool:
-        """Whether `forward` and its gradients take a weight [O, I]: of bfloat16, of even sizes. torch's own products of
-        float32 do as well there."""
-        known = weight.device.type == self.device and weight.dtype == torch.bfloat16 and weight.is_contiguous()
-        return known and self.multiplies(weight.dtype) and not any(size % 2 for size in weight.shape)
+        """Whether `forward` and its gradients take a weight [O, I] (bfloat16 of even sizes), and are worth it."""
+        half = weight.dtype == torch.bfloat16
+        worth = self.multiplies(weight.dtype) if half else self.outdo(weight.dtype)
+        known = weight.device.type == self.device and weight.is_contiguous()
+        return worth and known and not (half and any(size % 2 for size in weight.shape))
 
     def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: PackedWeights | None = None) -> PackedWeights:
         """A copy of weights [O, I], one below the other (in bfloat16 I is even), and of their bias [O], as `multiply`

@@ -47,6 +47,16 @@ int strop_panel(void) {
 #endif
 }
 
+/* Whether torch's own products of float32 are the better ones: with AVX-512 or on Intel's CPUs, which its library is
+   tuned for. */
+int strop_tuned(void) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return __builtin_cpu_is("intel");
+#else
+    return 1;
+#endif
+}
+
 /* Whether pairs of bfloat16 are multiplied as such: x then comes in bfloat16 too. */
 int strop_dots(void) {
 #ifdef __AVX512BF16__
@@ -87,7 +97,9 @@ INLINE void pack_columns(const void *b, long stride, long rows, long count, long
     for (long k = 0; k < depth; k++, to += PANEL) {
         if (!half) {
             const uint32_t *row = (const uint32_t *)b + k * stride;
-            for (long c = 0; c < PANEL; c++) to[c] = k < rows && c < have ? row[c] : 0;
+            if (have == PANEL && k < rows) memcpy(to, row, PANEL * 4);
+            else
+                for (long c = 0; c < PANEL; c++) to[c] = k < rows && c < have ? row[c] : 0;
             continue;
         }
         const uint16_t *even = (const uint16_t *)b + 2 * k * stride, *odd = even + stride;

@@ -1,47 +1,43 @@
-"""What this machine has, what is missing, and what to install: `strop doctor`, and the head of `strop smoke`."""
+"""`strop doctor`: what this machine has and lacks, or all findings on a run or a configuration.
+
+    found = examine()                                    # the machine; `accelerators` also begins `strop smoke`
+    found = review("runs/grpo", (), False, 16, view)     # the checks, and the pass rate before training
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
 
 from strop.base import machine
 from strop.base.machine import GIB
+from strop.base.text import counted
+from strop.base.types import InputError
+from strop.base.view import View
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig
+from strop.data.dataset import Dataset
 from strop.engines.settings import PYTHON_VARIABLE
+from strop.recipes.resolve import resolve
+from strop.run.checks import Beginning, of_beginning, spread
 from strop.run.finding import Finding, Level
+from strop.run.folder import RunFolder, is_run
 
-if TYPE_CHECKING:
-    import torch
-
-SIZE = 512  # of the matrices that speed is measured with
+FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 _VLLM = "from importlib.metadata import version; print(version('vllm'))"
-# Extra, the module that shows whether it is there, what it is for.
-EXTRAS: tuple[tuple[str, str, str], ...] = (
-    ("gym", "reasoning_gym", "the problem generators of reasoning-gym"),
-    ("hub", "datasets", "data sets of the Hugging Face hub by name"),
-    ("tensorboard", "tensorboard", "curves in TensorBoard"),
-    ("trackio", "trackio", "curves in trackio"),
-    ("wandb", "wandb", "curves in Weights & Biases"),
-    ("openenv", "websockets", "environments of OpenEnv servers"),
-    ("ray", "ray", "runs on several machines"),
-    ("dev", "pytest", "running the tests"),
-)
 
 
 def examine(folder: Path = Path(".")) -> list[Finding]:
     """Look at the machine; `folder` is where runs would be written. Takes a second or two: it loads torch."""
-    found = [_python(), _cores(), *_room(folder), *accelerators(), _compiler(), *_sandbox()]
-    return [*found, *(_extra(*extra) for extra in EXTRAS)]
+    return [_python(), _cores(), *_room(folder), *accelerators(), _compiler(), *_sandbox()]
 
 
 def _python() -> Finding:
@@ -98,23 +94,15 @@ def _sandbox() -> Iterator[Finding]:
         yield _finding(f"sandbox {step}", *(("ok", name) if missing is None else ("note", f"lacks {name}: {missing}")))
 
 
-def _extra(name: str, module: str, purpose: str) -> Finding:
-    topic = f"extra {name}"
-    if importlib.util.find_spec(module) is None:
-        return _finding(topic, "note", f"not installed: {purpose}", f'pip install "strop[{name}]"')
-    distribution = module.replace("_", "-")
-    return _finding(topic, "ok", f"{distribution} {importlib.metadata.version(distribution)}")
-
-
 def accelerators(vllm: str | None = None) -> list[Finding]:
-    """torch, driver, GPUs, bfloat16 and vLLM; takes a few seconds, because it loads torch.
+    """torch, driver, GPUs and vLLM; takes a few seconds, because it loads torch.
 
     `vllm` is the interpreter of an environment with vLLM; None: what STROP_VLLM_PYTHON names.
     """
     torch = _torch()
     if torch.level == "error":
         return [torch]
-    return [torch, *_gpus(), _bfloat16(), _vllm(vllm or os.environ.get(PYTHON_VARIABLE))]
+    return [torch, *_gpus(), _vllm(vllm or os.environ.get(PYTHON_VARIABLE))]
 
 
 def _torch() -> Finding:
@@ -168,33 +156,6 @@ def _driver() -> str | None:
         return "unknown (nvidia-smi fails)"
 
 
-def _bfloat16() -> Finding:
-    """Measured, because the name of a processor says little about it."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    full, half = (_product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16))
-    found = f"matrix products run at {full / half:.1f} times the speed of float32 ({device})"
-    slow = half > full
-    way_out = "set model.dtype=float32 on this machine" if slow else ""
-    return _finding("bfloat16", "note" if slow else "ok", found, way_out)
-
-
-def _product_seconds(dtype: torch.dtype, device: str) -> float:
-    import torch
-    from torch.nn.functional import linear
-
-    a = torch.randn(SIZE, SIZE, device=device).to(dtype)
-    best = float("inf")
-    for _ in range(5):
-        begin = time.perf_counter()
-        for _ in range(4):
-            product = linear(a, a)  # as layers do: `a @ a` of bfloat16 is many times slower on some processors
-        product.float().sum().item()  # waits for the device
-        best = min(best, time.perf_counter() - begin)
-    return best
-
-
 def _vllm(python: str | None) -> Finding:
     advice = f"for engine=Vllm name the interpreter of an environment with vLLM by {PYTHON_VARIABLE}"
     if not python:
@@ -209,3 +170,75 @@ def _vllm(python: str | None) -> Finding:
 def _finding(subject: str, level: Level, found: str, way_out: str = "") -> Finding:
     """A finding on a part of the machine, which names its code."""
     return Finding(subject.lower().replace(" ", "-"), level, subject, found, way_out)
+
+
+# ---------------------------------------------------------------------- a run or a configuration
+
+
+def review(target: str, sets: Sequence[str], small: bool, ask: int, view: View) -> list[Finding]:
+    """Run all checks on a run folder, a recipe or a configuration file, and add the pass rate before training.
+
+    Args:
+        target: the run folder, recipe or file.
+        sets: changes to its configuration.
+        small: use the tiny form of the recipe.
+        ask: how many problems to ask the model, to measure its pass rate; 0 does not load it.
+        view: receives the notes of a dry run.
+
+    Raises:
+        InputError: there is no such run or configuration, or it is a fine-tuning run.
+    """
+    from strop.run.questions import known_room, preview
+
+    config, run = _reviewed(target, sets, small)
+    data, found = preview(config, view)
+    if data is None or any(one.level == "error" for one in found):
+        return found
+    try:
+        beginning = _asked(config, data.train, ask, view) if ask else _first_steps(run)
+    except InputError as error:
+        return [*found, Finding("model", "error", "pass rate", f"the model cannot be asked: {error}")]
+    if beginning is None:
+        advice = "ask the model some problems (--ask 16), or train a few steps and review that run: strop doctor RUN"
+        return [*found, Finding("pass-rate-unknown", "note", "pass rate", "not known", advice)]
+    room = known_room(config)
+    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
+    left = None if room is None else room - longest
+    return [*found, *of_beginning(beginning, config.sampling.max_new_tokens, left)]
+
+
+def _reviewed(target: str, sets: Sequence[str], small: bool) -> tuple[RunConfig, RunFolder | None]:
+    if not is_run(Path(target)):
+        return resolve(target, tuple(sets), small), None
+    run = RunFolder.open(target)
+    stored = run.read_json("config.json")
+    if "demonstrations" in stored:
+        raise InputError(f"{target} is a fine-tuning run; strop doctor reviews runs of reinforcement learning")
+    config = parse(stored, str(run.config_path), replacing=sets)
+    return (edit(config, tuple(sets)) if sets else config), run
+
+
+def _first_steps(run: RunFolder | None) -> Beginning | None:
+    rows = [] if run is None else run.read_metrics()
+    rows = [row for row in rows if row.get("pass_rate") is not None][:FIRST_STEPS]
+    if not rows:
+        return None
+    rates, cut_off = ([row.get(name) or 0.0 for row in rows] for name in ("pass_rate", "truncation_rate"))
+    over = "the first step" if len(rows) == 1 else f"the first {len(rows)} steps"
+    return Beginning(fmean(rates), over, fmean(cut_off))
+
+
+def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginning:
+    """Measure the model on `count` training problems spread over the source, sampled as in the first stage."""
+    from strop.evaluation.evaluate import ProblemSet, held_out_seed
+    from strop.run.measuring import measure_open
+    from strop.run.models import open_model
+
+    first = config.stage_configs()[0]
+    policy, tokenizer = open_model(first, view)
+    chosen, samples = train.subset(spread(len(train), count)), first.batch.samples_per_prompt
+    seed = held_out_seed(first.seed)
+    asked = ProblemSet(chosen.name, chosen, samples, first.sampling, first.verifier, seed)
+    found = measure_open(first, policy, tokenizer, asked, view)
+    over = f"{counted(len(chosen), 'problems')}, {counted(samples, 'answers')} each"
+    return Beginning(found.pass_rate, over, found.truncation_rate)
