@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,13 +57,14 @@ class ModelFacts:
         tokenizer: its tokenizer.
         parameters: how many it has.
         room: the most tokens of a prompt with its completion; None if that is known only after loading.
-        memory: what the memory estimate found; None if other machines hold the model.
+        memory: what the memory estimate finds, by the tokens of the longest prompt (None: as many as may be); None if
+            other machines hold the model.
     """
 
     tokenizer: PreTrainedTokenizerBase
     parameters: int
     room: int | None = None
-    memory: Finding | None = None
+    memory: Callable[[int | None], Finding] | None = None
 
 
 def findings(
@@ -84,7 +85,7 @@ def findings(
     if trains:
         found += of_settings(config)
     if facts is not None:
-        found += of_model(config, facts, trains, here)
+        found += of_model(config, facts, None if data is None else data.longest_prompt, trains, here)
     if facts is not None and data is not None:
         found += of_problems(config, data, facts.tokenizer, trains)
     return found
@@ -234,10 +235,16 @@ def _endless_warm_up(config: RunConfig) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def of_model(config: RunConfig, facts: ModelFacts, trains: bool = True, here: bool = True) -> Iterator[Finding]:
-    """The memory that it needs, random weights, or a learning rate that is unusual for a model of this size."""
+def of_model(
+    config: RunConfig, facts: ModelFacts, prompt: int | None, trains: bool = True, here: bool = True
+) -> Iterator[Finding]:
+    """The memory that it needs, random weights, or a learning rate that is unusual for a model of this size.
+
+    `prompt` are the tokens of the longest prompt, where that is known.
+    """
     if facts.memory is not None:
-        yield facts.memory if here else elsewhere(facts.memory)
+        memory = facts.memory(prompt)
+        yield memory if here else elsewhere(memory)
     if not trains:
         return
     parameters = facts.parameters
