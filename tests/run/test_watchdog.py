@@ -191,6 +191,8 @@ def test_children_and_theirs_are_ended() -> None:
     assert [parent.alive, grandchild.alive] == [True, True]
     assert {child.pid, grandchild.pid} <= set(descendants(os.getpid()))
     kill_children(child.pid)
+    while grandchild.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
     assert [parent.alive, grandchild.alive] == [True, False]
     child.kill()
     child.wait()
