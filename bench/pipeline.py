@@ -75,7 +75,7 @@ class Shape:
         return self.generators * self.simulation.slots
 
 
-def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]]:
+def train(shape: Shape, steps: int) -> tuple[float, dict[str, float]]:
     """Seconds for `steps` steps, and means of their metrics."""
     config = edit(
         resolve("grpo"),
@@ -83,7 +83,7 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
             f"steps={steps}", f"batch.prompts_per_step={shape.prompts}", f"batch.samples_per_prompt={shape.samples}",
             "sampling.max_new_tokens=100000", "algorithm.selection.zero_variance=keep", "evaluation.every=none",
             "verifier.extract=last_number", f"orchestration.max_lag={shape.lag}", "orchestration.executor=embedded",
-            f"orchestration.generators={shape.generators}", f"orchestration.on_stale={stale}",
+            f"orchestration.generators={shape.generators}",
         ],
     )  # fmt: skip
     learner, silent = SimulatedLearner(shape.train_token), SilentView()
@@ -113,8 +113,6 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
     assert len(set(learner.trained)) == len(learner.trained) == steps * shape.prompts
     means = {name: statistics.mean(row[name] or 0.0 for row in rows) for name in ("seconds/publish", "idle/generators")}
     means["lag/max"] = max(row["lag/max"] or 0.0 for row in rows)
-    if stale == "drop":
-        means |= {name: rows[-1][name] or 0.0 for name in ("stale/groups", "stale/share")}
     return seconds, means
 
 
@@ -134,18 +132,18 @@ def bound(shape: Shape) -> tuple[float, str]:
 
 
 def pipeline(arguments: argparse.Namespace) -> None:
-    """Synchronous, PipelineRL-8 that waits, PipelineRL-8 that drops."""
+    """Synchronous, and PipelineRL-8."""
     simulation = Simulation(arguments.slots, arguments.token_seconds, arguments.tokens, 0.05, 30)
     train_token = simulation.token_seconds / (2 * simulation.slots)
     seconds = {}
-    for name, lag, stale in (("synchronous", 0, "wait"), ("pipeline-8", 8, "wait"), ("pipeline-8-drop", 8, "drop")):
+    for name, lag in (("synchronous", 0), ("pipeline-8", 8)):
         shape = Shape(arguments.prompts, arguments.samples, lag, 2, simulation, train_token)
-        seconds[name], means = train(shape, arguments.steps, stale)
+        seconds[name], means = train(shape, arguments.steps)
         least, formula = bound(shape)
         row = {
             "bench": "pipeline", "run": name, "steps": arguments.steps, "seconds": round(seconds[name], 2),
             "seconds_a_step": round(seconds[name] / arguments.steps, 4), "bound_a_step": round(least, 4),
-            "share_of_bound": round(least * arguments.steps / seconds[name], 3) if stale == "wait" else None,
+            "share_of_bound": round(least * arguments.steps / seconds[name], 3),
             "bound": formula,  # of runs that train every group
             "speedup": round(seconds["synchronous"] / seconds[name], 2),
             **{key: round(value, 4) for key, value in means.items()},

@@ -59,7 +59,7 @@ def fleet() -> None:
     engines = Engines(slots=16, token_seconds=0.03, tokens=5, straggler_share=0.05, straggler_factor=30)
     for lag, steps in ((0, 5), (1, 7), (8, 18)):
         shape = Shape(prompts=8, samples=4, lag=lag, generators=2, simulation=engines, train_token=0.03 / 32)
-        measured, means = run(shape, steps, "wait")
+        measured, means = run(shape, steps)
         setup = Setup(8, 4, max_lag=lag, generators=2, slots=16)
         costs = Costs(decode_step=0.03, train_token=0.03 / 32, publish=means["seconds/publish"])
         lengths = Straggling(ConstantLength(5), 0.05, 30)

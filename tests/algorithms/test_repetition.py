@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.algorithms.repetition import first_repetition, measured, repeated_ngrams, repeatness
+from strop.algorithms.step_diagnostics import first_repetition, measured, repeated_ngrams, repeatness
 
 
 @pytest.mark.parametrize(

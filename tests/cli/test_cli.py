@@ -73,7 +73,7 @@ def test_every_command_teaches(command: str) -> None:
     assert command in ("doctor", "plot") or f"strop {command}" in result.stdout
 
 
-@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify"])
+@pytest.mark.parametrize("group", ["recipes", "data", "verify"])
 def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
     from typer.testing import CliRunner
 
@@ -105,7 +105,7 @@ def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path, arguments: tuple[
     assert done.stdout == ""
 
 
-def test_a_dry_run_shows_the_prompt_and_every_setting_when_asked() -> None:
+def test_a_dry_run_shows_the_prompt() -> None:
     from typer.testing import CliRunner
 
     from strop.cli import app
@@ -113,12 +113,8 @@ def test_a_dry_run_shows_the_prompt_and_every_setting_when_asked() -> None:
     command = ["train", "grpo", "--tiny", "--dry-run"]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0 and "first prompt, " in shown.stdout and len(shown.stdout.splitlines()) < 15
-    as_json = CliRunner().invoke(app, [*command, "--json"])
-    assert json.loads(as_json.stdout)["recipe"] == "grpo" and as_json.stderr == ""
-    long = CliRunner().invoke(app, ["train", "grpo", "--set", "model.path=embedded", "--dry-run", "--json"])
-    assert json.loads(long.stdout)["recipe"] == "grpo" and "completions end at" in long.stderr
-    refused = CliRunner().invoke(app, ["train", "grpo", "--tiny", "--json"])
-    assert refused.exit_code == 1 and "--dry-run" in str(refused.exception)
+    long = CliRunner().invoke(app, ["train", "grpo", "--set", "model.path=embedded", "--dry-run"])
+    assert "completions end at" in long.stdout
 
 
 def test_plot_prints_the_path(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_verifier_that_always_fails_says_why(tmp_path: Path) -> None:
         ("def recipe(:\n", r"broken_0.py, line 1: SyntaxError"),
         ("import no_such_module\n", r"broken_1.py, line 1: ModuleNotFoundError"),
         ("\ndef recipe():\n    return 1 / 0\n", r"broken_2.py, line 3: ZeroDivisionError"),
-        ("from strop.algorithms.losses import *\nCispo(max_ratio=-1)\n", r"broken_3.py: max_ratio=-1: must be above 0"),
+        ("from strop.algorithms.losses import *\nCispo(max_ratio=-1)\n", r"broken_3.py: max_ratio=-1"),
     ],
 )
 def test_a_python_recipe_that_fails(

@@ -1,4 +1,4 @@
-"""strop runs: what is listed, compared, renamed and deleted, and what is refused."""
+"""strop runs: what is listed and refused; changed settings, and settings of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
-from strop.cli.options import recipe_names, run_folders, setting_keys
 from strop.config.parse import edits_of_file
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, SettingChange, read_changes, write_change
@@ -45,7 +44,7 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 
 def test_runs_are_listed_the_newest_first(invoke: Invoke) -> None:
-    first, second = sorted(json.loads(invoke("list", "--json")), key=lambda run: str(run["run"]))
+    first, second = sorted(json.loads(invoke("--json")), key=lambda run: str(run["run"]))
     assert (first["run"], first["step"], first["steps"]) == ("runs/first", 2, 4)
     assert first["pass_rates"] == {"training": [0.5, 2]}
     assert (second["run"], second["state"], second["step"]) == ("runs/sweep/second", "new", 0)
@@ -54,9 +53,9 @@ def test_runs_are_listed_the_newest_first(invoke: Invoke) -> None:
     make_run(Path("runs/a-name-as-long-as-those-of-recipes"), "steps=8")
     assert "a-name-as-long-as-those-of-recipes" in invoke()
     Path("runs/first/config.json").write_text("{")
-    assert "config.json is not readable as JSON" in invoke("list")
+    assert "config.json is not readable as JSON" in invoke()
     with pytest.raises(InputError, match="elsewhere"):
-        invoke("list", "elsewhere")
+        invoke("elsewhere")
 
 
 def test_a_rate_of_an_earlier_step_says_so(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,38 +75,19 @@ def test_a_run_of_nearly_this_name_is_named(invoke: Invoke) -> None:
         RunFolder.open("runs/fisrt")
 
 
-def test_runs_are_compared_by_what_differs(invoke: Invoke) -> None:
-    found = json.loads(invoke("compare", "runs/first", "runs/sweep/second", "--json"))
-    assert {row["key"]: (row["first"], row["second"]) for row in found["settings"]} == {
-        "steps": ("4", "8"), "optim.lr": ("1e-06", "2e-06"),
-    }  # fmt: skip
-    assert "optim.lr" in invoke("compare", "runs/first", "runs/sweep/second")
-    assert "every setting is the same" in invoke("compare", "runs/first", "runs/first/../first")
-    with pytest.raises(InputError):
-        invoke("compare", "runs/first")
-
-
 def test_settings_that_a_resume_changed_are_said(invoke: Invoke) -> None:
     """config.json has the last ones alone, by which runs that differ may look the same."""
     run, other = RunFolder.open("runs/first"), RunFolder.open("runs/sweep/second")
     now = run.read_json("config.json")
     before = now | {"optim": now["optim"] | {"lr": 5e-6}}
     write_change(run, SettingChange.between(2, before, now))
-    said = "first went on with other settings after step 2: optim.lr 5e-06 → 1e-06"
-    assert said in " ".join(invoke("compare", "runs/first", "runs/sweep/second").split())
-    first, second = json.loads(invoke("compare", "runs/first", "runs/sweep/second", "--json"))["runs"]
-    assert first["changes"] == [{"step": 2, "settings": [["optim.lr", "5e-06", "1e-06"]]}] and second["changes"] == []
+    [first] = read_changes(run)
+    assert first.said() == "after step 2: optim.lr 5e-06 → 1e-06" and read_changes(other) == []
     write_change(run, SettingChange.between(4, now, now | {f"other{number}": 1 for number in range(6)}))
     [_, later] = read_changes(run)
     assert later.said() == "after step 4: " + "".join(f"other{n} - → 1, " for n in range(4)) + "and 2 more"
     write_change(run, SettingChange.between(2, now, now))  # step 3 is made again, as the steps before
     assert read_changes(run) == read_changes(other) == []
-
-
-def test_completion_offers_what_there_is(invoke: Invoke) -> None:
-    assert "scalerl" in recipe_names("sca") and not recipe_names("nothing")
-    assert run_folders("runs/f") == ["runs/first"] and run_folders("runs/sweep/") == ["runs/sweep/second"]
-    assert "optim.lr=" in setting_keys("optim.l") and "steps=" in setting_keys("st")
 
 
 @pytest.mark.parametrize(

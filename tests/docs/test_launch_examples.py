@@ -136,10 +136,12 @@ def dry_run(command: str, folder: Path) -> str:
     problems.write_text("".join(json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) + "\n" for n in range(1000)))
     arguments = [part for part in shlex.split(command)[1:] if part != "--plain"]
     arguments[arguments.index("--out") + 1] = str(folder / "run")
-    ours = ("--set", f"data.source={problems}", "--set", f"model.path={folder / 'model'}", "--dry-run", "--json")
+    ours = ("--set", f"data.source={problems}", "--set", f"model.path={folder / 'model'}", "--dry-run")
     result = CliRunner().invoke(app, [*arguments, *ours])
     assert result.exit_code == 0, result.output
-    return result.output
+    given = [*arguments, *ours]
+    sets = [value for flag, value in zip(given, given[1:], strict=False) if flag == "--set"]
+    return resolve(arguments[1], sets).to_json()
 
 
 def test_what_the_slurm_script_starts_is_a_run(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from strop.engines.build import build_engine
 from strop.engines.continuation import StopStrings
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.settings import PYTHON_VARIABLE, Vllm
-from strop.engines.vllm.client import Chunk
 from strop.engines.vllm.engine import ModelFolder, VllmEngine, VllmSample
+from strop.engines.vllm.server import Chunk
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel
 from strop.run.run import train

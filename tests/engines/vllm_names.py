@@ -26,11 +26,10 @@ from strop.engines.base import RequestLimits
 from strop.engines.build import build_engine
 from strop.engines.protocol import Request, Sampling
 from strop.engines.settings import Vllm
-from strop.engines.vllm.client import GENERATE
 from strop.engines.vllm.engine import VllmEngine
-from strop.engines.vllm.server import ENVIRONMENT, arguments_of
+from strop.engines.vllm.server import ENVIRONMENT, GENERATE, arguments_of
 
-# What `client.py` reads of the answers of GENERATE.
+# What `server.py` reads of the answers of GENERATE.
 ANSWERED = (
     "choices", "token_ids", "logprobs", "content", "logprob", "finish_reason", "weight_versions", "prompt_logprobs",
     "routed_experts",

@@ -19,9 +19,7 @@ from tests.orchestration.simulation import Made, made
 
 from strop.orchestration.workers import Supervision
 
-HAPPENS = (
-    "SIGKILL) and is started again", "has not answered", "is generated again", "groups that max_lag",
-)  # fmt: skip
+HAPPENS = ("SIGKILL) and is started again", "has not answered", "is generated again")
 # A world cannot be made much simpler: any change of it is another life.
 QUICKLY = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -95,9 +93,9 @@ def resumed(before: Made, run: Made, state: dict[str, Any]) -> Made:
     return run
 
 
-def settings_of(lag: int, drops: bool, steps: int, prompts: int) -> tuple[str, ...]:
+def settings_of(lag: int, steps: int, prompts: int) -> tuple[str, ...]:
     return (
-        f"orchestration.max_lag={lag}", f"orchestration.on_stale={'drop' if drops else 'wait'}", f"steps={steps}",
+        f"orchestration.max_lag={lag}", f"steps={steps}",
         f"batch.prompts_per_step={prompts}", "batch.samples_per_prompt=2", "algorithm.advantage.normalization=none",
     )  # fmt: skip
 
@@ -105,11 +103,10 @@ def settings_of(lag: int, drops: bool, steps: int, prompts: int) -> tuple[str, .
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     lag = draw(st.sampled_from([0, 1, 2, 4, 8]), label="k")
-    drops = lag > 0 and draw(st.booleans(), label="drops")
     steps, prompts = draw(st.integers(2, 8), label="steps"), draw(st.integers(1, 4), label="prompts")
     dies = draw(st.sampled_from([0.0, 0.001, 0.004, 0.02]), label="dies")
     return World(
-        settings_of(lag, drops, steps, prompts),
+        settings_of(lag, steps, prompts),
         draw(st.integers(1, 3), label="generators"),
         Fate(dies, dies / 2),
         tuple(sorted(draw(st.lists(st.integers(1, steps), max_size=2), label="deaths of the driver"))),
@@ -140,7 +137,7 @@ def test_chance_brings_all_that_may_happen(tmp_path: Path) -> None:
     """What the others are worth: over a few lives everything happens, and the same again with the same seed."""
     seen: Counter[str] = Counter()
     for seed in range(3):
-        world = World(settings_of(4, True, 12, 4), 3, Fate(0.002, 0.001), (4, 9), seed)
+        world = World(settings_of(4, 12, 4), 3, Fate(0.002, 0.001), (4, 9), seed)
         run, notes = world.live(tmp_path)
         assert_sound(run)
         for line in notes:

@@ -164,18 +164,6 @@ def test_what_a_generator_refuses_ends_the_run(tmp_path: Path) -> None:
         run.run()
 
 
-def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
-    simulation = Simulation(slots=64, token_seconds=0.002, straggler_share=0.1)
-    sets = ("orchestration.max_lag=1", "orchestration.on_stale=drop", "steps=12")
-    run = made(tmp_path, *sets, simulation=simulation, update=0.0005).run()
-    assert_sound(run)
-    last = run.records[-1].metrics
-    assert last["stale/groups"] and len(run.learner.trained) == 12 * PROMPTS
-    generated = sum(record.metrics["tokens/generated"] or 0.0 for record in run.records)
-    trained = [rollout.completion for record in run.records for group in record.groups for rollout in group.rollouts]
-    assert generated > sum(len(completion.token_ids) for completion in trained)  # those of dropped groups count too
-
-
 @pytest.mark.parametrize("lag", SLOWLY)
 def test_a_verifier_that_hangs_or_dies_costs_single_samples(tmp_path: Path, lag: int) -> None:
     allow_module("tests.orchestration.harmful")

@@ -9,18 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.orchestration.lag_gate import BatchTickets, LagGate
-from strop.orchestration.settings import OnStale
 
 
 class Simulation:
     """Groups take a random time, some of them 30 times as long; the trainer trains whenever the gate lets it."""
 
     def __init__(
-        self, seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float, stale: OnStale = "wait",
-        update: float | None = None,
-    ) -> None:  # fmt: skip
+        self, seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float, update: float | None = None
+    ) -> None:
         self.random = random.Random(seed)
-        self.gate = LagGate(prompts, lag, refill, stale, adaptive=update is not None)
+        self.gate = LagGate(prompts, lag, refill, adaptive=update is not None)
         self.update = update or 0.0
         self.drop, self.straggle = drop, straggle
         self.finish: dict[int, float] = {}
@@ -28,7 +26,6 @@ class Simulation:
         self.lags: list[int] = []
         self.clock = 0.0
         self.most_open = 0
-        self.stale: list[int] = []
         self.admitted: list[int] = []
 
     def duration(self) -> float:
@@ -48,9 +45,6 @@ class Simulation:
                 self.trained += batch.kept
                 self._take(batch)
                 done += bool(batch.kept)
-                for ticket in batch.stale if batch.kept else ():
-                    self.stale.append(ticket)
-                    self.finish.pop(ticket, None)
                 continue
             self.gate.waits(self.clock)
             assert self.finish, "the gate waits although every group is resolved: it would wait for ever"
@@ -89,68 +83,6 @@ def test_lag_is_bounded_and_training_never_stalls(
     assert len(simulation.trained) == len(set(simulation.trained))
     if refill:
         assert len(simulation.trained) == 40 * prompts
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    prompts=st.integers(1, 6),
-    lag=st.integers(0, 8),
-    refill=st.booleans(),
-    drop=st.sampled_from([0.0, 0.3, 0.8]),
-    straggle=st.sampled_from([0.0, 0.05, 0.5]),
-    update=st.sampled_from([None, 0.1, 1.0, 10.0]),
-)
-def test_dropping_what_is_stale_bounds_the_lag_too(
-    seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float, update: float | None
-) -> None:
-    simulation = Simulation(seed, prompts, lag, refill, drop, straggle, "drop", update)
-    simulation.run(steps=40)
-    assert max(simulation.lags) <= lag
-    assert simulation.most_open <= (lag + 1) * prompts
-    gone = simulation.trained + simulation.stale
-    assert len(gone) == len(set(gone)) and set(gone) <= set(simulation.admitted)
-    if lag == 0:
-        assert not simulation.stale
-    if refill:
-        assert len(simulation.trained) == 40 * prompts
-
-
-@pytest.mark.parametrize("lag", [1, 2, 4, 8])
-def test_who_drops_never_waits_for_a_straggler_and_so_is_quicker(lag: int) -> None:
-    times = {}
-    for stale in ("wait", "drop"):
-        simulation = Simulation(3, 2, lag, True, 0.0, 0.1, stale)
-        simulation.run(steps=200)
-        times[stale] = simulation.clock
-        assert bool(simulation.stale) == (stale == "drop")
-    assert times["drop"] < times["wait"]
-
-
-def test_only_what_no_later_step_can_train_is_stale() -> None:
-    # k = 2, one prompt a step: a and b start at version 0 and never end while newer groups are trained.
-    gate = LagGate(prompts_per_step=1, max_lag=2, refill=True, on_stale="drop")
-    a, b = gate.admit(), gate.admit()
-    for stale in ((), (), (a, b)):  # at version 2 they could still be trained, at 3 no more
-        other = gate.admit()
-        gate.resolve(other, keep=True)
-        assert (batch := gate.batch()) is not None and batch.kept == (other,) and batch.stale == stale
-        gate.close(batch, trained=True)
-    assert gate.open == 0 and gate.version == 3
-
-
-def test_a_step_that_taught_nothing_makes_nothing_stale() -> None:
-    gate = LagGate(1, 1, refill=False, on_stale="drop")
-    old = gate.admit()
-    other = gate.admit()
-    gate.resolve(other, keep=True)
-    assert (batch := gate.batch()) is not None
-    gate.close(batch, trained=True)  # version 1
-    other = gate.admit()
-    gate.resolve(other, keep=False)
-    assert (batch := gate.batch()) is not None and batch.stale == (old,)
-    gate.close(batch, trained=False)
-    assert gate.start(old) == 0 and gate.open == 1
 
 
 @pytest.mark.parametrize("lag", [1, 2, 4, 8])

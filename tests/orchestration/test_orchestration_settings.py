@@ -30,7 +30,6 @@ def test_auto_is_one_process_where_nothing_runs_beside_anything(sets: tuple[str,
     ("sets", "message"),
     [
         (("executor=in_process", "generators=2"), "executor=embedded.* generators=1"),
-        (("on_stale=drop",), "on_stale=drop"),
         (("stall_seconds=10", "silence_seconds=20"), "stall_seconds=10 .*silence_seconds=20"),
         (("executor=threads",), "orchestration.executor"),
         (("weights=files",), "orchestration.weights=files"),

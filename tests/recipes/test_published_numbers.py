@@ -10,9 +10,8 @@ from tests.algorithms.cases import tokens_of
 from strop.algorithms.entropy_losses import ClipCov, KlCov
 from strop.algorithms.losses import Gspo
 from strop.algorithms.opefo import Opefo
-from strop.algorithms.repetition import WINDOW
 from strop.algorithms.rewards import LengthPenalty, OverlongShaping
-from strop.algorithms.step_diagnostics import PATTERNS
+from strop.algorithms.step_diagnostics import PATTERNS, WINDOW
 from strop.algorithms.value import ValueLoss
 from strop.engines.protocol import PHRASE
 from strop.lab.scaling import FitSettings

@@ -105,7 +105,6 @@ def test_a_dry_run_shows_what_would_be_learned_and_learns_nothing(
     assert "25 demonstrations of " in said and "first prompt, 76 tokens: '1+1=" in said
     assert "its completion: " in said and "boxed{2}" in said and "6 updates of up to 128 tokens" in said
     assert "memory: " in said and "1 of 25 demonstrations are longer than 86 tokens" in said
-    assert json.loads(shown(*begin, "--json"))["training"]["steps"] == 6
     assert not list(tmp_path.iterdir())
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert "6 updates of up to 128 tokens" in shown("--resume", str(run))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.made import PROBLEM, rollout
@@ -15,7 +17,6 @@ from strop.base.types import Group, InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling
-from strop.data.loading import read_pass_rates
 from strop.data.sampler import NoProblemsLeft
 from strop.run.curriculum import Curriculum
 from strop.run.measuring import evaluate_model
@@ -48,6 +49,10 @@ def test_stages_change_what_they_say_and_nothing_else(tmp_path: Path) -> None:
     assert rows[3]["problems/left"] == 32 and rows[4]["problems/left"] < 32
 
 
+def pass_rates(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "pass_rates.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("stop", [1, 3, 4])
 def test_a_resume_goes_on_within_a_stage(tmp_path: Path, stop: int) -> None:
     train(staged("checkpoint.every=10"), tmp_path / "whole", SilentView())
@@ -55,7 +60,7 @@ def test_a_resume_goes_on_within_a_stage(tmp_path: Path, stop: int) -> None:
         train(staged("checkpoint.every=10"), tmp_path / "parts", StopsAfter(stop, signal.SIGINT))
     resume(tmp_path / "parts", SilentView())
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
-    assert read_pass_rates(tmp_path / "whole") == read_pass_rates(tmp_path / "parts")
+    assert pass_rates(tmp_path / "whole") == pass_rates(tmp_path / "parts")
 
 
 REFUSED = [
@@ -149,8 +154,8 @@ def test_a_group_generated_again_after_a_resume_is_visited_once(tmp_path: Path) 
     with pytest.raises(Interrupted):
         train(config, tmp_path / "run", StopsAfter(2, signal.SIGINT))
     resume(tmp_path / "run", SilentView())
-    visits = [visit for of in read_pass_rates(tmp_path / "run").values() for visit in of]
-    assert len(visits) == 4 * 6 and sorted({visit.step for visit in visits}) == [1, 2, 3, 4]
+    visits = [visit for row in pass_rates(tmp_path / "run") for visit in row["visits"]]
+    assert len(visits) == 4 * 6 and sorted({visit["step"] for visit in visits}) == [1, 2, 3, 4]
 
 
 def test_stages_may_take_something_away() -> None:

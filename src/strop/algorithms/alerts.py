@@ -46,7 +46,7 @@ def alerts(row: Row, memory: Memory, limits: AlertLimits | None = None) -> tuple
     Args:
         row: the step's metrics; what a metric without a value would say is left as it was.
         memory: what this function returned after the step before; `{}` at first. JSON-able.
-        limits: the defaults of `Limits` where None.
+        limits: the defaults of `AlertLimits` where None.
 
     Returns:
         A line for each alert that begins, and the memory for the next step.
@@ -70,50 +70,42 @@ def alerts(row: Row, memory: Memory, limits: AlertLimits | None = None) -> tuple
 def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
     """A line for each alert that this row raises without its history; an empty line for the others."""
 
-    def above(name: str, limit: float) -> float | None:
-        value = row.get(name)
-        return value if value is not None and value > limit else None
-
-    truncated = above("truncation_rate", limits.truncation)
-    cramped = above("environment/no_room_share", limits.no_room)
-    failed = above("verifier/failure_share", limits.verifier_failures)
-    mismatch = above("mismatch/k3", limits.mismatch)
-    repeating = above("repetition/share", limits.repetition)
+    above = (
+        ("truncation", "truncation_rate", limits.truncation,
+         "{:.0%} of the completions were cut at the token limit (sampling.max_new_tokens); above {:.0%} training tends "
+         "to become unstable"),
+        ("no room", "environment/no_room_share", limits.no_room,
+         "in {:.0%} of the trajectories the environment answered and no token was left for another turn: "
+         "sampling.max_new_tokens is of the whole trajectory, what the environment says included; raise it, or lower "
+         "environment.turn_tokens"),
+        ("verifier", "verifier/failure_share", limits.verifier_failures,
+         "the verifier itself failed on {:.1%} of the completions, above {:.0%}; these leave the loss, see "
+         "verifier/failures"),
+        ("mismatch", "mismatch/k3", limits.mismatch,
+         "generator and trainer differ by a KL of {:.3g} nats a token, above {:.3g}: lower optim.lr or the lag, or "
+         "compute the head in float32 on both sides"),
+        ("repetition", "repetition/share", limits.repetition,
+         "{:.0%} of the completions repeat 20 tokens in a row, above {:.0%}: a sign of collapse; look at them in the "
+         "rollouts of the run folder"),
+    )  # fmt: skip
+    found = {name: "" for name, *_ in above} | {"entropy": "", "zero variance": ""}
+    for name, metric, limit, text in above:
+        value = row.get(metric)
+        if value is not None and value > limit:
+            found[name] = text.format(value, limit)
     entropy = row.get("entropy")
-    low = entropy is not None and entropy < limits.entropy
+    if entropy is not None and entropy < limits.entropy:
+        found["entropy"] = (
+            f"the entropy is {entropy:.3g} nats a token, below {limits.entropy:.3g}: the policy hardly explores; "
+            "an entropy bonus, a higher upper clip or an earlier checkpoint may help"
+        )
     # Advantages of turns, a critic or a shaped reward may teach from groups of one outcome all the same.
-    uniform = row.get("groups/zero_variance_share") == 1 and not row.get("effective_batch/completions")
-    return {
-        "truncation": ""
-        if truncated is None
-        else f"{truncated:.0%} of the completions were cut at the token limit (sampling.max_new_tokens); above "
-        f"{limits.truncation:.0%} training tends to become unstable",
-        "no room": ""
-        if cramped is None
-        else f"in {cramped:.0%} of the trajectories the environment answered and no token was left for another turn: "
-        "sampling.max_new_tokens is of the whole trajectory, what the environment says included; raise it, or lower "
-        "environment.turn_tokens",
-        "verifier": ""
-        if failed is None
-        else f"the verifier itself failed on {failed:.1%} of the completions, above {limits.verifier_failures:.0%}; "
-        "these leave the loss, see verifier/failures",
-        "entropy": ""
-        if not low
-        else f"the entropy is {entropy:.3g} nats a token, below {limits.entropy:.3g}: the policy hardly explores; "
-        "an entropy bonus, a higher upper clip or an earlier checkpoint may help",
-        "mismatch": ""
-        if mismatch is None
-        else f"generator and trainer differ by a KL of {mismatch:.3g} nats a token, above {limits.mismatch:.3g}: "
-        "lower optim.lr or the lag, or compute the head in float32 on both sides",
-        "repetition": ""
-        if repeating is None
-        else f"{repeating:.0%} of the completions repeat 20 tokens in a row, above {limits.repetition:.0%}: "
-        "a sign of collapse; look at them in the rollouts of the run folder",
-        "zero variance": ""
-        if not uniform
-        else f"pass rate {row.get('pass_rate') or 0.0:.1%}, and no group had rollouts of different outcome: such a "
-        "step teaches nothing; take easier or harder problems, or a better starting model",
-    }
+    if row.get("groups/zero_variance_share") == 1 and not row.get("effective_batch/completions"):
+        found["zero variance"] = (
+            f"pass rate {row.get('pass_rate') or 0.0:.1%}, and no group had rollouts of different outcome: such a "
+            "step teaches nothing; take easier or harder problems, or a better starting model"
+        )
+    return found
 
 
 def _remember_pass_rate(row: Row, memory: Memory, window: int) -> tuple[list[float], float | None]:

@@ -6,16 +6,16 @@ tensors (ratios, entropies, clipping) are computed in `statistics`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.algorithms.advantages import GroupRelative, Outcomes
-from strop.algorithms.repetition import first_repetition, measured, repeated_ngrams, repeatness
 from strop.base.metrics import Maximum, Mean, Metrics, Total
 from strop.base.sample import Sample, completions_of, sample_id
-from strop.base.types import Group, Rollout
+from strop.base.types import Group, IntArray, Rollout
 from strop_verify.verdict import Status
 
 _LAST_BIN = 8
@@ -150,7 +150,7 @@ GRPO = GroupRelative(normalization="prompt_std", ddof=1)
 
 
 def credit_metrics(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
-    """Advantages over trained tokens from the first repetition on (see `repetition.first_repetition`).
+    """Advantages over trained tokens from the first repetition on (see `first_repetition`).
 
     Args:
         groups: those that the samples were made of; a group's usable rollouts and shaped rewards make GRPO's
@@ -219,12 +219,6 @@ def reflections(text: str) -> dict[str, int]:
     return {pattern: lowered.count(pattern) for pattern in PATTERNS}
 
 
-def is_reflective(text: str) -> bool:
-    """Whether any of the patterns occurs."""
-    lowered = text.lower()
-    return any(pattern in lowered for pattern in PATTERNS)
-
-
 @dataclass(frozen=True)
 class Quantile:
     """The q-quantile of all values, linear between neighbours; it carries them all, so that it can be merged.
@@ -249,7 +243,7 @@ def length_metrics(groups: Sequence[Group]) -> Metrics:
     """Lengths in tokens of all completions, and of those that are correct, reflective, or both (ORZ, Figure 4)."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     lengths = tuple(float(_length(r)) for r in rollouts)
-    reflective = [r for r in rollouts if is_reflective(r.completion.text)]
+    reflective = [r for r in rollouts if any(reflections(r.completion.text).values())]
     return {
         "length/mean": Mean(sum(lengths), len(lengths)),
         "length/max": Maximum(max(lengths, default=None)),
@@ -275,7 +269,7 @@ def repetition_metrics(groups: Sequence[Group]) -> Metrics:
     """Repeatness and repeated 20-grams, means over completions; equal texts are looked at once.
 
     Repeatness, the dearest of all diagnostics, is taken of every k-th completion where the step holds more than
-    `repetition.CHARACTERS` characters. Completions too short for an n-gram do not count in the second.
+    `CHARACTERS` characters. Completions too short for an n-gram do not count in the second.
     """
     texts = [rollout.completion.text for group in groups for rollout in group.rollouts]
     sample = measured(texts)
@@ -322,3 +316,93 @@ def step_diagnostics(groups: Sequence[Group], samples: Sequence[Sample], survivo
         **repetition_metrics(groups),
         **credit_metrics(groups, samples),
     }
+
+
+# ---------------------------------------------------------------------- repetition
+
+WINDOW = 20  # words of a repeated n-gram (Archer), and tokens of a repeated window
+CHARACTERS = 1 << 20  # of a step whose repeatness is measured: 256 completions of 4,096 characters
+
+
+def repeatness(text: str) -> float:
+    r"""Open-Reasoner-Zero's measure of a text of n characters, in [0, 1).
+
+    2·Σ LCP / (n (n + 1)), LCP being the longest common prefixes of neighbours in the suffix array: the share of the
+    n (n + 1) / 2 substrings that are not the first of their kind. 0 for fewer than two characters. O(n log² n).
+
+    Example: "aaaaaaaaaa" → 90 / 110 = 0.8182; "abababababab" → 110 / 156 = 0.7051; "abcdefghij" → 0.
+    """
+    n = len(text)
+    if n < 2:
+        return 0.0
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return 2 * int(_common_prefixes(codes).sum()) / (n * (n + 1))
+
+
+def measured(texts: Sequence[str], characters: int = CHARACTERS) -> Sequence[str]:
+    """Every k-th of the texts, k the smallest for which they hold at most `characters` together; at least the first.
+
+    Texts are taken whole, because a part of a text has another repeatness than the whole.
+    """
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    stride = 1
+    while stride < len(texts) and int(lengths[::stride].sum()) > characters:
+        stride += 1
+    return texts[::stride]
+
+
+def repeated_ngrams(text: str, n: int = WINDOW) -> tuple[int, int]:
+    """(repeats, all) of the word n-grams of a text: lower-cased words between white space (Archer).
+
+    An n-gram is a repeat when the same one has begun earlier in the text: all − distinct. Their quotient is the
+    repetition ratio; a text of fewer than n words has none.
+    """
+    number: dict[str, int] = {}
+    words = [number.setdefault(word, len(number)) for word in text.lower().split()]
+    windows = list(_windows(np.array(words, dtype=np.int32), n))
+    return len(windows) - len(set(windows)), len(windows)
+
+
+def first_repetition(token_ids: IntArray, window: int = WINDOW) -> int | None:
+    """The first token i whose window of `window` tokens, i to i + window − 1, has begun at an earlier token too.
+
+    The two may overlap: 21 equal tokens repeat at token 1. Tokens from i on are those "after the onset of the first
+    repetitive pattern" (Open-Reasoner-Zero, Section 3.3, which does not define it). None where no window recurs.
+    """
+    seen: set[bytes] = set()
+    for start, found in enumerate(_windows(token_ids.astype(np.int32), window)):
+        if found in seen:
+            return start
+        seen.add(found)
+    return None
+
+
+def _windows(symbols: IntArray, width: int) -> Iterator[bytes]:
+    """The windows of `width` symbols, int32 [n], from the first to the last, each as its bytes."""
+    content, size = symbols.tobytes(), symbols.itemsize
+    for start in range(len(symbols) - width + 1):
+        yield content[start * size : (start + width) * size]
+
+
+def _common_prefixes(codes: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """LCP of each pair of neighbours in the suffix array, int64 [n − 1].
+
+    Prefix doubling: suffixes are ranked by their first w symbols, w doubling until no two have the same rank. Equal
+    ranks mean w equal symbols, so the common prefix of a pair is read off from the widest round down to a single
+    symbol. Position n, the empty suffix, equals no other.
+    """
+    n, width = len(codes), 1
+    rank = np.append(np.unique(codes, return_inverse=True)[1], -1)
+    rounds = [(width, rank)]
+    while rank.max() < n - 1:
+        following = rank[np.minimum(np.arange(n) + width, n)]
+        rank = np.append(np.unique(rank[:n] * (n + 1) + following + 1, return_inverse=True)[1], -1)
+        width *= 2
+        rounds.append((width, rank))
+    order = np.argsort(rank[:n])
+    first, second = order[:-1].copy(), order[1:].copy()
+    for width, rank in reversed(rounds):
+        equal = (rank[first] == rank[second]) * width
+        first += equal
+        second += equal
+    return first - order[:-1]

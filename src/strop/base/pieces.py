@@ -116,49 +116,20 @@ class StatefulPiece(Piece):
         """The state after a step whose metrics are `statistics`; pure."""
 
 
-# What a bound is called, by its name in pydantic's complaints and in a field's JSON schema.
-_BOUNDS = {
-    "gt": "above", "ge": "at least", "lt": "below", "le": "at most",
-    "exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most",
-}  # fmt: skip
-_KINDS = {
-    "int": "an integer", "float": "a number", "finite": "a finite number", "bool": "true or false", "string": "text",
-    "tuple": "a list", "dict": "a table", "model": "a table of settings",
-}  # fmt: skip
-
-
 def complaint(first: ErrorDetails) -> str:
     """A pydantic error as text to follow a key and its value."""
-    context = first.get("ctx", {})
-    bounds = _within(context)
-    if bounds:
-        return bounds
-    if first["type"] == "literal_error":
-        return f"must be {str(context['expected']).replace(chr(39), '')}"
-    kind, _, fault = first["type"].partition("_")
-    if kind in _KINDS and fault in ("type", "parsing", "number", "from_float"):
-        return f"must be {_KINDS[kind]}"
-    message = first["msg"].removeprefix("Value error, ")
-    return message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}"
+    if first["type"] == "value_error":
+        return first["msg"].removeprefix("Value error, ")
+    if first["type"] == "model_type":
+        return "must be a table of settings"  # pydantic would name the class
+    message = first["msg"].replace("Input should be ", "must be ")
+    return f"{message[0].lower()}{message[1:]}"
 
 
-def refused_flag(error: ValidationError, model: type[BaseModel]) -> InputError:
-    """The first error as a line about the flag of that field: `--level 90: must be above 0 and below 1`."""
+def refused_flag(error: ValidationError) -> InputError:
+    """The first error as a line about the flag of that field: `--level 90: must be less than 1`."""
     first = error.errors(include_url=False)[0]
-    name, given = str(first["loc"][0]), first["input"]
-    # Both bounds, of which pydantic names the one that was crossed.
-    schema = model.model_json_schema()["properties"].get(name, {}) if _within(first.get("ctx", {})) else {}
-    reason = _within(schema) or next(filter(None, map(_within, schema.get("anyOf", ()))), "") or complaint(first)
-    return InputError(f"--{name.replace('_', '-')} {_short(given)}: {reason}")
-
-
-def _within(bounds: Mapping[str, Any]) -> str:
-    found = [f"{words} {_short(bounds[name])}" for name, words in _BOUNDS.items() if name in bounds]
-    return f"must be {' and '.join(found)}" if found else ""
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return InputError(f"--{str(first['loc'][0]).replace('_', '-')} {first['input']}: {complaint(first)}")
 
 
 def choices(family: type[Piece]) -> dict[str, type[Piece]]:

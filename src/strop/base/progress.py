@@ -63,13 +63,4 @@ class Progress:
 
 
 CURRENT = Progress()
-
-
-def made(what: str) -> None:
-    """Call `Progress.made` on the process's record."""
-    CURRENT.made(what)
-
-
-def part(name: str, done: int, total: int) -> None:
-    """Call `Progress.part` on the process's record."""
-    CURRENT.part(name, done, total)
+made, part = CURRENT.made, CURRENT.part

@@ -65,19 +65,13 @@ def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) ->
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column."""
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows
-
-
 def injected_spans(injected: BoolArray) -> list[dict[str, int]]:
     """The spans [start, end) of injected tokens of a mask, bool [T]."""
     edges = np.flatnonzero(np.diff(injected, prepend=False, append=False))
     return [{"start": int(start), "end": int(end)} for start, end in edges.reshape(-1, 2)]
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows as a table of `SCHEMA`, or of these columns of it.
 
     Raises:

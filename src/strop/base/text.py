@@ -31,14 +31,6 @@ def number(value: float) -> str:
     return f"{value:.2e}"
 
 
-def amount(count: int) -> str:
-    """Three digits of a large count: `980`, `805 thousand`, `1.5 million`, `7.62 billion`."""
-    for unit, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
-        if count >= 0.9995 * unit:
-            return f"{float(f'{count / unit:.3g}'):g} {name}"
-    return str(count)
-
-
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> str:
     """A Markdown table whose columns line up: those named in `numbers` at the right, the others at the left."""
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]

@@ -15,36 +15,6 @@ if TYPE_CHECKING:
     from strop.base.view import View
 
 
-FILES = (".toml", ".json", ".py")
-
-
-def recipe_names(incomplete: str) -> list[str]:
-    """Completes recipes, and files of the current folder that may be one."""
-    from strop.recipes import catalogue
-
-    names = [recipe.name for recipe in catalogue()]
-    names += [path.name for path in Path().iterdir() if path.suffix in FILES]
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def run_folders(incomplete: str) -> list[str]:
-    """Completes the runs below `runs/` and below the folder typed so far."""
-    from strop.run.folder import runs_in
-
-    roots = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
-    found = {str(run) for root in roots if root.is_dir() and root != Path() for run in runs_in(root)}
-    return sorted(name for name in found if name.startswith(incomplete))
-
-
-def setting_keys(incomplete: str) -> list[str]:
-    """Completes the dotted keys of a run's configuration, each followed by `=`."""
-    from strop.config.edits import flatten
-    from strop.recipes import build
-
-    keys = [f"{key}=" for key, _ in flatten(build("grpo").model_dump(mode="json"))]
-    return [key for key in keys if key.startswith(incomplete)]
-
-
 INTERRUPTED = 130
 
 
@@ -65,7 +35,6 @@ def set_option(example: str) -> Any:
         help=f"Change a setting, such as {example}, or those of a TOML file, @changes.toml; may be repeated.",
         show_default=False,
         callback=_from_files,
-        autocompletion=setting_keys,
     )
 
 
@@ -95,11 +64,8 @@ Out = Annotated[
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A run folder, a model folder, or a hub name; RUN@STEP is a checkpoint.")
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
-Checkpoint = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A run folder; RUN@STEP is a checkpoint.", autocompletion=run_folders),
-]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Checkpoint = Annotated[str, typer.Argument(metavar="RUN", help="A run folder; RUN@STEP is a checkpoint.")]
 Recipe = Annotated[
     str | None,
     typer.Option(
@@ -202,14 +168,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Co
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print("", table, "", sep="\n", crop=False, overflow="ignore")
-
-
-def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of the settings that differ, or one line if none does."""
-    if rows:
-        print_table(columns, rows)
-    else:
-        print("every setting is the same")
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:

@@ -170,11 +170,6 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.weights={orchestration.weights} is a way to generators in other processes, and "
             "orchestration.executor=in_process has none; set executor=embedded, or leave weights out"
         )
-    if orchestration.on_stale == "drop" and orchestration.max_lag == 0:
-        raise InputError(
-            "orchestration.on_stale=drop has nothing to drop at orchestration.max_lag=0, where a step takes all groups "
-            "that were begun; set on_stale=wait, or raise max_lag"
-        )
     if orchestration.stall_seconds < orchestration.silence_seconds:
         raise InputError(
             f"orchestration.stall_seconds={orchestration.stall_seconds:g} is below silence_seconds="

@@ -1,7 +1,7 @@
 """The history of training problems: visits, pass rates, and filters that use them.
 
 A visit is one group of rollouts of a problem. The history is JSON-able and part of the checkpoint. A run writes it to
-`pass_rates.jsonl` (`data.loading` reads this file).
+`pass_rates.jsonl`.
 """
 
 from __future__ import annotations
@@ -64,25 +64,16 @@ class History:
         """One JSON line per visited problem: id, question, attempts, pass rates and visits."""
         for index in sorted(self._visits):
             visits = self._visits[index]
-            found = rate_of(problems[index].id, visits)._asdict() | {"visits": [visit._asdict() for visit in visits]}
-            yield json.dumps({"question": question_digest(problems[index]), **found})
-
-
-class ProblemRate(NamedTuple):
-    """Pass rates of a problem over all visits and in the last one."""
-
-    id: str
-    pass_rate: float
-    last_pass_rate: float
-    attempts: int
-    visits: int
-
-
-def rate_of(name: str, visits: Sequence[Visit]) -> ProblemRate:
-    """The pass rates of a problem with at least one visit."""
-    attempts = sum(visit.samples for visit in visits)
-    passed = sum(visit.passed for visit in visits)
-    return ProblemRate(name, passed / attempts, visits[-1].pass_rate, attempts, len(visits))
+            attempts = sum(visit.samples for visit in visits)
+            row = {
+                "question": question_digest(problems[index]),
+                "id": problems[index].id,
+                "pass_rate": sum(visit.passed for visit in visits) / attempts,
+                "last_pass_rate": visits[-1].pass_rate,
+                "attempts": attempts,
+                "visits": [visit._asdict() for visit in visits],
+            }
+            yield json.dumps(row)
 
 
 class ProblemFilter(Piece):

@@ -1,4 +1,4 @@
-"""Loads a run's problems: reads and renders them, and holds some out. Reads the pass rates of a run.
+"""Loads a run's problems: reads and renders them, and holds some out.
 
 data = load_data(settings, tokenizer)
 data.train[3].prompt_ids, data.held_out, data.report()
@@ -10,17 +10,14 @@ record.trained_on(problems)                 # how many of these the run was trai
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from strop.base.seeds import permutation
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data, Dataset, make_example
-from strop.data.history import PASS_RATES, ProblemFilter, ProblemRate, Visit, rate_of
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer
@@ -157,40 +154,6 @@ def assert_disjoint(held_out: Sequence[Problem], *others: Sequence[Problem]) -> 
         raise InputError(
             f"{len(shared)} held-out problems are also trained on, such as {shared[0].id!r} (the question of {other!r})"
         )
-
-
-QuestionKey = tuple[str, str]  # a problem's id, which another problem may have where seeds differ, and its digest
-
-
-def read_pass_rates(path: Path) -> dict[QuestionKey, list[Visit]]:
-    """The visits of every problem in a run's `pass_rates.jsonl`; `path` is the file or the run folder.
-
-    Raises:
-        InputError: there is no such file, or a line is malformed.
-    """
-    file = path / PASS_RATES if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
-    found: dict[QuestionKey, list[Visit]] = {}
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line)
-            visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"]) for v in row["visits"]]
-            found[row["id"], row["question"]] = visits
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
-    return found
-
-
-def hardest(path: str, wanted: ProblemFilter) -> list[ProblemRate]:
-    """The visited problems of a run that `wanted` keeps, sorted by pass rate, then by id.
-
-    Raises:
-        InputError: see `read_pass_rates`.
-    """
-    found = read_pass_rates(Path(path))
-    rows = [rate_of(name, visits) for (name, _), visits in found.items() if visits and wanted(visits, 0)]
-    return sorted(rows, key=lambda row: (row.pass_rate, row.id))
 
 
 PROBLEMS = "problems.json"

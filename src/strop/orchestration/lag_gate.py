@@ -14,9 +14,6 @@ Open = admitted and neither trained nor dropped, buffered ones too. P = prompts_
    not too old; the further ranks matter from k = 2 on: with P = 1 two stragglers of one version can only be trained
    in two different steps, and without them the gate would let both become due at once, then wait for ever.
 
-The second rule may wait for a straggler (`on_stale = "wait"`). With `on_stale = "drop"` a step never waits for groups
-outside its batch: those which could not be trained in time after it are stale, and leave when it is trained.
-
 With refill a dropped group frees its place at once; without refill it keeps its place until its step ends.
 """
 
@@ -25,8 +22,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
-
-from strop.orchestration.settings import OnStale
 
 WAITED = 0.05  # share of the trainer's own time from which it counts as having waited
 
@@ -99,26 +94,19 @@ class OpenGroup:
 
 @dataclass(frozen=True)
 class BatchTickets:
-    """The groups of a training step: `kept` are trained, `dropped` only held a place.
-
-    `stale` groups are not part of it: they are too old for any later step, resolved or not.
-    """
+    """The groups of a training step: `kept` are trained, `dropped` only held a place."""
 
     kept: tuple[int, ...]
     dropped: tuple[int, ...]
-    stale: tuple[int, ...] = ()
 
 
 class LagGate:
     """Decides when a group may be admitted and when a step may be trained. Knows tickets and versions, nothing else."""
 
-    def __init__(
-        self, prompts_per_step: int, max_lag: int, refill: bool, on_stale: OnStale = "wait", adaptive: bool = False
-    ) -> None:
+    def __init__(self, prompts_per_step: int, max_lag: int, refill: bool, adaptive: bool = False) -> None:
         self.prompts_per_step = prompts_per_step
         self.max_lag = max_lag
         self.refill = refill
-        self.on_stale: OnStale = on_stale
         self.window = Window(max_lag, adaptive)
         self.version = 0
         self.next_ticket = 0
@@ -169,12 +157,10 @@ class LagGate:
             return None
         resolved = sorted((g.start, ticket) for ticket, g in self._open.items() if g.fate != "running")
         chosen = [ticket for _, ticket in resolved[: self.prompts_per_step]]
-        if self.on_stale == "wait" and not self._rest_in_time(set(chosen)):
+        if not self._rest_in_time(set(chosen)):
             return None
         kept = tuple(sorted(t for t in chosen if self._open[t].fate == "kept"))
-        oldest = self.version + 1 - self.max_lag  # start that the next step can still train
-        stale = tuple(t for t, group in sorted(self._open.items()) if t not in chosen and group.start < oldest)
-        return BatchTickets(kept, tuple(sorted(set(chosen) - set(kept))), stale)
+        return BatchTickets(kept, tuple(sorted(set(chosen) - set(kept))))
 
     def _rest_in_time(self, chosen: set[int]) -> bool:
         starts = sorted(group.start for ticket, group in self._open.items() if ticket not in chosen)
@@ -182,13 +168,11 @@ class LagGate:
         return all(due + rank // self.prompts_per_step - start <= self.max_lag for rank, start in enumerate(starts))
 
     def close(self, batch: BatchTickets, trained: bool) -> None:
-        """The step is over: its groups leave; where anything was trained a new version begins, and stale ones leave."""
+        """The step is over: its groups leave, and where anything was trained a new version begins."""
         for ticket in (*batch.kept, *batch.dropped):
             del self._open[ticket]
         if trained:
             self.version += 1
-            for ticket in batch.stale:
-                self._open.pop(ticket, None)  # it may have been dropped while the batch was trained
 
     def waits(self, now: float) -> None:
         """There is no batch at `now`, by any clock; more groups would help only where too few are resolved."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,56 +108,3 @@ class Ledger:
             {"ticket": e.ticket, "index": e.index, "samples": e.samples, "attempt": e.attempt}
             for e in self._entries.values()
         ]
-
-
-class StaleGroups:
-    """Counts the groups that were dropped because they became too old. JSON-able by `state`."""
-
-    def __init__(self) -> None:
-        self._dropped = self._trained = 0
-        self._awaited: dict[str, int] = {}  # completions of dropped groups that may still be reported, by request
-        self._new = {"tokens/generated": 0, "tokens/injected": 0}  # that no step has counted yet
-
-    def dropped(self, entry: LedgerGroup) -> None:
-        """A group is dropped; `aborted` receives its completions that are not in."""
-        self._dropped += 1
-        begun = {*entry.completions, *(sample for sample, _ in entry.turns.values())}
-        left = entry.samples - len(begun)
-        self._awaited |= {**({entry.request_id: left} if left else {}), **dict.fromkeys(entry.turns, 1)}
-        for completion in entry.completions.values():
-            self._count(completion)
-
-    def aborted(self, completion: Completion) -> bool:
-        """Whether this is of a dropped group; then its tokens are counted."""
-        if completion.request_id not in self._awaited:
-            return False
-        self._count(completion)
-        self._awaited[completion.request_id] -= 1
-        if not self._awaited[completion.request_id]:
-            del self._awaited[completion.request_id]
-        return True
-
-    def trained(self, groups: int) -> dict[str, float | None]:
-        """Count the groups that a finished step trained on; the metrics so far."""
-        self._trained += groups
-        share = self._dropped / (self._dropped + self._trained)
-        return {"stale/groups": float(self._dropped), "stale/share": share}
-
-    def tokens(self) -> dict[str, int]:
-        """Tokens of dropped groups since the last call, by the metric of a step that they belong to."""
-        found, self._new = self._new, dict.fromkeys(self._new, 0)
-        return found
-
-    def state(self) -> dict[str, Any]:
-        """JSON-able."""
-        return {"dropped": self._dropped, "trained": self._trained}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`."""
-        self._dropped, self._trained = state["dropped"], state["trained"]
-        self._awaited.clear()
-
-    def _count(self, completion: Completion) -> None:
-        """The next step counts a completion's tokens among its own."""
-        self._new["tokens/generated"] += completion.sampled_tokens
-        self._new["tokens/injected"] += len(completion.token_ids) - completion.sampled_tokens

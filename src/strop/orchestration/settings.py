@@ -10,7 +10,6 @@ from strop.base.pieces import Settings
 from strop.engines.protocol import KvMode
 
 Count = Annotated[int, Field(ge=1)]
-OnStale = Literal["wait", "drop"]
 WindowMode = Literal["adaptive", "full"]
 
 
@@ -38,7 +37,6 @@ class OrchestrationSettings(Settings):
             at most k + 1 steps' worth of groups. `full`: always k + 1. With completions of nearly equal length
             `adaptive` gives a lag of about one for every k, so runs that compare values of k need `full`. In one
             process, where both take turns, the window is always full.
-        on_stale: whether a step waits for groups that would become too old, or drops them.
         executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
             processes next to it; `ray` in actors of a Ray cluster. `auto` is the first at max_lag = 0 with a generator
             and one trainer, the second otherwise.
@@ -61,7 +59,6 @@ class OrchestrationSettings(Settings):
 
     max_lag: Annotated[int, Field(ge=0)] = 0
     window: WindowMode = "adaptive"
-    on_stale: OnStale = "wait"
     executor: Literal["auto", "in_process", "embedded", "ray"] = "auto"
     ray: RaySettings = RaySettings()
     generators: Count = 1

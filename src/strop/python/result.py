@@ -131,7 +131,7 @@ class Run:
         absent = [step for step in wanted if step not in known]
         if absent or not wanted:
             raise InputError(f"{self.path} has no rollouts of step {absent[0] if absent else 1}")
-        return pa.concat_tables(rollout_table.read_table(folder.rollouts_path(step), columns) for step in wanted)
+        return pa.concat_tables(rollout_table.read(folder.rollouts_path(step), columns) for step in wanted)
 
     def plot(self, out: str | Path | None = None) -> Picture:
         """The training curves as one PNG, in RUN/plots unless `out` is given; a notebook shows it."""

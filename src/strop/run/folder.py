@@ -237,7 +237,7 @@ class RunFolder:
         target = self.rollouts_path(step)
         if not target.is_file():
             raise InputError(f"{self.path} has no rollouts of step {step}")
-        return rollout_table.read(target)
+        return rollout_table.read(target).to_pylist()
 
     def rollout_steps(self) -> list[int]:
         """The steps whose rollouts are there, in order."""

@@ -44,7 +44,7 @@ from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication
 from strop.orchestration.lag_gate import BatchTickets, LagGate
-from strop.orchestration.ledger import Ledger, LedgerGroup, StaleGroups
+from strop.orchestration.ledger import Ledger, LedgerGroup
 from strop.run.curriculum import Curriculum
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
@@ -153,9 +153,8 @@ class Loop:
         self.config = self.curriculum.config
         orchestration = config.orchestration
         self.gate = LagGate(
-            config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale,
-            adaptive=orchestration.adapts_window,
-        )  # fmt: skip
+            config.batch.prompts_per_step, orchestration.max_lag, refill=False, adaptive=orchestration.adapts_window
+        )
         self.ledger = Ledger()
         self.states = States(self.config)
         self._resolved: dict[int, Group] = {}
@@ -166,7 +165,6 @@ class Loop:
         self._alerts: Memory = {}
         self._told_of_scale = False
         self._reported = 0  # the progress count at the last report
-        self.stale = StaleGroups()
         self._enter_stage()
 
     # ------------------------------------------------------------------ one step
@@ -262,8 +260,6 @@ class Loop:
         self._request(entry)
 
     def _hand_to_judge(self, completion: Completion) -> None:
-        if self.stale.aborted(completion):
-            return
         if completion.finish_reason == "abort":
             self._regenerate(Lost(completion.request_id, "its generation was cancelled"))
             return
@@ -354,7 +350,6 @@ class Loop:
             if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
                 raise nothing_to_learn(self.config, self.step, self._skipped, self._empty_batches)
             return None
-        self._drop(batch.stale)
         groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
         self.step += 1
         return self._finish_step(groups, batch, result, version)
@@ -374,9 +369,6 @@ class Loop:
         row |= {"stage": float(self.curriculum.stage), "problems/left": float(self.curriculum.sampler.left)}
         if publication.idle is not None:
             row["idle/generators"] = publication.idle
-        if self.gate.on_stale == "drop":
-            row |= self.stale.trained(len(batch.kept))
-            row |= {name: (row[name] or 0.0) + count for name, count in self.stale.tokens().items()}
         self.states.update(row)
         row |= self.states.numbers()
         self._warn(groups, row)
@@ -386,16 +378,6 @@ class Loop:
             stage, left = self.curriculum.stage, self.curriculum.sampler.left
             self.view.note(f"step {self.step}: stage {stage} begins, with {left} of {len(self.dataset)} problems")
         return StepRecord(self.step, row, tuple(groups), result.samples)
-
-    def _drop(self, tickets: Sequence[int]) -> None:
-        """Drop groups that are too stale to train on. They are mostly long ones, so this favours short completions."""
-        for ticket in tickets:
-            self._resolved.pop(ticket, None)
-            entry = self.ledger.forget(ticket)
-            self.stale.dropped(entry)
-            self._cancel(entry)
-        if tickets:
-            self.view.note(f"step {self.step + 1}: dropped {len(tickets)} groups that max_lag leaves no step for")
 
     def _enter_stage(self) -> None:
         """Apply the configuration of the current stage to every part."""
@@ -461,7 +443,6 @@ class Loop:
             "open": self.ledger.state(),
             "empty_batches": self._empty_batches,
             "alerts": self._alerts,
-            "stale": self.stale.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -475,7 +456,6 @@ class Loop:
         self._empty_batches = state["empty_batches"]
         self._alerts = state["alerts"]
         self._open = state["open"]
-        self.stale.load(state["stale"])
 
     def reopen(self) -> None:
         """Start, or continue after `load`: publish the weights and regenerate the groups that were open."""

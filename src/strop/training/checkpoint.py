@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor
@@ -34,7 +34,7 @@ from strop.base.types import StropError
 from strop.model import tensor_file
 from strop.model.tensor_file import WHOLE, Layout
 
-_FORMATS = (1, 3)  # 1: one process, 3: a file of each rank
+_FORMAT = 1
 _FOLDER = re.compile(r"step-(\d{8,})")
 _GROUP = re.compile(r"[A-Za-z0-9_-]+")
 _PARTIAL = ".tmp-"
@@ -54,7 +54,6 @@ class Retention(Settings):
 
     last: Annotated[int, Field(ge=1)] = 2
     best: Annotated[int, Field(ge=0)] = 1
-    mode: Literal["max", "min"] = "max"
     metrics: dict[int, float | None] = {}
     pinned: tuple[int, ...] = ()
 
@@ -180,12 +179,13 @@ def explained(error: OSError, folder: Path) -> Exception:
 
 def latest(root: Path) -> int | None:
     """The newest step with a checkpoint under `root`; None where there is none."""
-    return max(_steps(root), default=None)
+    return max(steps(root), default=None)
 
 
 def steps(root: Path) -> list[int]:
     """The steps of every checkpoint under `root`, in order."""
-    return sorted(_steps(root))
+    found = (_FOLDER.fullmatch(entry.name) for entry in (root.iterdir() if root.is_dir() else ()))
+    return sorted(int(match[1]) for match in found if match)
 
 
 def load(
@@ -207,7 +207,7 @@ def load(
         raise StropError(f"{root} holds no checkpoint")
     folder = folder_of(root, found)
     if not folder.is_dir():
-        have = ", ".join(str(s) for s in sorted(_steps(root))) or "none"
+        have = ", ".join(map(str, steps(root))) or "none"
         raise StropError(f"{root} holds no checkpoint of step {found}; it has {have}")
     manifest = _manifest(folder)
     if manifest["step"] != found:
@@ -220,7 +220,7 @@ def load(
 
 def rewind(root: Path, step: int) -> None:
     """Remove every checkpoint after `step`: a run that resumes there writes them anew."""
-    for later in sorted(s for s in _steps(root) if s > step):
+    for later in (s for s in steps(root) if s > step):
         _remove(root / f"step-{later:08d}")
 
 
@@ -256,7 +256,7 @@ def _files_of(group: str, manifest: Mapping[str, Any], folder: Path) -> list[Pat
     if _file_name(group, None) in files:
         return [folder / _file_name(group, None)]
     found = list(takewhile(files.__contains__, (_file_name(group, rank) for rank in count())))
-    if len(found) != manifest.get("ranks"):
+    if len(found) != manifest["ranks"]:
         raise StropError(f"{folder} is damaged: its manifest names {len(found)} files of {group}; take another --step")
     return [folder / name for name in found]
 
@@ -268,9 +268,9 @@ def seal(
     text = json.dumps(state, allow_nan=False).encode()
     _write_bytes(folder / "state.json", text)
     files["state.json"] = {"size": len(text), "blake2b": tensor_file.new_hash(text).hexdigest()}
-    manifest = {"format": 1, "step": step, "metric": metric, "groups": list(groups), "files": files}
-    if ranks is not None:
-        manifest |= {"format": 3, "ranks": ranks}
+    manifest = {
+        "format": _FORMAT, "step": step, "metric": metric, "groups": list(groups), "ranks": ranks, "files": files
+    }  # fmt: skip
     _write_bytes(folder / "manifest.json", json.dumps(manifest, indent=1, allow_nan=False).encode())
     _sync_folder(folder)
 
@@ -300,8 +300,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise StropError(f"{folder} is no whole checkpoint: manifest.json is missing; take another --step") from error
     except (ValueError, RecursionError) as error:
         raise StropError(f"{folder} is damaged: manifest.json is not JSON; take another --step") from error
-    if not isinstance(manifest, dict) or manifest.get("format") not in _FORMATS:
-        raise StropError(f"{path} is not a manifest of format 1 or 3; take another --step")
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise StropError(f"{path} is not a manifest of format {_FORMAT}; take another --step")
     return manifest
 
 
@@ -320,22 +320,15 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, tensor_file.new_hash).hexdigest()
 
 
-def _steps(root: Path) -> list[int]:
-    if not root.is_dir():
-        return []
-    return [int(match[1]) for entry in root.iterdir() if (match := _FOLDER.fullmatch(entry.name))]
-
-
 def prune(root: Path, retention: Retention) -> None:
     """Remove the checkpoints that are neither among the newest nor among the best, nor pinned."""
-    steps = sorted(_steps(root))
-    keep = {*steps[-retention.last :], *retention.pinned}
-    metrics = {step: retention.metrics.get(step, _metric(root / f"step-{step:08d}")) for step in steps}
-    sign = 1 if retention.mode == "max" else -1
+    present = steps(root)
+    keep = {*present[-retention.last :], *retention.pinned}
+    metrics = {step: retention.metrics.get(step, _metric(root / f"step-{step:08d}")) for step in present}
     # Of equal metrics the earlier step is the better one: it took less compute.
-    ranked = sorted((sign * metric, -step) for step, metric in metrics.items() if metric is not None)
+    ranked = sorted((metric, -step) for step, metric in metrics.items() if metric is not None)
     keep |= {-earlier for _, earlier in ranked[len(ranked) - min(retention.best, len(ranked)) :]}
-    for step in steps:
+    for step in present:
         if step not in keep:
             _remove(root / f"step-{step:08d}")
 

@@ -93,14 +93,6 @@ class MasterAdamW:
                 master.grad = torch.zeros_like(master)
         return [master.grad for master in whole if master.grad is not None]
 
-    def broken_gradients(self) -> list[str]:
-        """Names of the parameters whose gradient, as far as this rank holds it, is not finite."""
-        return [name for name, gradient in self.gradients().items() if not torch.isfinite(own_part(gradient)).all()]
-
-    def order(self, name: str) -> int:
-        """The place of a parameter among those that are trained."""
-        return list(self.parameters).index(name)
-
     def grad_norm(self) -> Tensor:
         """The Euclidean norm of all accumulated gradients, over all ranks, a scalar."""
         gradients = list(self.gradients().values())

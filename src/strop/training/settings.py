@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.algorithms.settings import AlgorithmSettings
 from strop.algorithms.value import ValueLoss
@@ -15,6 +15,7 @@ from strop.base.types import MAX_SAMPLES
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Schedule(Piece):
@@ -74,20 +75,13 @@ class AdamW(Settings):
     """
 
     lr: Annotated[float, Field(gt=0)] = 1e-6
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     decay: Literal["all", "matrices"] = "all"
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     schedule: SerializeAsAny[Schedule] = Constant()
-
-    @field_validator("betas")
-    @classmethod
-    def _check_betas(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas {betas} must each lie in [0, 1)")
-        return betas
 
     def learning_rate(self, step: int, total_steps: int) -> float:
         """The learning rate of update `step` (from 0) of a run of `total_steps` updates, warm-up included.

@@ -186,7 +186,8 @@ class Trainer:
             losses, parts, self.logprobs = zip(*found, strict=True)
             loss, norm = torch.stack(losses), self.optimizer.grad_norm()
             if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
-                raise NonFiniteLoss(self._explain(batches, loss, context))
+                self.optimizer.zero_grad()
+                raise NonFiniteLoss(f"update {self.updates}, {_broken(loss, norm)}; no parameter was changed")
             lr = self.settings.learning_rate(self.updates - self.schedule_start, self.total_updates)
             hold()
             self.optimizer.step(lr, norm)
@@ -239,26 +240,6 @@ class Trainer:
         metrics = metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
         return loss.detach(), metrics, logprob.detach()
 
-    def _explain(self, batches: Sequence[MicroBatch], loss: Tensor, context: UpdateContext) -> str:
-        """One line on what is not finite; micro-batches are run once more where only the gradient tells."""
-        self.optimizer.zero_grad()
-        place = f"update {self.updates}"
-        kept = "no parameter was changed"
-        bad = torch.nonzero(~torch.isfinite(loss)).flatten()
-        if len(bad):
-            first = int(bad[0])
-            return f"{place}, micro-batch {first} of {len(loss)}: the loss is {float(loss[first])}; {kept}"
-        what = "micro-batch" if self.ranks.size == 1 else "round"
-        for index, batch in enumerate(batches):
-            self._backward(batch, context)
-            names = self.optimizer.broken_gradients()
-            self.optimizer.zero_grad()
-            every = sorted({name for part in self.ranks.gather(names) for name in part}, key=self.optimizer.order)
-            if every:
-                where = f"{every[0]} and {len(every) - 1} more" if len(every) > 1 else every[0]
-                return f"{place}, {what} {index} of {len(batches)}: the gradient of {where} is not finite; {kept}"
-        return f"{place}: the gradient is finite in each {what} of {len(batches)}, its norm is not; {kept}"
-
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Optimizer tensors by flat name (see `MasterAdamW.state_dict`) and counters that JSON can hold.
 
@@ -287,6 +268,15 @@ def _training(policy: nn.Module) -> Iterator[None]:
         yield
     finally:
         policy.train(before)
+
+
+def _broken(loss: Tensor, norm: Tensor) -> str:
+    """What is not finite: the loss [B] of a micro-batch, or only the norm of the gradient."""
+    bad = torch.nonzero(~torch.isfinite(loss)).flatten()
+    if not len(bad):
+        return f"the gradient's norm is {float(norm)}"
+    first = int(bad[0])
+    return f"micro-batch {first} of {len(loss)}: the loss is {float(loss[first])}"
 
 
 def _device(policy: nn.Module) -> torch.device:

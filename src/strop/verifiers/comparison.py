@@ -109,7 +109,8 @@ def read_rollouts(path: Path) -> list[Sampled]:
     """
     if path.is_dir():
         tables = sorted((path / "rollouts").glob("*.parquet"))
-        rows: list[tuple[str, Any]] = [(str(table), row) for table in tables for row in rollout_table.read(table)]
+        read = ((str(table), rollout_table.read(table).to_pylist()) for table in tables)
+        rows: list[tuple[str, Any]] = [(table, row) for table, found in read for row in found]
         if not rows:
             raise InputError(f"{path}: there are no rollouts in it")
     else:

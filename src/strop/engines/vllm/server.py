@@ -1,21 +1,35 @@
-"""How strop starts `vllm serve`: the interpreter, the flags, the variables."""
+"""vLLM's server: how strop starts `vllm serve`, and a client of its HTTP interface.
+
+Requests and answers are JSON, a sequence comes as a stream of chunks. The pool of httpx compares all pairs of
+connections, which takes seconds for 256 requests. Here each request gets a pool of one connection, and leaves it to a
+later one.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import base64
+import io
 import json
 import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+import numpy as np
+
 from strop.base.machine import cuda_visible
+from strop.base.types import ExpertArray, FloatArray, InputError, IntArray, StropError
 from strop.engines.base import RequestLimits
+from strop.engines.protocol import EngineLost
 from strop.engines.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
@@ -64,7 +78,7 @@ class GuardedProcess:
 
     def failed(self) -> str:
         """End it without waiting; returns its exit status, the first error in its log and the log's path."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a connection breaks before its process is gone
+        with suppress(subprocess.TimeoutExpired):  # a connection breaks before its process is gone
             self._process.wait(0.5)
         code, self._failed = self._process.returncode, True
         self._release()
@@ -83,7 +97,7 @@ class GuardedProcess:
         try:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):  # it has just gone
+            with suppress(ProcessLookupError):  # it has just gone
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         if not self._failed:
@@ -157,3 +171,145 @@ def flags(arguments: dict[str, Any]) -> Iterator[str]:
             yield f"--{flag}" if value else f"--no-{flag}"
         else:
             yield from (f"--{flag}", value if isinstance(value, str) else json.dumps(value))
+
+
+Json = dict[str, Any]
+GENERATE = "/inference/v1/generate"
+LOWEST = -9999.0  # what vLLM sends for a log-prob that is not finite
+REST_SECONDS = 2.0  # after which a connection is not used again; the server closes it after 5
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens that a request drew, and their log-probs where they were asked for.
+
+    The last one has a `reason` (stop, length or abort) and `spans`: which version drew what, as (version, start, end).
+    A server that records experts sends with it those of every computed token, int16 [tokens, decoder layers, k].
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    reason: str | None
+    spans: list[tuple[int, int, int]]
+    experts: ExpertArray | None
+
+
+class Client:
+    """A server at the URL `name`, or behind the socket file `socket`; messages call it `name`.
+
+    Raises, from every coroutine:
+        EngineLost: the server cannot be reached, does not answer within `seconds`, or answers with its own error
+            (5xx) or with what cannot be read.
+        StropError: it refuses what it is asked.
+    """
+
+    def __init__(self, name: str, socket: Path | None, key: str | None, seconds: float) -> None:
+        self._name, self._socket, self._seconds = name, socket, seconds
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._context: ssl.SSLContext | bool = httpx.create_ssl_context() if socket is None else False
+        self._patient = httpx.Timeout(seconds, read=None)  # the engine ends silent streams
+        self._idle: list[httpx.AsyncClient] = []
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            await self._idle.pop().aclose()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client with one connection, for one request; one that fails is not used again."""
+        one = self._idle.pop() if self._idle else self._new()
+        try:
+            yield one
+        except BaseException:
+            await one.aclose()
+            raise
+        self._idle.append(one)
+
+    def _new(self) -> httpx.AsyncClient:
+        uds = None if self._socket is None else str(self._socket)
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=REST_SECONDS)
+        transport = httpx.AsyncHTTPTransport(verify=self._context, uds=uds, limits=limits)
+        url = self._name if self._socket is None else "http://localhost"
+        return httpx.AsyncClient(base_url=url, transport=transport, headers=self._headers, timeout=self._seconds)
+
+    async def ready(self) -> bool:
+        """Whether the server can be reached and serves."""
+        with suppress(httpx.TransportError):
+            async with self._connection() as http:
+                return (await http.get("/health", timeout=5.0)).status_code == 200
+        return False
+
+    async def ask(self, path: str, body: Json | None = None, method: str = "POST", **parameters: str) -> Json:
+        """The server's answer to a request with a JSON body, or with parameters in its URL."""
+        with self._understood(path):
+            async with self._connection() as http:
+                answer = await http.request(method, path, json=body, params=parameters)
+            await self._refuse(answer, path)
+            return dict(answer.json() if answer.content else {})
+
+    async def abort(self, names: list[str]) -> None:
+        """End requests; their streams end with the reason `abort`. Unknown ones are ignored."""
+        await self.ask("/inference/v1/abort_requests", {"request_ids": [f"generate-tokens-{name}" for name in names]})
+
+    async def generate(self, body: Json) -> AsyncIterator[Chunk]:
+        """Draw a sequence."""
+        with self._understood(GENERATE):
+            async with (
+                self._connection() as http,
+                http.stream("POST", GENERATE, json=body, timeout=self._patient) as answer,
+            ):
+                await self._refuse(answer, GENERATE)
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: {"):
+                        yield _chunk(json.loads(line.removeprefix("data: ")))
+
+    async def logprobs(self, ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of the tokens [L] after the first, at temperature 1."""
+        params = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
+        found = await self.ask(GENERATE, {"token_ids": ids.tolist(), "sampling_params": params})
+        with self._understood(GENERATE):
+            places = zip(found["prompt_logprobs"][1:], ids[1:], strict=True)
+            return np.array([place[str(token)]["logprob"] for place, token in places], np.float32)
+
+    async def refuse_unfit(self, max_tokens: int, experts: bool) -> None:
+        """Raise `InputError` for a server, not of our making, with other log-probs, shorter sequences or no experts."""
+        found = await self.ask("/server_info", method="GET", config_format="json")
+        with self._understood("/server_info"):
+            model, records = found["vllm_config"]["model_config"], found["vllm_config"]["aux_output_config"]
+            mode, longest = model["logprobs_mode"], model["max_model_len"]
+            unrecorded = experts and not records["enable_return_routed_experts"]
+        if mode != "processed_logprobs" or longest < max_tokens:
+            wanted = f"start it with processed_logprobs and {max_tokens} or more, or lower engine.max_tokens"
+            raise InputError(f"{self._name} has --logprobs-mode {mode} and --max-model-len {longest}: {wanted}")
+        if unrecorded:
+            raise InputError(f"{self._name}: model.replay_routing needs a server with --enable-return-routed-experts")
+
+    async def _refuse(self, answer: httpx.Response, path: str) -> None:
+        if answer.status_code != 200:
+            await answer.aread()
+            said = f"{self._name} answered {answer.status_code} to {path}: {' '.join(answer.text.split())[:300]}"
+            raise EngineLost(said) if answer.status_code >= 500 else StropError(said)
+
+    @contextmanager
+    def _understood(self, path: str) -> Iterator[None]:
+        """Turn failures of the connection, and answers of another shape than we know, into `EngineLost`."""
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise EngineLost(f"{self._name} did not answer {path} ({type(error).__name__})") from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineLost(f"{self._name} answered {path} with what cannot be read ({error!r})") from error
+
+
+def _chunk(found: Json) -> Chunk:
+    """A message of a stream. Raises `KeyError` or `ValueError` for one that is no chunk, such as an error's."""
+    (choice,) = found["choices"]
+    logprobs, spans, experts = choice["logprobs"], choice["weight_versions"], choice["routed_experts"]
+    return Chunk(
+        choice["token_ids"] or [],
+        [] if logprobs is None else [one["logprob"] for one in logprobs["content"]],
+        choice["finish_reason"],
+        [(int(span["version"]), span["start"], span["end"]) for span in spans or ()],
+        None if experts is None else np.load(io.BytesIO(base64.b64decode(experts))).astype(np.int16),
+    )

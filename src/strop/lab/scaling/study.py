@@ -45,7 +45,7 @@ def fit_settings(given: Mapping[str, object]) -> FitSettings:
     try:
         return FitSettings.model_validate(given)
     except ValidationError as error:
-        raise refused_flag(error, FitSettings) from error
+        raise refused_flag(error) from error
 
 
 def computes(flag: str, text: str) -> list[float]:

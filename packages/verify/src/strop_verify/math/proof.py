@@ -273,35 +273,14 @@ _WHOLE = "3 4 7 2 10 5 101 1 6 12 9 8 25 30 16 11 64 60"
 
 
 def _points(first: Node, second: Node) -> Iterator[Point]:
-    """Points of every kind: small and large, of both signs, whole and broken, and on both sides of each break."""
+    """Points of every kind: small and large, of both signs, whole and broken."""
     names = sorted(ex.names_in(first) | ex.names_in(second))
     whole = _whole_names(first) | _whole_names(second)
     pools = {each: list(map(Fraction, (_WHOLE if each in whole else _REALS).split())) for each in names}
     for turn in range(18):
         yield {each: pools[each][(turn + 5 * place + 3 * place * turn) % 18] for place, each in enumerate(names)}
-    for each in set(names) - whole:
-        for breaking in _breaks(first, each) + _breaks(second, each):
-            for step in (Fraction(0), Fraction(1, 97), Fraction(-1, 97), Fraction(3), Fraction(-3)):
-                yield {other: breaking + step if other == each else Fraction(3, 2) for other in names}
     for large in (Fraction(10**6 + 3), Fraction(10**12 + 39), Fraction(5040), Fraction(-(10**6) - 1, 2)):
         yield {each: Fraction(77 + place) if each in whole else large + place for place, each in enumerate(names)}
-
-
-def _breaks(node: Node, variable: str) -> list[Fraction]:
-    """Where the argument of an absolute value, root, floor, maximum or minimum that is linear in a name is 0."""
-    found = []
-    for each in ex.parts(node):
-        if each.op not in ("abs", "floor", "ceil", "ln", "power", "max", "min") or variable not in ex.names_in(each):
-            continue
-        inner = ex.plus(each.args[0], ex.minus(each.args[-1])) if each.op in ("max", "min") else each.args[0]
-        at = dict.fromkeys(ex.names_in(inner), Fraction(3, 2))
-        try:
-            ends = [value(inner, {**at, variable: Fraction(place)}, 64) for place in (0, 1, 2)]
-        except (Undefined, Vague, TooMuch):
-            continue
-        if all(isinstance(end, Fraction) for end in ends) and ends[2] - ends[1] == ends[1] - ends[0] != 0:
-            found.append(-ends[0] / (ends[1] - ends[0]))
-    return found[:8]
 
 
 def said(given: Value) -> str:
