@@ -25,7 +25,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch import Tensor
 
 from strop.base.types import Completion, FloatArray, InputError, StropError
-from strop.engines.protocol import Engine, Interruption, KvMode, PauseMode, Request, Sampling, Scoring, Streaming
+from strop.engines.protocol import Engine, Interruption, KvMode, PauseMode, Request, Sampling, Streaming
 from strop.model.policy import PackedInputs, Policy
 from strop.model.settings import FreshModel
 
@@ -122,11 +122,9 @@ class EngineContract:
 
     Attributes:
         stepwise: a step draws a token for every running sequence, and nothing is drawn without one.
-        any_temperature: given tokens are scored at any temperature, not only at 1.
     """
 
     stepwise = True
-    any_temperature = True
 
     @property
     def long(self) -> Sampling:
@@ -496,38 +494,22 @@ class EngineContract:
 
     # ------------------------------------------------------------------ what an engine may offer besides
 
-    @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
-    def test_given_tokens_are_scored_and_running_ones_are_not_touched(
-        self, subject: Subject, temperature: float
-    ) -> None:
+    def test_a_probe_is_scored_and_running_samples_are_not_touched(self, subject: Subject) -> None:
         engine = subject.engine
-        assert isinstance(engine, Scoring)
         running = Request("greedy", PROMPT, Sampling(temperature=0, max_new_tokens=30), seed=1)
         engine.submit(running)
         found = engine.step()
-        sequences = prompts(7, seed=3, longest=40)
-        if temperature not in (0.0, 1.0) and not self.any_temperature:
-            with pytest.raises(InputError, match="temperature 0.6"):
-                engine.score(sequences, temperature)
-            temperature = 1.0
-        scores = engine.score(sequences, temperature, top=4)
-        assert [len(score.logprobs) for score in scores] == [len(ids) - 1 for ids in sequences]
-        for ids, score in zip(sequences, scores, strict=True):
-            wanted = distribution(subject.policy, ids, temperature or 1.0)[:-1]
-            places = np.arange(len(ids) - 1)[:, None]
-            np.testing.assert_allclose(score.logprobs, wanted[places[:, 0], ids[1:]], atol=TOLERANCE)
-            np.testing.assert_allclose(score.top_logprobs, -np.sort(-wanted)[:, :4], atol=TOLERANCE)
-            np.testing.assert_allclose(score.top_logprobs, wanted[places, score.top_ids], atol=TOLERANCE)
-        (bare,) = engine.score(sequences[1:2])
-        assert bare.top_ids.shape == bare.top_logprobs.shape == (len(sequences[1]) - 1, 0)
+        for ids in prompts(7, seed=3, longest=40):
+            wanted = distribution(subject.policy, ids, 1.0)[:-1]
+            logprobs = engine.verify_weights(ids)
+            np.testing.assert_allclose(logprobs, wanted[np.arange(len(ids) - 1), ids[1:]], atol=TOLERANCE)
         (completion,) = found + drain(engine)
         np.testing.assert_allclose(completion.logprobs, policy_logprobs(subject.policy, completion), atol=TOLERANCE)
 
     @pytest.mark.parametrize("ids", [[], [1] * 600, [1, 999]])
-    def test_what_cannot_be_scored_is_refused(self, subject: Subject, ids: list[int]) -> None:
-        assert isinstance(subject.engine, Scoring)
+    def test_a_probe_outside_the_limits_is_refused(self, subject: Subject, ids: list[int]) -> None:
         with pytest.raises(InputError):
-            subject.engine.score([np.array(ids, np.int32)])
+            subject.engine.verify_weights(np.array(ids, np.int32))
 
     def test_what_was_drawn_adds_up_to_the_completions(self, subject: Subject) -> None:
         engine = subject.engine

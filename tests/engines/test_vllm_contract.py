@@ -51,4 +51,3 @@ class TestVllmEngine(EngineContract, LengthContract):
     """`VllmEngine` on whatever platform its vLLM is for."""
 
     stepwise = False
-    any_temperature = False

@@ -29,7 +29,7 @@ from strop.engines.settings import Vllm
 from strop.engines.vllm.engine import VllmEngine
 from strop.engines.vllm.server import ENVIRONMENT, GENERATE, arguments_of
 
-# What `client.py` reads of the answers of GENERATE.
+# What `server.py` reads of the answers of GENERATE.
 ANSWERED = (
     "choices", "token_ids", "logprobs", "content", "logprob", "finish_reason", "weight_versions", "prompt_logprobs",
     "routed_experts",

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
-from strop.engines.protocol import Capabilities, Drawn, EngineLost, PauseMode, Request, Sampling, Scores
+from strop.engines.protocol import Capabilities, Drawn, EngineLost, PauseMode, Request, Sampling
 from strop.engines.sampling import stream_key
 from strop.model.attention_kinds import longest_sequence
 
@@ -216,16 +216,12 @@ class BaseEngine(ABC):
         self._paused = False
 
     @abstractmethod
-    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
-        """Log-probs of given tokens; see `strop.engines.protocol.Scoring`."""
-
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
         """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head.
 
         Raises:
-            InputError: see `score`.
+            InputError: there are no tokens, too many, or some that the model does not know; or the engine is paused.
         """
-        return self.score([probe_ids])[0].logprobs
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
         """The tokens that running samples drew since; see `strop.engines.protocol.Streaming`."""

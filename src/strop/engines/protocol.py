@@ -12,7 +12,7 @@ is never silently altered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -252,20 +252,6 @@ class Drawn:
     logprobs: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """The scores of a sequence of L tokens under an engine's weights; nothing predicts the first one.
-
-    Attributes:
-        logprobs: float32 [L - 1] of the tokens after the first.
-        top_ids, top_logprobs: int32 and float32 [L - 1, K], the K most probable tokens at each position, best first.
-    """
-
-    logprobs: FloatArray
-    top_ids: IntArray
-    top_logprobs: FloatArray
-
-
 @runtime_checkable
 class Streaming(Protocol):
     """An optional feature of an engine: the tokens of running samples can be read between steps."""
@@ -274,19 +260,5 @@ class Streaming(Protocol):
         """The tokens that each running sample (request id, sample) of `since` drew after its first so many tokens.
 
         A sample that waits, or has been reported, is left out.
-        """
-        ...
-
-
-@runtime_checkable
-class Scoring(Protocol):
-    """An optional feature of an engine: log-probs of given tokens, with the most probable ones at each position."""
-
-    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
-        """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.
-
-        Raises:
-            InputError: a sequence is empty, too long, or has tokens that the model does not know; or the engine cannot
-                score at this temperature.
         """
         ...

@@ -11,7 +11,6 @@ prompt, so all drawing happens in one place. Prompts, except their last tokens, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from collections.abc import Sequence as Sequence_
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, 
 from strop.engines import weights
 from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, SlotEntry
 from strop.engines.continuation import Ending
-from strop.engines.protocol import Health, KvMode, Scores, WeightSource
+from strop.engines.protocol import Health, KvMode, WeightSource
 from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.settings import EngineSettings
 from strop.engines.torch import fused_forward
@@ -69,35 +68,15 @@ class ModelRunner:
         """Compute the keys and values of `jobs`, and nothing else."""
         self._prefill(self._portions(jobs))
 
-    def score(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
-        """Scores of every sequence [L] under logits / temperature, with the `top` most probable tokens."""
-        found: list[Scores] = []
-        start = 0
-        while start < len(sequences):
-            end, tokens = start + 1, len(sequences[start])
-            while end < len(sequences) and tokens + len(sequences[end]) <= self.prefill_tokens:
-                tokens, end = tokens + len(sequences[end]), end + 1
-            found += self._score_packed(sequences[start:end], temperature, top)
-            start = end
-        return found
-
-    def _score_packed(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
-        device = self.policy.device
-        packed = PackedInputs.whole([ids.tolist() for ids in sequences]).to(device)
-        hidden = self._hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, device))
-        columns: list[tuple[Tensor, Tensor, Tensor]] = []
-        for part in packed.rows.split(self.policy.settings.chunk_tokens):  # [chunk, V] logits at a time
-            logprobs = (self._logits(hidden[part]) / temperature).log_softmax(-1)
-            best = logprobs.topk(top, dim=-1)
-            columns.append((logprobs.gather(1, packed.token_ids[part + 1, None])[:, 0], best.indices, best.values))
-        own, ids, best_logprobs = (torch.cat(column).cpu().numpy() for column in zip(*columns, strict=True))
-        cuts = np.cumsum([length - 1 for length in packed.lengths])[:-1]
-        return [
-            Scores(one.astype(np.float32), top_ids.astype(np.int32), top_logprobs.astype(np.float32))
-            for one, top_ids, top_logprobs in zip(
-                np.split(own, cuts), np.split(ids, cuts), np.split(best_logprobs, cuts), strict=True
-            )
+    def logprobs(self, ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of the tokens of a sequence [L] after the first."""
+        packed = PackedInputs.whole([ids.tolist()]).to(self.policy.device)
+        hidden = self._hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, self.policy.device))
+        found = [
+            self._logits(hidden[part]).log_softmax(-1).gather(1, packed.token_ids[part + 1, None])[:, 0]
+            for part in packed.rows.split(self.policy.settings.chunk_tokens)  # [chunk, V] logits at a time
         ]
+        return torch.cat(found).cpu().numpy().astype(np.float32)
 
     def _prefill(self, portions: Sequence[Sequence[PrefillJob]]) -> None:
         for portion in portions:
@@ -290,11 +269,10 @@ class TorchEngine(BaseEngine):
         self._runner.prefill(jobs)
 
     @torch.inference_mode()
-    def score(self, sequences: Sequence_[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
-        """Log-probs of given tokens, packed into few forward passes; see `strop.engines.protocol.Scoring`."""
-        for ids in sequences:
-            self._limits.refuse_sequence(ids)
-        return self._runner.score(sequences, temperature or 1.0, min(top, self.policy.vocabulary))
+    def verify_weights(self, probe_ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of `probe_ids` [L] after the first; see `BaseEngine.verify_weights`."""
+        self._limits.refuse_sequence(probe_ids)
+        return self._runner.logprobs(probe_ids)
 
     def health(self) -> Health:
         running = int(self._slots.active.sum())

@@ -30,10 +30,19 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.files import writing
-from strop.base.types import Completion, ExpertArray, FinishReason, InputError, IntArray, StropError, first_line
+from strop.base.types import (
+    Completion,
+    ExpertArray,
+    FinishReason,
+    FloatArray,
+    InputError,
+    IntArray,
+    StropError,
+    first_line,
+)
 from strop.engines import weights
 from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, SlotEntry
-from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
+from strop.engines.protocol import EngineLost, Health, KvMode, WeightSource
 from strop.engines.sampling import stream_key
 from strop.engines.settings import Vllm
 from strop.engines.vllm.server import LOWEST, SOCKET, Chunk, Client, arguments_of, start
@@ -320,7 +329,6 @@ class VllmSample(RunningSequence):
 
 
 T = TypeVar("T")
-MOST_TOP = 20  # best tokens that vLLM gives with a scored one
 _MOMENT = 0.05  # seconds that a step waits, and after which an abort is sent again: it may have overtaken its request
 
 
@@ -329,7 +337,7 @@ class VllmEngine(BaseEngine):
 
     `folder` holds the model as transformers saves it; `model` says how it computes (its type, the float32 head).
     `version` is what the weights in it are. A server is started on `gpus`, or the one of `settings.urls` is taken and
-    given these weights. Besides it is `Streaming` and, at temperature 1, `Scoring`.
+    given these weights. It is `Streaming` too.
 
     Raises:
         InputError: no interpreter, or settings that the model or the server cannot honour.
@@ -402,20 +410,11 @@ class VllmEngine(BaseEngine):
         with written(stored, self._place) as folder:
             self._run(self._swap(folder, version, kv))
 
-    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
-        """Log-probs of given tokens; see `protocol.Scoring`.
-
-        Raises:
-            InputError: a temperature other than 0 and 1, more of the best tokens than vLLM gives, a sequence outside
-                the engine's limits or without a place after it; the engine is paused.
-        """
-        self._refuse_unready("score")
-        if temperature not in (0.0, 1.0) or top > MOST_TOP:
-            able = f"vLLM scores given tokens at temperature 1 only, with {MOST_TOP} of the best at most"
-            raise InputError(f"temperature {temperature}, {top} of the best tokens: {able}")
-        for ids in sequences:
-            self._limits.refuse_sequence(ids, spare=1)
-        return self._run(self._client.score(sequences, min(top, self._limits.vocabulary)))
+    def verify_weights(self, probe_ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of `probe_ids` [L] after the first; see `BaseEngine.verify_weights`."""
+        self._refuse_unready("a probe")
+        self._limits.refuse_sequence(probe_ids, spare=1)
+        return self._run(self._client.logprobs(probe_ids))
 
     def health(self) -> Health:
         """Whether the engine may be used, and how many samples are in flight or wait."""

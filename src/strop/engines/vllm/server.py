@@ -7,7 +7,6 @@ later one.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -28,9 +27,9 @@ import httpx
 import numpy as np
 
 from strop.base.machine import cuda_visible
-from strop.base.types import ExpertArray, InputError, IntArray, StropError
+from strop.base.types import ExpertArray, FloatArray, InputError, IntArray, StropError
 from strop.engines.base import RequestLimits
-from strop.engines.protocol import EngineLost, Scores
+from strop.engines.protocol import EngineLost
 from strop.engines.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
@@ -265,19 +264,13 @@ class Client:
                     if line.startswith("data: {"):
                         yield _chunk(json.loads(line.removeprefix("data: ")))
 
-    async def score(self, sequences: Sequence[IntArray], top: int) -> list[Scores]:
-        """Log-probs of the tokens of each sequence [L] at temperature 1, with the `top` best in each place."""
-        return list(await asyncio.gather(*(self._scored(ids.tolist(), top) for ids in sequences)))
-
-    async def _scored(self, ids: list[int], top: int) -> Scores:
-        params = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": top, "detokenize": False, "ignore_eos": True}
-        found = await self.ask(GENERATE, {"token_ids": ids, "sampling_params": params})
+    async def logprobs(self, ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of the tokens [L] after the first, at temperature 1."""
+        params = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
+        found = await self.ask(GENERATE, {"token_ids": ids.tolist(), "sampling_params": params})
         with self._understood(GENERATE):
-            places = found["prompt_logprobs"][1:]
-            own = [place[str(token)]["logprob"] for place, token in zip(places, ids[1:], strict=True)]
-            ranked = [sorted((one["rank"], int(token), one["logprob"]) for token, one in p.items()) for p in places]
-            best = np.array([place[:top] for place in ranked]).reshape(len(own), top, 3)
-            return Scores(np.array(own, np.float32), best[..., 1].astype(np.int32), best[..., 2].astype(np.float32))
+            places = zip(found["prompt_logprobs"][1:], ids[1:], strict=True)
+            return np.array([place[str(token)]["logprob"] for place, token in places], np.float32)
 
     async def refuse_unfit(self, max_tokens: int, experts: bool) -> None:
         """Raise `InputError` for a server, not of our making, with other log-probs, shorter sequences or no experts."""
