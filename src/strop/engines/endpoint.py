@@ -37,7 +37,7 @@ from strop.base.types import (
     VersionSpan,
     first_line,
 )
-from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
+from strop.engines.protocol import Capabilities, Health, KvMode, Request, Sampling, WeightSource
 
 if TYPE_CHECKING:
     import httpx
@@ -350,12 +350,6 @@ class EndpointEngine:
                 del self._tasks[task]
                 reply = EndpointReply("", "abort", version=self._version)
                 self._cancelled.append(self._completion(request, index, reply))
-
-    def pause(self, mode: PauseMode = "keep") -> None:
-        raise InputError("an endpoint cannot be paused from here")
-
-    def resume(self) -> None:
-        raise InputError("an endpoint cannot be paused from here")
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
         raise InputError("an endpoint's weights are not ours to change")
