@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 from tests.evaluation.scripted import ScriptedEngine, evaluate
 
+from strop.base.files import write_json
 from strop.base.types import FinishReason, Problem
 from strop.data.dataset import Dataset
 from strop.data.loading import build_dataset
 from strop.data.templates import Plain
 from strop.engines.protocol import Request, Sampling
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import SampleStore
+from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result
 from strop.model.files import byte_tokenizer
 from strop.verifiers.answer import Answer
 
@@ -76,4 +77,5 @@ def keep(folder: Path, answers: Answers, model: str = "base", benchmark: str = "
     kept = SampleStore(folder / model / benchmark, settings(dataset, samples, model, benchmark), VERIFIER)
     engine = says(answers)
     evaluate(engine, dataset, samples, Sampling(), VERIFIER, progress=lambda done, total, rollout: kept.add(rollout))
-    kept.finish()
+    kept.flush()
+    write_json(folder / model / benchmark / SUMMARY, load_result(folder / model / benchmark).summary())

@@ -120,8 +120,8 @@ def test_an_interruption_keeps_what_was_done(place: Path, tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         measure(plan(place, tmp_path / "cut"), Impatient())
     kept = tmp_path / "cut" / "run"
-    assert (kept / "math500" / "samples.parquet").exists()
-    assert not (kept / "aime24" / "samples.parquet").exists() and list((kept / "aime24").glob("part-*.parquet"))
+    assert (kept / "math500" / "summary.json").exists()
+    assert not (kept / "aime24" / "summary.json").exists() and list((kept / "aime24").glob("samples-*.parquet"))
     second, third = Counting(), Counting()
     found = measure(plan(place, tmp_path / "cut"), second)
     assert len(second.sampled) == 1 and 0 < second.sampled[0] < 8  # the rest of aime24 alone, two samples a problem

@@ -72,8 +72,9 @@ def measure(problems: Path, out: Path, *arguments: str) -> dict[str, Any]:
 
 
 def samples(folder: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(folder / "sums" / "samples.parquet").to_pylist()
-    return rows
+    files = sorted((folder / "sums").glob("samples-*.parquet"))
+    rows: list[dict[str, Any]] = [row for file in files for row in pq.read_table(file).to_pylist()]
+    return sorted(rows, key=lambda row: (row["ticket"], row["sample"]))
 
 
 def test_the_samples_are_those_of_the_model_itself(tmp_path: Path, served: Running, problems: Path) -> None:

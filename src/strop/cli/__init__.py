@@ -15,15 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strop.cli import (
-    data_commands,
-    eval_commands,
-    inspect_commands,
-    lab_commands,
-    model_commands,
-    run_commands,
-    runs_commands,
-)
+from strop.cli import lab_commands, model_commands, run_commands, setup_commands
 from strop_verify.child_process import wait_politely
 
 __all__ = ["app", "main"]
@@ -58,25 +50,25 @@ app = typer.Typer(
 app.command("quickstart", short_help="Watch a small model learn to reason, from nothing.")(run_commands.quickstart)
 app.command("train", short_help="Train by reinforcement learning.")(run_commands.train)
 app.command("sft", short_help="Fine-tune a model on demonstrations.")(run_commands.sft)
-app.command("eval", short_help="Measure models on held-out problems or benchmarks.")(eval_commands.evaluate)
-app.command("compare", short_help="Table, comparison and pictures of kept evaluations.")(eval_commands.compare)
+app.command("eval", short_help="Measure models on held-out problems or benchmarks.")(model_commands.evaluate)
+app.command("compare", short_help="Table, comparison and pictures of kept evaluations.")(model_commands.compare)
 app.command("sample", short_help="Sample answers to a prompt or to some problems.")(model_commands.sample)
-app.add_typer(inspect_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
-app.command("settings", short_help="Print every setting, or those of a part.")(inspect_commands.settings)
-app.add_typer(runs_commands.verify_app, name="verify", short_help="Compare verifiers on rollouts.")
-app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
-app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
+app.add_typer(setup_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
+app.command("settings", short_help="Print every setting, or those of a part.")(setup_commands.settings)
+app.add_typer(run_commands.verify_app, name="verify", short_help="Compare verifiers on rollouts.")
+app.add_typer(setup_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
+app.command("plot", short_help="Draw the curves of a run as a PNG.")(run_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(lab_commands.fit)
 app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(lab_commands.ablate)
-app.command("report", short_help="Write one HTML page about a run, or comparing several.")(runs_commands.report)
+app.command("report", short_help="Write one HTML page about a run, or comparing several.")(run_commands.report)
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
-app.command("status", short_help="Show the state of a run.")(runs_commands.status)
-app.command("dashboard", short_help="Follow runs in a browser.")(runs_commands.dashboard)
-app.command("runs", short_help="List runs, the newest first.")(runs_commands.runs)
+app.command("status", short_help="Show the state of a run.")(run_commands.status)
+app.command("dashboard", short_help="Follow runs in a browser.")(run_commands.dashboard)
+app.command("runs", short_help="List runs, the newest first.")(run_commands.runs)
 app.command("plan", short_help="Simulate a run: step times and idle shares, with a bound.")(lab_commands.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
-app.command("doctor", short_help="Check this machine, a run or a recipe.")(inspect_commands.doctor)
-app.command("smoke", short_help="Test whether training works on this machine.")(inspect_commands.smoke)
+app.command("doctor", short_help="Check this machine, a run or a recipe.")(setup_commands.doctor)
+app.command("smoke", short_help="Test whether training works on this machine.")(setup_commands.smoke)
 
 
 @app.callback(invoke_without_command=True)

@@ -17,7 +17,7 @@ from strop.engines.protocol import Sampling
 from strop.evaluation.intervals import Array, Interval, average_interval
 from strop.evaluation.protocols import in_words, parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
-from strop.evaluation.sample_store import SAMPLES, SETTINGS, SUMMARY, TRAINED_ON, load_result
+from strop.evaluation.sample_store import SETTINGS, SUMMARY, TRAINED_ON, load_result
 
 ORDER = "evaluation.json"  # of an evaluation folder: its models and benchmarks in the order of the table
 AVERAGE = "Avg."
@@ -144,8 +144,7 @@ def load_grid(folders: Sequence[Path]) -> Grid:
             results[model, name] = load_result(path)
             sampling[model, name] = settings["sampling"]
             left_out[model, name] = int(settings.get("left_out", 0))
-            summary = read_json(path / SUMMARY) if (path / SUMMARY).exists() else {}
-            trained_on[model, name] = int(summary.get(TRAINED_ON, 0))
+            trained_on[model, name] = int(read_json(path / SUMMARY).get(TRAINED_ON, 0))
     if not results:
         raise InputError(f"{', '.join(map(str, folders))}: no finished evaluation in it")
     return Grid(tuple(models), tuple(columns.values()), results, sampling, left_out, trained_on)
@@ -227,7 +226,7 @@ def _in_order(folder: Path) -> list[Path]:
     order = read_json(folder / ORDER) if (folder / ORDER).exists() else {"models": [], "benchmarks": []}
     found: list[tuple[tuple[int, int, str], Path]] = []
     for file in folder.glob(f"*/*/{SETTINGS}"):
-        if (file.parent / SAMPLES).exists():
+        if (file.parent / SUMMARY).exists():
             settings = read_json(file)
             place = (_place(settings["model"], order["models"]), _place(settings["benchmark"], order["benchmarks"]))
             found.append(((*place, str(file)), file.parent))

@@ -1,9 +1,8 @@
 """The store of one model's samples on one benchmark: written as they arrive, continued, and read back.
 
-    FOLDER/settings.json             what the samples depend on; a resumed evaluation must have the same
-    FOLDER/part-000003.parquet       problems whose samples are all judged, until the benchmark is done
-    FOLDER/samples.parquet           then all of them: the columns of a run's rollouts (`rollout_table`) and `answer`
-    FOLDER/summary.json              the rates
+    FOLDER/settings.json            what the samples depend on; a resumed evaluation must have the same
+    FOLDER/samples-000003.parquet   problems whose samples are all judged: the columns of `rollout_table` and `answer`
+    FOLDER/summary.json             the rates, once every problem is there
 
 A problem is stored once all of its samples are judged; what an interruption cuts off is sampled again, to the same
 tokens, since samples depend only on the seed and the problem's id.
@@ -26,7 +25,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop_verify.verdict import Status
 
-SETTINGS, SAMPLES, SUMMARY = "settings.json", "samples.parquet", "summary.json"
+SETTINGS, SUMMARY = "settings.json", "summary.json"
 TRAINED_ON = "trained_on"  # of a summary: how many of the problems the model was trained on, as far as runs tell
 FLUSH_SECONDS, FLUSH_PROBLEMS = 30.0, 256
 _READ = ("problem_id", "sample", "score", "status", "finish_reason", "token_ids", "answer", "versions")
@@ -50,7 +49,8 @@ class SampleStore:
         self._waiting: list[Group] = []
         self._flushed = time.monotonic()
         self._begin()
-        self.done = self._stored_problems()
+        stored = _read(folder, ["problem_id"])
+        self.done: set[str] = set() if stored is None else set(stored.column(0).to_pylist())
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -84,27 +84,10 @@ class SampleStore:
             for rollout in group.rollouts
         ]
         table = table.append_column("answer", pa.array(answers, pa.string()))
-        numbers = [int(part.stem.removeprefix("part-")) for part in self._folder.glob("part-*.parquet")]
-        with replacing(self._folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet") as temporary:
+        with replacing(self._folder / f"samples-{len(_files(self._folder)):06d}.parquet") as temporary:
             pq.write_table(table, temporary, compression="zstd")
         self.done |= {group.problem.id for group in self._waiting}
         self._waiting = []
-
-    def finish(self) -> None:
-        """Put all parts into samples.parquet, in the order of the problems."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self.flush()
-        parts = sorted(self._folder.glob("part-*.parquet"))
-        if parts:
-            whole = self._folder / SAMPLES
-            tables = [pq.read_table(path) for path in (*([whole] if whole.exists() else []), *parts)]
-            table = pa.concat_tables(tables).sort_by([("ticket", "ascending"), ("sample", "ascending")])
-            with replacing(whole) as temporary:
-                pq.write_table(table, temporary, compression="zstd")
-            for part in parts:
-                part.unlink()
 
     def _begin(self) -> None:
         path = self._folder / SETTINGS
@@ -118,19 +101,23 @@ class SampleStore:
                 f"{self._folder} holds samples drawn under other settings ({', '.join(keys)}); choose another --out"
             )
 
-    def _stored_problems(self) -> set[str]:
-        """Ids of the problems on disk; a part that a finished merge already took over counts once (see `finish`)."""
-        import pyarrow.parquet as pq
 
-        whole = self._folder / SAMPLES
-        merged = set(pq.read_table(whole, columns=["problem_id"]).column(0).to_pylist()) if whole.exists() else set()
-        done = set(merged)
-        for part in self._folder.glob("part-*.parquet"):
-            names = set(pq.read_table(part, columns=["problem_id"]).column(0).to_pylist())
-            if merged and names <= merged:
-                part.unlink()
-            done |= names
-        return {str(name) for name in done}
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("samples-*.parquet"))
+
+
+def _read(folder: Path, columns: list[str]) -> Any:
+    """The samples in `folder` as a table, None where there are none; a file that cannot be read is an `InputError`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for path in _files(folder):
+        try:
+            tables.append(pq.read_table(path, columns=columns))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
+    return pa.concat_tables(tables) if tables else None
 
 
 def has_samples(folder: Path) -> bool:
@@ -144,25 +131,17 @@ def load_result(folder: Path) -> EvaluationResult:
     Raises:
         InputError: it holds no finished evaluation, or files that cannot be read.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     settings = read_json(folder / SETTINGS)
     names: list[str] = settings["problem_ids"]
-    path = folder / SAMPLES
-    if not path.exists():
-        raise InputError(f"{folder} holds no finished evaluation; go on with it by the same strop eval command")
-    try:
-        table = pq.read_table(path, columns=list(_READ))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
+    table = _read(folder, list(_READ))
     shape = (len(names), int(settings["samples_per_problem"]))
+    if table is None or table.num_rows != shape[0] * shape[1]:
+        raise InputError(f"{folder} holds no finished evaluation; go on with it by the same strop eval command")
     place = {name: index for index, name in enumerate(names)}
     rows = np.array([place[name] for name in table.column("problem_id").to_pylist()], dtype=np.int64)
     where = rows, table.column("sample").to_numpy().astype(np.int64)
-    if len(rows) != shape[0] * shape[1]:
-        raise InputError(f"{path}: {len(rows)} samples of {shape[0]} problems × {shape[1]}; the file is not whole")
 
     def spread(values: Any, dtype: Any) -> Any:
         array = np.zeros(shape, dtype=dtype)

@@ -496,7 +496,6 @@ def _measure_one(
             seconds = measure_set(model.engine, rest, judges, progress).seconds
         finally:
             store.flush()  # also on Ctrl-C and on errors: whole problems are kept
-    store.finish()
     summary = folder / SUMMARY
     before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
     whole = replace(load_result(folder), seconds=before + seconds)

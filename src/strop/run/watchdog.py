@@ -35,6 +35,7 @@ from strop.base.text import duration
 from strop.base.types import StropError
 from strop.base.view import Values, View
 from strop.orchestration.process_registry import STACKS, RegisteredWorker, dump_stacks, read_processes
+from strop_verify.sandbox.process import descendants
 
 STATUS = "status.json"
 FORMAT = 1
@@ -125,7 +126,6 @@ class Watch:
         self._error: str | None = None
         self._done = threading.Event()
         self._writing = threading.Lock()
-        self._unwritable: str | None = None
         self._thread = threading.Thread(target=self._watch, name="strop-watch", daemon=True)
         self._handler: Any = None
 
@@ -156,7 +156,7 @@ class Watch:
         self.write(state)
 
     def write(self, state: str) -> None:
-        """Write RUN/status.json as of now. A disk that refuses is noted once, and ends nothing."""
+        """Write RUN/status.json as of now. A full disk ends nothing, because the heartbeat only informs."""
         view = self.view
         value = {
             "format": FORMAT,
@@ -183,13 +183,8 @@ class Watch:
         if not self._writing.acquire(timeout=1.0):
             return
         try:
-            write_json(self.run / STATUS, value)
-            self._unwritable = None
-        except StropError as error:
-            # The heartbeat only informs: other parts refuse a full disk for the files that matter.
-            if self._unwritable is None:
-                view.notes.append(Note(time.time(), f"the heartbeat cannot be written: {error}"))
-            self._unwritable = str(error)
+            with contextlib.suppress(StropError):  # other parts refuse a full disk for the files that matter
+                write_json(self.run / STATUS, value)
         finally:
             self._writing.release()
 
@@ -250,25 +245,7 @@ def kill(worker: RegisteredWorker) -> None:
             os.kill(worker.pid, signal.SIGKILL)
 
 
-def kill_children(pid: int, seconds: float = 2.0) -> None:
-    """End all processes that `pid` started, and theirs: SIGTERM, and SIGKILL for what is left after `seconds`."""
-    found = [RegisteredWorker.of("child", child) for child in descendants(pid)]
-    for child in found:
-        if child.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGTERM)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(child.alive for child in found):
-        time.sleep(0.02)
-    for child in found:
+def kill_children(pid: int) -> None:
+    """Send SIGKILL to all processes that `pid` started, and theirs."""
+    for child in [RegisteredWorker.of("child", below) for below in descendants(pid)[1:]]:
         kill(child)
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes of this machine below `pid`, the nearest first."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(child) for child in task.read_text().split()]
-    return found + [below for child in found for below in descendants(child)]
-
