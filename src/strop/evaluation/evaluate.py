@@ -150,23 +150,22 @@ def measure_set(
 def measure(
     engine: Engine,
     sets: Sequence[ProblemSet],
+    names: Iterable[str],
     judges: OpenJudges,
-    progress: SetProgress = lambda name, done, total: None,
+    progress: SetProgress,
     turn: Callable[[], None] | None = None,
 ) -> dict[str, EvaluationResult]:
-    """The results of several sets by name, one set after the other; `progress(name, done, total)` after each sample.
+    """The results of the sets called `names`, one after the other; `progress(name, done, total)` after each sample.
 
     Raises:
         StropError: see `measure_set`.
     """
-    results: dict[str, EvaluationResult] = {}
-    for each in sets:
+    known = {each.name: each for each in sets}
 
-        def report(done: int, total: int, rollout: Rollout, name: str = each.name) -> None:
-            progress(name, done, total)
+    def of(name: str) -> EvaluationResult:
+        return measure_set(engine, known[name], judges, lambda done, total, _: progress(name, done, total), turn)
 
-        results[each.name] = measure_set(engine, each, judges, report, turn)
-    return results
+    return {name: of(name) for name in names}
 
 
 def with_prompts(
@@ -529,9 +528,3 @@ def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | 
     if len(rates) == 1:
         return {}
     return {f"{PREFIX}/pass_rate/{name}": sum(of) / len(of) for name, of in sorted(rates.items()) if of}
-
-
-def by_name(sets: Sequence[ProblemSet], names: Iterable[str]) -> list[ProblemSet]:
-    """The sets of these names, in that order."""
-    known: Mapping[str, ProblemSet] = {each.name: each for each in sets}
-    return [known[name] for name in names]
