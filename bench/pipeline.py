@@ -176,7 +176,7 @@ def publication(arguments: argparse.Namespace) -> None:
         launcher=Processes(),
         specs=[WorkerSpec(f"generator-{n}", "strop.orchestration.fleet:main", settings) for n in range(2)],
         source=write,
-        store=WeightStore(size, print, in_memory=arguments.weights == "memory"),
+        store=WeightStore(size if arguments.weights == "memory" else 1 << 62, print),
         supervision=Supervision(),
         note=lambda line: None,
     )

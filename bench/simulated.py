@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from strop.base.types import Completion, FinishReason, FloatArray, Group, InputError, IntArray, VersionSpan
-from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
+from strop.engines.protocol import Capabilities, Health, KvMode, Request, WeightSource
 from strop.orchestration.fleet import serve
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.workers import ControllerConnection
@@ -123,12 +123,6 @@ class SimulatedEngine:
             for sequence in [s for s in queue if s.request.id == request_id]:
                 queue.remove(sequence)
                 self._aborted.append(_completion(sequence, "abort"))
-
-    def pause(self, mode: PauseMode = "keep") -> None:
-        raise InputError("the simulated engine cannot pause")
-
-    def resume(self) -> None:
-        raise InputError("the simulated engine cannot pause")
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
         given: dict[str, Any] = dict(source)

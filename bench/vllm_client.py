@@ -103,11 +103,9 @@ def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str)
                 file = Path(folder, "model.safetensors")
                 call = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
                 spent["copy"].append(timed(lambda to=file: to.write_bytes(whole), device))
-                spent["pause"].append(timed(engine.pause, device))
+                spent["pause"].append(timed(lambda: server.post("http://s/sleep?level=0&mode=keep"), device))
                 spent["reload"].append(timed(lambda of=call: server.post("http://s/collective_rpc", json=of), device))
-            engine.resume()
-    engine.pause("abort")
-    engine.step()
+            server.post("http://s/wake_up?tags=scheduling")
     return {name: statistics.median_low(runs) for name, runs in spent.items()}
 
 

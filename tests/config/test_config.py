@@ -214,13 +214,13 @@ def test_toml_says_none_wherever_it_is_allowed(tmp_path: Path) -> None:
     file = tmp_path / "none.toml"
     file.write_text(
         'recipe = "grpo"\ndata.held_out = "none"\noptim.max_grad_norm = "None"\nalgorithm.truncation_mask = "none"\n'
-        'data.limit = "none"\nstages = [{steps = 3, plateau = "none"}, {steps = "none"}]\n'
+        'data.limit = "none"\nstages = [{steps = 3, problems = "none"}, {steps = "none"}]\n'
         'evaluation.benchmarks = [{name = "aime24", every = 10, limit = "none"}]\n'
     )
     config = resolve(str(file))
     assert config.data.held_out is None and config.optim.max_grad_norm is None and config.data.limit is None
     assert config.algorithm.truncation_mask == "none"  # there it is a choice
-    assert config.stages[0].plateau is None and config.stages[1].steps is None
+    assert config.stages[0].problems is None and config.stages[1].steps is None
     assert config.evaluation.benchmarks[0].limit is None
     file.write_text('recipe = "grpo"\nsteps = "none"\n')
     with pytest.raises(InputError, match="steps"):

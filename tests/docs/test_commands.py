@@ -341,6 +341,8 @@ def small(line: str) -> str:
         more += " --set data.source.count=400"
     if line.startswith("strop eval") and ("--benchmark" in line or "--protocol" in line):
         more += " --set evaluation.benchmark_data=benchmarks" + ("" if "--benchmark" in line else " --benchmark aime24")
+    if line.startswith("strop train") and "aime24" in line:
+        more += " --set evaluation.benchmark_data=benchmarks"
     for word, stands in STANDS_FOR.items():
         line = line.replace(word, stands)
     return f"{line} {more}"

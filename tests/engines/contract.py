@@ -2,7 +2,7 @@
 
 A test module subclasses `EngineContract` and gives it two fixtures:
 
-    subject      an idle, unpaused engine whose weights are `model(0, tie)`; it may be shared between tests
+    subject      an idle engine whose weights are `model(0, tie)`; it may be shared between tests
     disposable   the same, for a test that ends it
 
 Versions are never taken to begin at 0, because an engine that takes long to start is shared. Where a server draws on
@@ -12,7 +12,6 @@ its own (`stepwise = False`), a test cannot say how many tokens there are at a m
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch import Tensor
 
 from strop.base.types import Completion, FloatArray, InputError, StropError
-from strop.engines.protocol import Engine, Interruption, KvMode, PauseMode, Request, Sampling, Streaming
+from strop.engines.protocol import Engine, Interruption, KvMode, Request, Sampling, Streaming
 from strop.model.policy import PackedInputs, Policy
 from strop.model.settings import FreshModel
 
@@ -151,20 +150,6 @@ class EngineContract:
                     return found
                 found += engine.step()
         raise AssertionError("five times everything was drawn before anything could be seen of it")
-
-    def held(self, engine: Engine, todo: Sequence[Request], tokens: int, mode: PauseMode) -> list[Completion]:
-        """Have requests underway and pause; what has finished or was ended, as far as the next step reports it.
-
-        An engine that draws on its own may be done between the look and the pause: then it is tried again.
-        """
-        for _ in range(5):
-            found = self.underway(engine, todo, tokens)
-            engine.pause(mode)
-            found += engine.step()
-            if engine.unfinished or any(completion.finish_reason == "abort" for completion in found):
-                return found
-            engine.resume()
-        raise AssertionError("five times everything was drawn before the pause")
 
     # ------------------------------------------------------------------ what is sampled
 
@@ -343,29 +328,6 @@ class EngineContract:
         for completion in rest:
             whole = reference[completion.request_id, completion.index].token_ids
             assert completion.token_ids.tolist() == whole.tolist()
-
-    def test_pause_keeps_and_abort_ends(self, subject: Subject) -> None:
-        engine, todo = subject.engine, requests(prompts(5), self.long, n=4)
-        reference = run(engine, todo)
-        found = self.held(engine, todo, 2, "keep")
-        before = engine.unfinished
-        assert before and engine.step() == [] and engine.unfinished == before
-        with pytest.raises(InputError, match="^request late: "):
-            engine.submit(Request("late", ONE, LONG, seed=0))
-        time.sleep(0.2)
-        assert engine.health().running == before
-        engine.resume()
-        found += drain(engine)
-        assert len(found) == 20
-        for completion in found:
-            whole = reference[completion.request_id, completion.index].token_ids
-            assert completion.token_ids.tolist() == whole.tolist()
-        found = self.held(engine, todo, 1, "abort")
-        assert len(found) == 20 and engine.unfinished == 0
-        assert {completion.finish_reason for completion in found} >= {"abort"}
-        assert engine.health().running == engine.health().waiting == 0
-        engine.resume()
-        assert tokens_of(run(engine, todo)) == tokens_of(reference)
 
     # ------------------------------------------------------------------ weights
 

@@ -284,9 +284,7 @@ class ServedModel(FakeVllm):
     def abort(self, name: str) -> None:
         with self.changed, suppress(InputError):  # it may have ended
             self.engine.cancel(name)
-            self.engine.pause()
             self.found |= {one.request_id: one for one in self.engine.step()}
-            self.engine.resume()
             self.changed.notify_all()
 
     def choices(self, body: dict[str, Any], wrong: str | None) -> Iterator[Choice]:

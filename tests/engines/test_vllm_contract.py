@@ -11,6 +11,7 @@ from tests.tiny import byte_tokenizer
 
 from strop.engines.build import build_engine
 from strop.engines.settings import Vllm
+from strop.engines.vllm.engine import VllmEngine
 
 # Blocks smaller than the prompts of the tests, or no prefix would be cached.
 SETTINGS = Vllm(slots=SLOTS, eager=True, kv_cache_gib=0.25, arguments={"block_size": 32})
@@ -32,9 +33,10 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Subject]:
 def subject(shared: Subject) -> Iterator[Subject]:
     yield shared
     # Whatever a failed test has left behind.
-    shared.engine.pause("abort")
+    assert isinstance(shared.engine, VllmEngine)
+    for name in list(shared.engine._open):
+        shared.engine.cancel(name)
     shared.engine.step()
-    shared.engine.resume()
     shared.publish(model(0, shared.tie))
 
 

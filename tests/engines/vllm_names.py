@@ -142,10 +142,8 @@ def asked() -> tuple[dict[tuple[str, str], set[str]], set[str]]:
         engine.submit(Request("b", prompt, Sampling(max_new_tokens=7), seed=1))
         while not engine.drawn({("b", 0): 0}):
             engine.step()
-        engine.pause()
-        engine.update_weights(model(1, tie=True).weights(), 1, "recompute")
         engine.cancel("b")
-        engine.resume()
+        engine.update_weights(model(1, tie=True).weights(), 1, "recompute")
         engine.verify_weights(prompt)
         engine.close()
         return {key: set(names) for key, names in fake.asked.items()}, set(fake.sampling)

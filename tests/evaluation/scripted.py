@@ -9,7 +9,7 @@ import numpy as np
 
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, VersionSpan
 from strop.data.dataset import Dataset
-from strop.engines.protocol import Capabilities, Engine, Health, KvMode, PauseMode, Request, Sampling, WeightSource
+from strop.engines.protocol import Capabilities, Engine, Health, KvMode, Request, Sampling, WeightSource
 from strop.environments.responder import Play
 from strop.evaluation.evaluate import ProblemSet, Progress, measure_set
 from strop.evaluation.result import EvaluationResult
@@ -71,12 +71,6 @@ class ScriptedEngine:
         if all(request.id != request_id for request, _ in self._queue):
             raise InputError(f"cancel: no unfinished request {request_id!r}")
         self._queue = [(request, index) for request, index in self._queue if request.id != request_id]
-
-    def pause(self, mode: PauseMode = "keep") -> None:
-        raise NotImplementedError
-
-    def resume(self) -> None:
-        raise NotImplementedError
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
         raise NotImplementedError

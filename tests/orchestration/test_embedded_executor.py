@@ -20,7 +20,7 @@ from tests.runs import assert_same_run, metrics, small_config
 from strop.base.view import SilentView
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted, resume, train
-from strop.run.watchdog import descendants
+from strop_verify.sandbox.process import descendants
 
 SETS = ("optim.lr=1e-2",)
 EMBEDDED = (*SETS, "orchestration.executor=embedded")
@@ -123,7 +123,7 @@ def killed(driver: int, out: Path) -> list[int]:
     while not (out / "checkpoints" / "step-00000002").exists():
         assert os.waitpid(driver, os.WNOHANG) == (0, 0) and time.monotonic() < deadline
         time.sleep(0.01)
-    left = descendants(driver)
+    left = descendants(driver)[1:]
     assert set(workers(out).values()) <= set(left)
     os.kill(driver, signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(driver, 0)[1]) == -signal.SIGKILL

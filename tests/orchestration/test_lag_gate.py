@@ -172,10 +172,10 @@ def test_a_group_is_resolved_once(keep: bool) -> None:
 
 
 def test_groups_are_admitted_up_to_the_window_and_for_the_steps_that_are_left() -> None:
-    gate = LagGate(3, 4, refill=False, adaptive=True)
+    gate = LagGate(3, 4, refill=True, adaptive=True)
     gate.window.batches = 2.5
     assert [gate.admit() for _ in range(9) if gate.admits(steps_left=9)] == list(range(8))  # 7.5, rounded up
-    gate.give_up(4)
+    gate.resolve(4, keep=False)
     assert gate.open == 7 and gate.admits(steps_left=9) and not gate.admits(steps_left=2)
 
 

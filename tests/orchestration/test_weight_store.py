@@ -13,14 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.orchestration.disks import mounted
-from tests.runs import assert_same_run, small_config
 from torch import Tensor
 
 from strop.base.types import StropError
-from strop.base.view import SilentView
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import FOLDER, WeightFile, WeightStore, read
-from strop.run.run import train
 
 
 def weights(seed: int = 0) -> dict[str, Tensor]:
@@ -35,6 +32,9 @@ def weights(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
+NO_ROOM = 1 << 62  # bytes, for which no memory has room
+
+
 def stored_in(store: WeightStore, version: int) -> StoredWeights:
     return store.publish(lambda file, number: file.write(number, weights(number).items()), version)
 
@@ -42,7 +42,7 @@ def stored_in(store: WeightStore, version: int) -> StoredWeights:
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_what_is_read_is_what_was_written_until_it_is_not_kept(tmp_path: Path, in_memory: bool) -> None:
     notes: list[str] = []
-    store = WeightStore(1 << 10, notes.append, in_memory)
+    store = WeightStore(1 << 10 if in_memory else NO_ROOM, notes.append)
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "weights-9.safetensors").touch()  # a killed process left it
     store.start(tmp_path)
@@ -117,7 +117,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_version_before(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strop.orchestration.weight_store.DISK_FULL_SECONDS", 0.01)
     notes: list[str] = []
-    store = WeightStore(1, notes.append, in_memory=False)
+    store = WeightStore(NO_ROOM, notes.append)
     store.start(small_disk)
     good = store.publish(lambda file, number: file.write(number, [("w", torch.ones(100_000))]), 1)
     store.keep({1})
@@ -126,13 +126,3 @@ def test_a_full_disk_leaves_the_version_before(small_disk: Path, monkeypatch: py
     assert len(notes) == 2 and all("version 2" in line for line in notes)
     assert torch.equal(read(good)["w"], torch.ones(100_000))
     assert [path.name for path in store.root.iterdir()] == ["weights-1.safetensors"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-def test_a_run_comes_to_the_same_through_files_of_its_folder(tmp_path: Path) -> None:
-    sets = ("steps=2", "orchestration.executor=embedded", "orchestration.generators=2", "evaluation.every=none")
-    for way in ("auto", "files"):
-        train(small_config(*sets, f"orchestration.weights={way}"), tmp_path / way, SilentView())
-    assert_same_run(tmp_path / "auto", tmp_path / "files")
-    assert not list(tmp_path.glob("*/weights*"))

@@ -66,14 +66,12 @@ def test_a_resume_goes_on_within_a_stage(tmp_path: Path, stop: int) -> None:
 REFUSED = [
     ("stages=[{steps=3}, {steps=9}, {}]", r"stages: .* take 12 steps, so steps=6 must be more"),
     ("stages=[{steps=3}, {steps=9}]", "stages: theirs add up to 12 steps, and steps=6"),
-    ("stages=[{}, {}]", "every stage but the last needs steps, a plateau, or both"),
+    ("stages=[{}, {}]", "every stage but the last"),
     ('stages=[{steps=1}, {set={"model.path"="x"}}]', r"stages.1.set: model.path cannot change during a run"),
     ('stages=[{steps=1}, {set={"optim.eps"=1e-3}}]', r"stages.1.set: of optim only lr, schedule, warmup_steps"),
     ('stages=[{steps=1}, {set={"batch.prompts"=3}}]', "batch.prompts_per_step"),
     ('stages=[{steps=1}, {set={"batch.updates_per_step"=30}}]', "updates_per_step=30 exceeds"),
     ('stages=[{steps=1, problems="DropSolved"}, {}]', "stages.0.problems filters by an earlier stage"),
-    ("stages=[{steps=1}, {plateau={window=2}}]", "stages.1.plateau: the last stage lasts until the run's steps"),
-    ('stages=[{plateau={metric="evaluation/pass_rate"}}, {}]', "stages.0.plateau.metric=.* not measured at every step"),
 ]
 
 
@@ -104,24 +102,6 @@ def test_a_mastered_prompt_is_never_asked_again() -> None:
         curriculum.next()
 
 
-def test_a_plateau_ends_a_stage() -> None:
-    config = small_config("steps=60", 'stages=[{plateau={window=2, metric="pass_rate"}}, {}]')
-    curriculum = Curriculum(config, PROBLEMS)
-    rates = [0.1, 0.2, 0.3, 0.4, 0.35, 0.3]
-    over = [curriculum.advance(step, {"pass_rate": rate}) for step, rate in enumerate(rates, 1)]
-    # (.3 + .4) / 2 > (.1 + .2) / 2, (.4 + .35) / 2 > (.2 + .3) / 2, (.35 + .3) / 2 < (.3 + .4) / 2
-    assert over == [False] * 5 + [True] and curriculum.stage == 1
-    assert not curriculum.advance(7, {"pass_rate": 0.3})  # the last stage lasts until the end
-
-
-def test_a_plateau_of_what_nobody_measures_says_so() -> None:
-    config = small_config("steps=60", 'stages=[{plateau={window=2, metric="pas_rate"}}, {}]')
-    curriculum = Curriculum(config, PROBLEMS)
-    assert not any(curriculum.advance(step, {"pass_rate": 0.5}) for step in (1, 2, 3))
-    with pytest.raises(StropError, match=r"stages\.0\.plateau\.metric"):
-        curriculum.advance(4, {"pass_rate": 0.5})
-
-
 def test_a_schedule_lasts_until_optim_changes_again() -> None:
     config = small_config(
         "steps=20", "batch.updates_per_step=2",
@@ -132,7 +112,7 @@ def test_a_schedule_lasts_until_optim_changes_again() -> None:
     planned = {}
     for step in range(20):
         planned[step] = curriculum.updates_left(step)
-        curriculum.advance(step + 1, {})
+        curriculum.advance(step + 1)
     # 3 steps of 2; 4 steps of 2 and 5 of 3 under one schedule; 8 steps of 3.
     assert [planned[step] for step in (0, 2, 3, 4, 6, 7, 11, 12, 19)] == [6, 2, 23, 21, 17, 15, 3, 24, 3]
     warm = edit(config, ["algorithm.advantage=Gae", "critic.warmup_steps=2"])
@@ -169,22 +149,6 @@ def test_a_smaller_stage_of_a_pipeline_begins_with_groups_of_its_own(tmp_path: P
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_plateau_gives_up_what_is_open(tmp_path: Path) -> None:
-    stages = (
-        'stages=[{plateau={window=1, min_rise=2.0}}, {set={"batch.prompts_per_step"=2, "sampling.max_new_tokens"=6}}]'
-    )
-    config = small_config(*PIPELINED, "steps=6", "checkpoint.every=20", stages)
-    train(config, tmp_path / "run", SilentView())
-    rows = metrics(tmp_path / "run")
-    assert [row["groups/trained"] for row in rows] == [6, 6, 2, 2, 2, 2]
-    assert all(row["length/max"] <= 6 for row in rows[2:])
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "parts", StopsAfter(2, signal.SIGINT))
-    resume(tmp_path / "parts", SilentView())
-    assert len(metrics(tmp_path / "parts")) == 6
-
-
-@pytest.mark.usefixtures("forked")
 def test_a_group_generated_again_after_a_resume_is_visited_once(tmp_path: Path) -> None:
     config = small_config(*PIPELINED, "checkpoint.every=10")
     with pytest.raises(Interrupted):
@@ -205,14 +169,14 @@ def test_solved_problems_leave_between_stages_and_an_empty_stage_says_so() -> No
     curriculum = Curriculum(config, PROBLEMS)
     visited(curriculum, 0, 1, 1, 1)
     visited(curriculum, 1, 1, 0, 1)
-    assert curriculum.advance(1, {}) and curriculum.sampler.retired == {0}
+    assert curriculum.advance(1) and curriculum.sampler.retired == {0}
     for index in range(1, 4):
         visited(again := Curriculum(config, PROBLEMS), index, 1)
     again = Curriculum(config, PROBLEMS)
     for index in range(4):
         visited(again, index, 1, 1)
     with pytest.raises(StropError, match=r"stages\.1\.problems"):
-        again.advance(1, {})
+        again.advance(1)
 
 
 def test_stages_are_differences_against_the_one_before() -> None:

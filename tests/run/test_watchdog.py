@@ -20,7 +20,8 @@ from strop.config.schema import RunConfig
 from strop.orchestration.process_registry import RegisteredWorker, stacks_path
 from strop.run import watchdog as module
 from strop.run.run import resume, train
-from strop.run.watchdog import NoProgress, Watch, descendants, kill_children
+from strop.run.watchdog import NoProgress, Watch, kill_children
+from strop_verify.sandbox.process import descendants
 
 DRIVER = """
 import ctypes, os, subprocess, sys, threading, time
@@ -183,13 +184,15 @@ def test_children_and_theirs_are_ended() -> None:
     text = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{sleep}']); {sleep}"
     child = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
     deadline = time.monotonic() + 20
-    while len(descendants(child.pid)) < 1 and time.monotonic() < deadline:
+    while len(descendants(child.pid)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    grandchild = RegisteredWorker.of("grandchild", descendants(child.pid)[0])
+    grandchild = RegisteredWorker.of("grandchild", descendants(child.pid)[1])
     parent = RegisteredWorker.of("child", child.pid)
     assert [parent.alive, grandchild.alive] == [True, True]
     assert {child.pid, grandchild.pid} <= set(descendants(os.getpid()))
     kill_children(child.pid)
+    while grandchild.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
     assert [parent.alive, grandchild.alive] == [True, False]
     child.kill()
     child.wait()

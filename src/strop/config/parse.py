@@ -165,11 +165,6 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.trainers={orchestration.trainers} keep the parameters in separate processes, where "
             "orchestration.executor=in_process cannot generate with them; set executor=embedded, or trainers=1"
         )
-    if orchestration.weights != "auto" and orchestration.in_process:
-        raise InputError(
-            f"orchestration.weights={orchestration.weights} is a way to generators in other processes, and "
-            "orchestration.executor=in_process has none; set executor=embedded, or leave weights out"
-        )
     if orchestration.stall_seconds < orchestration.silence_seconds:
         raise InputError(
             f"orchestration.stall_seconds={orchestration.stall_seconds:g} is below silence_seconds="

@@ -6,7 +6,6 @@ naming another `piece` resets that piece's other fields to its defaults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError
@@ -31,35 +30,18 @@ from strop.verifiers.base import Verifier
 Count = Annotated[int, Field(ge=1)]
 
 
-class Plateau(Settings):
-    """A metric has stopped rising: its mean over the last `window` steps is not `min_rise` above the one before."""
-
-    metric: str = "pass_rate"
-    window: Count = 50
-    min_rise: Annotated[float, Field(ge=0)] = 0.0
-
-    def __call__(self, values: Sequence[float]) -> bool:
-        """Whether `values`, one a step of the stage, have come to a plateau."""
-        if len(values) < 2 * self.window:
-            return False
-        last, before = values[-self.window :], values[-2 * self.window : -self.window]
-        return sum(last) / self.window < sum(before) / self.window + self.min_rise
-
-
 class Stage(Settings):
     """A stretch of training with its own settings.
 
     Fields:
         steps: it ends after so many steps; the last stage lasts until the run's `steps`. No group is begun in a stage
             that would be trained in the next, so that with max_lag > 0 generation runs dry towards its end.
-        plateau: it ends earlier where this says so; groups that are open then are given up.
         problems: which problems it keeps of those the run began with; None keeps all that are not retired.
         set: what it changes against the stage before: dotted keys of `batch`, `sampling`, `algorithm` and `optim`. The
             learning-rate schedule starts anew where `optim` is changed.
     """
 
     steps: Count | None = None
-    plateau: Plateau | None = None
     problems: SerializeAsAny[ProblemFilter] | None = None
     set: dict[str, Any] = {}
 
@@ -136,15 +118,15 @@ class RunConfig(Settings):
         """
         if not self.stages:
             return [self]
-        before_last = [stage.steps for stage in self.stages[:-1]]
-        if any(stage.steps is None and stage.plateau is None for stage in self.stages[:-1]):
-            raise InputError("stages: every stage but the last needs steps, a plateau, or both, to end by")
-        taken = sum(steps or 0 for steps in before_last)
+        if any(stage.steps is None for stage in self.stages[:-1]):
+            raise InputError("stages: every stage but the last needs steps")
+        taken = sum(stage.steps or 0 for stage in self.stages[:-1])
         if taken >= self.steps:
             raise InputError(f"stages: those before the last take {taken} steps, so steps={self.steps} must be more")
-        _refuse_idle_settings(self.stages)
+        if self.stages[0].problems is not None:
+            raise InputError("stages.0.problems filters by an earlier stage, and there is none; leave it out")
         whole = taken + (self.stages[-1].steps or 0)
-        if self.stages[-1].steps is not None and all(before_last) and whole != self.steps:
+        if self.stages[-1].steps is not None and whole != self.steps:
             raise InputError(f"stages: theirs add up to {whole} steps, and steps={self.steps}; make them equal")
         data = self.model_dump(mode="json") | {"stages": []}
         configs: list[RunConfig] = []
@@ -174,22 +156,3 @@ def evaluation_sampling(config: RunConfig) -> Sampling:
     """
     longest = max(reversed(config.stage_configs()), key=lambda stage: stage.sampling.max_new_tokens).sampling
     return longest.model_copy(update={"temperature": config.evaluation.temperature, "top_p": config.evaluation.top_p})
-
-
-def _refuse_idle_settings(stages: Sequence[Stage]) -> None:
-    """Refuse settings of a stage that would have no effect.
-
-    Raises:
-        InputError: one line that names the key and the way out.
-    """
-    if stages[0].problems is not None:
-        raise InputError("stages.0.problems filters by an earlier stage, and there is none; leave it out")
-    if stages[-1].plateau is not None:
-        raise InputError(f"stages.{len(stages) - 1}.plateau: the last stage lasts until the run's steps; leave it out")
-    for number, stage in enumerate(stages):
-        if stage.plateau is not None and stage.plateau.metric.startswith("evaluation/"):
-            raise InputError(
-                f"stages.{number}.plateau.metric={stage.plateau.metric} is not measured at every step; name a metric "
-                "of the training step, such as pass_rate"
-            )
-

@@ -214,7 +214,7 @@ def _stages(config: RunConfig, longest: int, steps: int) -> tuple[Stage, ...]:
         length = min(max(int(steps * share), 1), free - later) if later else None
         free -= length or 0
         changes = {key: _smaller(key, value, config, longest, free) for key, value in stage.set.items()}
-        smaller = {"steps": length, "plateau": None, "problems": _problems(stage.problems), "set": changes}
+        smaller = {"steps": length, "problems": _problems(stage.problems), "set": changes}
         stages.append(stage.model_copy(update=smaller))
     return tuple(stages)
 

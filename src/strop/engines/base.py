@@ -1,4 +1,4 @@
-"""The common part of engines that sample token ids: the limits of requests, open requests, pausing, failures."""
+"""The common part of engines that sample token ids: the limits of requests, open requests, failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
-from strop.engines.protocol import Capabilities, Drawn, EngineLost, PauseMode, Request, Sampling
+from strop.engines.protocol import Capabilities, Drawn, EngineLost, Request, Sampling
 from strop.engines.sampling import stream_key
 from strop.model.attention_kinds import longest_sequence
 
@@ -154,7 +154,6 @@ class BaseEngine(ABC):
         self._tokenizer = tokenizer
         self._strings = StopStrings(tokenizer)
         self._version = version
-        self._paused = False
         self._failure: StropError | None = None
         self._open: dict[str, int] = {}  # samples not yet reported, by the id of their request
         self._reports: list[Completion] = []
@@ -187,9 +186,9 @@ class BaseEngine(ABC):
         """Queue a request.
 
         Raises:
-            InputError: the engine is paused or failed, the id is in use, or the request is outside its limits.
+            InputError: the engine has failed, the id is in use, or the request is outside its limits.
         """
-        self._refuse_unready(f"request {request.id}")
+        self._refuse_if_failed()
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
         self._enqueue(checked(request, self._limits, self._tokenizer, self._strings))
@@ -200,27 +199,12 @@ class BaseEngine(ABC):
         if request_id in self._open:
             self._abort(request_id)
 
-    def pause(self, mode: PauseMode = "keep") -> None:
-        """Stop drawing; `abort` cancels everything, which the next `step` still reports."""
-        if not self._paused:
-            self._hold(True)
-        self._paused = True
-        if mode == "abort":
-            for request_id in list(self._open):
-                self.cancel(request_id)
-
-    def resume(self) -> None:
-        """Undo `pause`."""
-        if self._paused:
-            self._hold(False)
-        self._paused = False
-
     @abstractmethod
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
         """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head.
 
         Raises:
-            InputError: there are no tokens, too many, or some that the model does not know; or the engine is paused.
+            InputError: there are no tokens, too many, or some that the model does not know.
         """
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
@@ -236,9 +220,6 @@ class BaseEngine(ABC):
     @abstractmethod
     def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
         """Request, sample, tokens and log-probs of each running sample."""
-
-    def _hold(self, paused: bool) -> None:  # noqa: B027  (an engine that draws only in `step` has nothing to do)
-        """Stop a server that draws by itself, or let it go on."""
 
     @abstractmethod
     def _enqueue(self, entry: SlotEntry) -> None:
@@ -261,11 +242,6 @@ class BaseEngine(ABC):
         if self._failure is not None:
             kind = EngineLost if isinstance(self._failure, EngineLost) else InputError
             raise kind(f"this engine cannot go on ({self._failure}); make a new one")
-
-    def _refuse_unready(self, what: str) -> None:
-        self._refuse_if_failed()
-        if self._paused:
-            raise InputError(f"{what}: the engine is paused; resume() first")
 
     def _refuse_older(self, version: int) -> None:
         if version < self._version:

@@ -37,7 +37,7 @@ from strop.base.types import (
     VersionSpan,
     first_line,
 )
-from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
+from strop.engines.protocol import Capabilities, Health, KvMode, Request, Sampling, WeightSource
 
 if TYPE_CHECKING:
     import httpx
@@ -339,7 +339,7 @@ class EndpointEngine:
             self._loop.run_until_complete(some)
         for task in [task for task in self._tasks if task.done()]:
             request, index = self._tasks.pop(task)
-            found.append(self._completion(request, index, self._reply(task, request)))
+            found.append(self._completion(request, index, self._reply(task)))
         return found
 
     def cancel(self, request_id: str) -> None:
@@ -350,12 +350,6 @@ class EndpointEngine:
                 del self._tasks[task]
                 reply = EndpointReply("", "abort", version=self._version)
                 self._cancelled.append(self._completion(request, index, reply))
-
-    def pause(self, mode: PauseMode = "keep") -> None:
-        raise InputError("an endpoint cannot be paused from here")
-
-    def resume(self) -> None:
-        raise InputError("an endpoint cannot be paused from here")
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
         raise InputError("an endpoint's weights are not ours to change")
@@ -381,17 +375,12 @@ class EndpointEngine:
         async with self._slots:
             return await self._client.ask(path, body)
 
-    def _reply(self, task: asyncio.Task[EndpointReply], request: Request) -> EndpointReply:
-        """The answer of a finished task, counted; a refusal says what `strop eval` can do about it."""
+    def _reply(self, task: asyncio.Task[EndpointReply]) -> EndpointReply:
+        """The answer of a finished task, counted."""
         try:
             reply = task.result()
         except NoChatTemplate as error:
             raise InputError(f"{error}; strop eval asks without one by --set data.template=Plain") from error
-        except InputError as error:
-            if not _beyond_budget(str(error)):
-                raise
-            fewer = f"fewer than {request.sampling.max_new_tokens} by --set sampling.max_new_tokens=N"
-            raise InputError(f"{error}; strop eval asks for {fewer}") from error
         self._version = max(self._version, reply.version)
         self.tokens.update(
             prompt=reply.prompt_tokens, completion=reply.completion_tokens, calls=reply.retries + 1,
@@ -413,12 +402,6 @@ class EndpointEngine:
             text=reply.text,
             finish_reason=reply.finish_reason,
         )
-
-
-def _beyond_budget(refusal: str) -> bool:
-    """Whether an endpoint refuses as many tokens as it is asked for, in the words of strop serve, vLLM or OpenAI."""
-    told = refusal.lower()
-    return ("max_tokens" in told or "context length" in told) and "not supported" not in told
 
 
 def _body(text: str, sampling: Sampling) -> tuple[str, dict[str, Any]]:

@@ -180,7 +180,6 @@ class Health:
     waiting: int
 
 
-PauseMode = Literal["keep", "abort"]
 KvMode = Literal["keep", "recompute"]
 WeightSource: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
 
@@ -200,7 +199,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises `InputError` where it cannot be honoured (too long, unknown stop, paused …)."""
+        """Queue a request. Raises `InputError` where it cannot be honoured (too long, unknown stop …)."""
         ...
 
     def step(self) -> list[Completion]:
@@ -216,14 +215,6 @@ class Engine(Protocol):
 
         A request that the engine does not have (any more) is ignored.
         """
-        ...
-
-    def pause(self, mode: PauseMode = "keep") -> None:
-        """Stop stepping; `keep` leaves running sequences in their slots, `abort` cancels them."""
-        ...
-
-    def resume(self) -> None:
-        """Undo `pause`."""
         ...
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:

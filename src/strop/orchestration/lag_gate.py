@@ -132,10 +132,6 @@ class LagGate:
         """Start a group again under the current version: it was lost, or an earlier process left it open."""
         self._open[ticket] = OpenGroup(self.version)
 
-    def give_up(self, ticket: int) -> None:
-        """Remove an open group that is not wanted any more."""
-        del self._open[ticket]
-
     def start(self, ticket: int) -> int:
         """The version an open group started under."""
         return self._open[ticket].start

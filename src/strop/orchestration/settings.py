@@ -46,8 +46,6 @@ class OrchestrationSettings(Settings):
             are GPUs; 1 trains in this process.
         sequence_parallel: ranks that share the tokens of each micro-batch (Ulysses); a divisor of `trainers`.
         trainer_restarts: how often a run continues from its last checkpoint after ranks were lost.
-        weights: how weights get to generators. `auto`: in memory, or in the run's folder if memory has no room.
-            `files`: always in the run's folder.
         kv: whether the cached keys and values of running completions are kept when weights change.
         restarts: how many deaths of generators a run survives, and how many of its evaluator.
         silence_seconds: a worker that sends nothing for so long is killed.
@@ -65,7 +63,6 @@ class OrchestrationSettings(Settings):
     trainers: Count = 1
     sequence_parallel: Count = 1
     trainer_restarts: Annotated[int, Field(ge=0)] = 3
-    weights: Literal["auto", "files"] = "auto"
     kv: KvMode = "keep"
     restarts: Annotated[int, Field(ge=0)] = 10
     silence_seconds: Annotated[float, Field(ge=5)] = 60.0

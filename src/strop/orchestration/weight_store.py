@@ -129,16 +129,12 @@ class WeightStore:
     Args:
         version_bytes: the approximate size of a version, which decides whether memory has room for it.
         note: receives a line where the disk is full.
-        in_memory: whether versions are stored in memory while there is room; else in the run's folder only.
         within: the name of the folder in the run's folder.
     """
 
-    def __init__(
-        self, version_bytes: int, note: Callable[[str], None], in_memory: bool = True, within: str = FOLDER
-    ) -> None:
+    def __init__(self, version_bytes: int, note: Callable[[str], None], within: str = FOLDER) -> None:
         self._version_bytes = version_bytes
         self._note = note
-        self._in_memory = in_memory
         self._within = within
         self._folder = Path()
         self._descriptors: dict[int, int] = {}  # of the versions in memory
@@ -189,7 +185,7 @@ class WeightStore:
 
     def _file(self, version: int) -> WeightFile:
         """A new file for a version."""
-        if self._in_memory and machine.memory()[1] > _FREE_VERSIONS * self._version_bytes:
+        if machine.memory()[1] > _FREE_VERSIONS * self._version_bytes:
             descriptor = os.memfd_create(f"strop-weights-{version}")
             if version in self._descriptors:
                 os.close(self._descriptors[version])

@@ -192,7 +192,7 @@ def _executor(
         launcher=launcher,
         specs=[generator_spec(config, plain, placement, number) for number in range(orchestration.generators)],
         source=learner.publish,
-        store=WeightStore(_version_bytes(policy), view.note, in_memory=orchestration.weights != "files"),
+        store=WeightStore(_version_bytes(policy), view.note),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,

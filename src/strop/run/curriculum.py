@@ -3,7 +3,7 @@
     curriculum = Curriculum(config, dataset.problems)
     index = curriculum.next()                       # the problem of the next group
     curriculum.visited(index, group, step)          # its pass rate; a problem mastered may be retired
-    if curriculum.advance(step, row): ...           # a new stage has begun; curriculum.config is its configuration
+    if curriculum.advance(step): ...                # a new stage has begun; curriculum.config is its configuration
 
 A stage is a list of differences against the one before (`config.Stage`). State is JSON-able.
 """
@@ -44,7 +44,6 @@ class Curriculum:
         self.history = History()
         self.stage = 0
         self._began = 0  # the step after which the stage began
-        self._watched: list[float] = []  # the plateau's metric, one value a step of the stage
 
     @property
     def config(self) -> RunConfig:
@@ -92,29 +91,15 @@ class Curriculum:
         mastered = self.config.algorithm.selection.no_positive_resampling
         return mastered is not None and visit.pass_rate >= mastered
 
-    def advance(self, step: int, row: Mapping[str, float | None]) -> bool:
-        """Begin a new stage if one is due after `step` steps, the last of which measured `row`; return whether it is.
+    def advance(self, step: int) -> bool:
+        """Begin a new stage if one is due after `step` steps; return whether it is.
 
         Raises:
-            StropError: the new stage keeps no problem, or the metric that the plateau watches is not measured.
+            StropError: the new stage keeps no problem.
         """
-        if not self._stages or self.stage == len(self._stages) - 1:
+        if self.stage == len(self._configs) - 1 or self.steps_left(step) > 0:
             return False
-        stage = self._stages[self.stage]
-        over = stage.steps is not None and step - self._began >= stage.steps
-        if stage.plateau is not None:
-            value = row.get(stage.plateau.metric)
-            if value is not None:
-                self._watched.append(value)
-            elif not self._watched and step - self._began >= 2 * stage.plateau.window:
-                raise StropError(
-                    f"stages.{self.stage}.plateau.metric={stage.plateau.metric}: no step of the stage had such a "
-                    "metric, so that it would never end by it; `metrics.jsonl` of the run folder shows their names"
-                )
-            over = over or stage.plateau(self._watched)
-        if not over:
-            return False
-        self.stage, self._began, self._watched = self.stage + 1, step, []
+        self.stage, self._began = self.stage + 1, step
         self._filter()
         return True
 
@@ -142,11 +127,10 @@ class Curriculum:
             "history": self.history.state(),
             "stage": self.stage,
             "began": self._began,
-            "watched": list(self._watched),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from `state()`."""
         self.sampler.restore(state["sampler"])
         self.history.load(state["history"])
-        self.stage, self._began, self._watched = state["stage"], state["began"], list(state["watched"])
+        self.stage, self._began = state["stage"], state["began"]

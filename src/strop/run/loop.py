@@ -372,23 +372,12 @@ class Loop:
         self.states.update(row)
         row |= self.states.numbers()
         self._warn(groups, row)
-        if self.curriculum.advance(self.step, row):
+        if self.curriculum.advance(self.step):
             self.config = self.curriculum.config
-            self._give_up_open_groups()
             self._enter_stage()
             stage, left = self.curriculum.stage, self.curriculum.sampler.left
             self.view.note(f"step {self.step}: stage {stage} begins, with {left} of {len(self.dataset)} problems")
         return StepRecord(self.step, row, tuple(groups), result.samples)
-
-    def _give_up_open_groups(self) -> None:
-        """Cancel the open groups of the previous stage: they may differ in size, length or temperature.
-
-        There are some only where a plateau ends a stage and max_lag > 0.
-        """
-        for ticket in self.ledger.open:
-            self._cancel(self.ledger.forget(ticket))
-            self.gate.give_up(ticket)
-            self._resolved.pop(ticket, None)
 
     def _enter_stage(self) -> None:
         """Apply the configuration of the current stage to every part."""

@@ -35,6 +35,7 @@ from strop.base.text import duration
 from strop.base.types import StropError
 from strop.base.view import Values, View
 from strop.orchestration.process_registry import STACKS, RegisteredWorker, dump_stacks, read_processes
+from strop_verify.sandbox.process import descendants
 
 STATUS = "status.json"
 FORMAT = 1
@@ -250,25 +251,7 @@ def kill(worker: RegisteredWorker) -> None:
             os.kill(worker.pid, signal.SIGKILL)
 
 
-def kill_children(pid: int, seconds: float = 2.0) -> None:
-    """End all processes that `pid` started, and theirs: SIGTERM, and SIGKILL for what is left after `seconds`."""
-    found = [RegisteredWorker.of("child", child) for child in descendants(pid)]
-    for child in found:
-        if child.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGTERM)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(child.alive for child in found):
-        time.sleep(0.02)
-    for child in found:
+def kill_children(pid: int) -> None:
+    """Send SIGKILL to all processes that `pid` started, and theirs."""
+    for child in [RegisteredWorker.of("child", below) for below in descendants(pid)[1:]]:
         kill(child)
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes of this machine below `pid`, the nearest first."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(child) for child in task.read_text().split()]
-    return found + [below for child in found for below in descendants(child)]
-

@@ -213,7 +213,7 @@ class TorchEngine(BaseEngine):
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
-        """Advance every running sequence by a token; the completions that finished (paused: what was cancelled).
+        """Advance every running sequence by a token; the completions that finished.
 
         Raises:
             InputError: an earlier step failed.
@@ -221,8 +221,7 @@ class TorchEngine(BaseEngine):
         """
         self._refuse_if_failed()
         try:
-            if not self._paused:
-                self._advance()
+            self._advance()
         except BaseException as error:  # an interrupt too leaves slots half prepared
             self._failure = StropError(f"{type(error).__name__}: {error}")
             raise

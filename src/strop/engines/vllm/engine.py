@@ -382,14 +382,14 @@ class VllmEngine(BaseEngine):
                 raise
 
     def step(self) -> list[Completion]:
-        """The completions that have finished; where none has, it waits a moment for one (not while paused).
+        """The completions that have finished; where none has, it waits a moment for one.
 
         Raises:
             StropError: an earlier step failed, or a log-prob is not finite.
             EngineLost: the server died, hangs, failed, or answered what cannot be.
         """
         self._refuse_if_failed()
-        if self._samples and not self._paused and not self._reports:
+        if self._samples and not self._reports:
             self._run(self._listen())
         return self._reported()
 
@@ -412,7 +412,7 @@ class VllmEngine(BaseEngine):
 
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
         """Log-probs [L - 1] of `probe_ids` [L] after the first; see `BaseEngine.verify_weights`."""
-        self._refuse_unready("a probe")
+        self._refuse_if_failed()
         self._limits.refuse_sequence(probe_ids, spare=1)
         return self._run(self._client.logprobs(probe_ids))
 
@@ -445,9 +445,6 @@ class VllmEngine(BaseEngine):
             if self.server is not None and isinstance(error, EngineLost):
                 self._failure = EngineLost(f"{error}{self.server.failed()}")
             raise self._failure from error
-
-    def _hold(self, paused: bool) -> None:
-        self._run(self._go(not paused))
 
     def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
         return ((sample.entry, sample.index, sample.token_ids, sample.logprobs) for sample in self._samples)
@@ -531,8 +528,7 @@ class VllmEngine(BaseEngine):
             await self._client.ask("/sleep", level="0", mode="keep")
 
     async def _swap(self, folder: Path, version: int, kv: KvMode) -> None:
-        if not self._paused:
-            await self._go(False)
+        await self._go(False)
         # A sequence without a token has at most part of its prompt computed, by the old weights: it begins again.
         unstarted = [sample for sample in self._samples if sample.request is not None and not sample.drawn]
         for sample in unstarted:
@@ -545,8 +541,7 @@ class VllmEngine(BaseEngine):
                 raise EngineLost(f"{self._name} cannot compute its keys and values anew: it said {forgotten}")
         await self._client.ask("/update_weight_version", {"new_version": str(version)})
         self._version = version
-        if not self._paused:
-            await self._go(True)
+        await self._go(True)
 
     async def _end(self) -> None:
         await asyncio.gather(*self._samples.values(), return_exceptions=True)
