@@ -23,8 +23,8 @@ from strop.base.seeds import derive
 from strop.base.text import counted
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.base.view import View
-from strop.data.dataset import Dataset, Example, make_example
-from strop.data.loading import Instruct
+from strop.data.dataset import Dataset, Example
+from strop.data.loading import Instruct, build_dataset
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.environments import turns
@@ -168,33 +168,9 @@ def measure(
     return {name: of(name) for name in names}
 
 
-def with_prompts(
-    name: str,
-    problems: Sequence[Problem],
-    template: PromptTemplate,
-    tokenizer: Tokenizer,
-    instruct: Instruct,
-    play: Play | None,
-    most: int,
-) -> Dataset:
-    """The problems with their prompts; prompts of more than `most` tokens are left out and counted.
-
-    Args:
-        instruct: the verifier's instruction for a problem.
-        play: the environment, which may change the instruction.
-
-    Raises:
-        InputError: no prompt is short enough.
-    """
-    told = [instruct(problem) for problem in problems]
-    if play is not None:
-        told = [play.environment.instruction(one) for one in told]
-    examples = [make_example(one, template, tokenizer, say) for one, say in zip(problems, told, strict=True)]
-    fitting = tuple(example for example in examples if len(example.prompt_ids) <= most)
-    if not fitting:
-        shortest = min(len(example.prompt_ids) for example in examples)
-        raise InputError(f"{name}: every prompt exceeds {most} tokens (the shortest has {shortest})")
-    return Dataset(name, fitting, len(examples) - len(fitting), most)
+def instructing(instruct: Instruct, play: Play | None) -> Instruct:
+    """The verifier's instruction for a problem, as the environment changes it."""
+    return instruct if play is None else lambda problem: play.environment.instruction(instruct(problem))
 
 
 def fitted(sampling: Sampling, examples: Iterable[Example], room: int, note: Callable[[str], None]) -> Sampling:
@@ -456,7 +432,8 @@ def benchmark_sets(
             problems = load_problems(known, data, item.limit)
             verifier = default_verifier(known.kind)
             asking, most = with_instruction(template, known.kind, trained=True), room - sampling.max_new_tokens
-            dataset = with_prompts(known.name, problems, asking, tokenizer, verifier.instruction, play, most)
+            instruct = instructing(verifier.instruction, play)
+            dataset = build_dataset(known.name, problems, asking, tokenizer, most, instruct)
         except InputError as error:
             raise InputError(f"evaluation.benchmarks: {error}") from error
         every = item.every or settings.every or steps
