@@ -175,8 +175,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with Watch(tmp_path / "file", None, SilentView()) as watch:
         watch.write("running")
-        assert watch.view.notes[0].text.startswith("the heartbeat cannot be written")
-        assert len(watch.view.notes) == 1  # said once
+    assert not (tmp_path / "file" / "status.json").exists()
 
 
 def test_children_and_theirs_are_ended() -> None:

@@ -32,7 +32,6 @@ recipes_app = typer.Typer(
     \b
     strop recipes
     strop recipes show scalerl
-    strop recipes diff grpo dapo
     strop recipes show grpo --set data.source=train.jsonl
     """,
 )
@@ -73,32 +72,6 @@ def show_recipe(
             print(f"{key}={value}")
 
     show(as_json, config, lines)
-
-
-@recipes_app.command("diff", short_help="Show every setting in which two recipes differ.")
-def diff_recipes(
-    first: Annotated[str, typer.Argument(metavar="A", help="A recipe, or a .toml, .json or .py file.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
-    small: Tiny = False,
-    imports: Imports = [],  # noqa: B006
-    as_json: Json = False,
-) -> None:
-    """Show every setting in which two recipes differ; `-` where one has no such setting."""
-    from strop.config.edits import differing
-    from strop.recipes.resolve import resolve
-
-    allow(imports)
-    left, right = (resolve(name, (), small).model_dump(mode="json") for name in (first, second))
-    found = [row for row in differing(left, right) if row[0] != "recipe"]
-    value = [{"key": key, first: left, second: right} for key, left, right in found]
-
-    def table() -> None:
-        if found:
-            print_table(("setting", first, second), found)
-        else:
-            print("every setting is the same")
-
-    show(as_json, value, table)
 
 
 def settings(

@@ -126,7 +126,6 @@ class Watch:
         self._error: str | None = None
         self._done = threading.Event()
         self._writing = threading.Lock()
-        self._unwritable: str | None = None
         self._thread = threading.Thread(target=self._watch, name="strop-watch", daemon=True)
         self._handler: Any = None
 
@@ -157,7 +156,7 @@ class Watch:
         self.write(state)
 
     def write(self, state: str) -> None:
-        """Write RUN/status.json as of now. A disk that refuses is noted once, and ends nothing."""
+        """Write RUN/status.json as of now. A full disk ends nothing, because the heartbeat only informs."""
         view = self.view
         value = {
             "format": FORMAT,
@@ -184,13 +183,8 @@ class Watch:
         if not self._writing.acquire(timeout=1.0):
             return
         try:
-            write_json(self.run / STATUS, value)
-            self._unwritable = None
-        except StropError as error:
-            # The heartbeat only informs: other parts refuse a full disk for the files that matter.
-            if self._unwritable is None:
-                view.notes.append(Note(time.time(), f"the heartbeat cannot be written: {error}"))
-            self._unwritable = str(error)
+            with contextlib.suppress(StropError):  # other parts refuse a full disk for the files that matter
+                write_json(self.run / STATUS, value)
         finally:
             self._writing.release()
 
