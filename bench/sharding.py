@@ -29,7 +29,7 @@ from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble
 from strop.run.learners import join
-from strop.training.checkpoint import Retention
+from strop.training.checkpoint import CheckpointEntry, Retention
 from strop.training.learner import Learner
 from strop.training.optimizer import own_part
 from strop_verify.verdict import Status
@@ -79,7 +79,7 @@ def measure(learner: Learner, root: Path, updates: int) -> dict[str, Any]:
 
     def save(number: int) -> float:
         begin = time.perf_counter()
-        learner.save(root, number, {}, {}, None, Retention())
+        learner.save(CheckpointEntry(root, number, {}, None, Retention()), {})
         return time.perf_counter() - begin
 
     for _ in range(updates):

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.algorithms.cases import Outcome, rows, run, scores, table, tokens_of
 
-from strop.algorithms.entropy_losses import ArcherClip, ClipCov, KlCov, LowEntropyMask
+from strop.algorithms.entropy_losses import ArcherClip, ClipCov, KlCov, LowEntropyMask, Opefo
 from strop.algorithms.losses import Cispo, Gspo, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
-from strop.algorithms.opefo import Opefo
 from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus, KlPenalty, Regularizer
 from strop.algorithms.token_types import EntropyQuantile
 from strop.base.pieces import choices

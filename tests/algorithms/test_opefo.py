@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.cases import collisions, scores, tokens_of
 
-from strop.algorithms.opefo import Opefo
+from strop.algorithms.entropy_losses import Opefo
 from strop.algorithms.statistics import balance, entropy_flow, exact_entropy_flow, flow_sums
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values

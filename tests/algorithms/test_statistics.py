@@ -15,10 +15,9 @@ from tests.tiny import tiny_qwen3
 from tests.training.cases import TinyPolicy, make_samples
 
 from strop.algorithms.aggregation import TokenMean
-from strop.algorithms.entropy_losses import ClipCov
+from strop.algorithms.entropy_losses import ClipCov, Opefo
 from strop.algorithms.losses import Cispo, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
-from strop.algorithms.opefo import Opefo
 from strop.algorithms.regularizers import KlPenalty
 from strop.algorithms.statistics import entropy_flow, exact_entropy_flow
 from strop.base.metrics import Covariance, Deviation, Metrics, Ratio, merge, values

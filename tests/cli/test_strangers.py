@@ -71,7 +71,7 @@ def stranger(tmp_path: Path, mark: Path) -> Path:
         del config["architectures"]
         (place / "config.json").write_text(json.dumps(config | {"model_type": "stranger", "auto_map": auto}))
     weights = {"policy": dict(policy.weights())}
-    checkpoint.save(folder / "checkpoints", 1, weights, {"loop": {}})
+    checkpoint.save(checkpoint.CheckpointEntry(folder / "checkpoints", 1, {"loop": {}}), weights)
     return folder
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms.entropy_losses import ClipCov, KlCov
+from strop.algorithms.entropy_losses import ClipCov, KlCov, Opefo
 from strop.algorithms.losses import Gspo
-from strop.algorithms.opefo import Opefo
 from strop.algorithms.rewards import LengthPenalty, OverlongShaping
 from strop.algorithms.step_diagnostics import PATTERNS, WINDOW
 from strop.algorithms.value import ValueLoss

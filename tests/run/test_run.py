@@ -30,6 +30,7 @@ from strop.base.view import SilentView
 from strop.cli.run_commands import report_run
 from strop.config.parse import edit
 from strop.engines.torch.engine import TorchEngine
+from strop.model.tensor_file import Groups
 from strop.orchestration.evaluator import InProcessEvaluator
 from strop.orchestration.executor import InProcess, Publication
 from strop.orchestration.rank_group import RankGroupLost
@@ -288,10 +289,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: py
 def test_a_full_disk_is_tried_again_and_then_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_at = {2}
 
-    def save(root: Path, step: int, *args: object, **kwargs: object) -> Path:
-        if step in full_at:
-            raise checkpoint.DiskFull(f"no space for step {step}")
-        return real(root, step, *args, **kwargs)  # type: ignore[arg-type]
+    def save(entry: checkpoint.CheckpointEntry, tensors: Groups) -> Path:
+        if entry.step in full_at:
+            raise checkpoint.DiskFull(f"no space for step {entry.step}")
+        return real(entry, tensors)
 
     real = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", save)

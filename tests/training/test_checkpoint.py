@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,14 @@ from torch import Tensor
 
 from strop.base.types import StropError
 from strop.model import tensor_file
-from strop.training.checkpoint import DiskFull, Retention, latest, load, prune, rewind, save
+from strop.training import checkpoint
+from strop.training.checkpoint import CheckpointEntry, DiskFull, Retention, latest, load, prune, rewind
 
 PRECIOUS = {"policy": {"w": torch.arange(6, dtype=torch.float32)}}
+
+
+def save(root: Path, step: int, tensors: Any, state: Any, **more: Any) -> Path:
+    return checkpoint.save(CheckpointEntry(root, step, state, **more), tensors)
 
 
 def same_bits(one: Tensor, two: Tensor) -> bool:
@@ -211,7 +217,7 @@ KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from strop.training.checkpoint import Retention, latest, load, save
+from strop.training.checkpoint import CheckpointEntry, Retention, latest, load, save
 
 root, newest, halves = Path(sys.argv[1]), 0, 0
 random.seed(0)
@@ -224,7 +230,7 @@ for turn in range(200):
         while True:
             weight, moment = torch.full((60_000,), step), torch.full((90_000,), 0.5 + step)
             tensors = {"policy": {"w": weight}, "optimizer": {"m": moment}}
-            save(root, step, tensors, {"step": step}, metric=-abs(step % 7), retention=Retention(last=2, best=1))
+            save(CheckpointEntry(root, step, {"step": step}, -abs(step % 7), Retention(last=2, best=1)), tensors)
             os.write(write, b"%d " % step)
             step += 1
     os.close(write)

@@ -19,7 +19,7 @@ from strop.base.metrics import values
 from strop.base.sample import Sample
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.training.checkpoint import load, save
+from strop.training.checkpoint import CheckpointEntry, load, save
 from strop.training.packing import MicroBatch, Update, pack
 from strop.training.settings import AdamW, SftSettings
 from strop.training.sft import Demonstration, FineTuning
@@ -113,7 +113,7 @@ def test_a_run_resumed_from_a_checkpoint_is_bit_equal(tmp_path, dtype, checkpoin
     for update in updates[:3]:
         part_trainer.update(update)
     tensors, state = part_trainer.state_dict()
-    save(tmp_path, 3, {"policy": part.weights(), "optimizer": tensors}, state)
+    save(CheckpointEntry(tmp_path, 3, state), {"policy": part.weights(), "optimizer": tensors})
 
     found = load(tmp_path)
     resumed, trainer = trainer_of(9)

@@ -2,8 +2,8 @@
 
 Shapes: M trained tokens of a micro-batch. ρ is the importance ratio exp(log π − log π_anchor), anchored on the
 log-probs the generator recorded, or on the trainer's own from before the batch (see `anchors`). The update's loss is
-Σ_m weight[m] · correction[m] · loss[m]; see `aggregation` for the weights. Further losses: `sequence_losses`,
-`entropy_losses`, `opefo`, `covariance`.
+Σ_m weight[m] · correction[m] · loss[m]; see `aggregation` for the weights. Further losses:
+`entropy_losses`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ class Clipped:
 class PolicyLoss(Piece):
     """A loss for each trained token."""
 
-    modules: ClassVar[tuple[str, ...]] = (
-        "strop.algorithms.losses",
-        "strop.algorithms.entropy_losses",
-        "strop.algorithms.opefo",
-    )
+    modules: ClassVar[tuple[str, ...]] = ("strop.algorithms.losses", "strop.algorithms.entropy_losses")
 
     @property
     def needs_scores(self) -> bool:

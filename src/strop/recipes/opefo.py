@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
-from strop.algorithms.opefo import Opefo
+from strop.algorithms.entropy_losses import Opefo
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.config.schema import RunConfig

@@ -1,6 +1,6 @@
 """Checkpoints: a folder is complete or it is not there.
 
-    save(root, step=12, tensors={"policy": …, "optimizer": …}, state={"updates": 12}, retention=Retention())
+    save(CheckpointEntry(root, step=12, state={"updates": 12}), {"policy": {…}, "optimizer": {…}})
     root/step-00000012/{policy.safetensors, optimizer.safetensors, state.json, manifest.json}
 
 Safetensors and JSON, never pickles. Of several ranks each writes its rows of every tensor (`storage`), to
@@ -92,8 +92,8 @@ class CheckpointEntry:
     """A checkpoint to be written, but for its tensors.
 
     Fields:
-        root: the folder of all checkpoints.
-        step: the checkpoint's.
+        root: the folder of all checkpoints; made where missing.
+        step: the checkpoint's, >= 0.
         state: whatever JSON can hold, without NaN or infinity.
         metric: what `retention` ranks by; None ranks below every number.
         retention: which checkpoints stay; None: all.
@@ -106,37 +106,23 @@ class CheckpointEntry:
     retention: Retention | None = None
 
 
-def save(
-    root: Path,
-    step: int,
-    tensors: Mapping[str, Mapping[str, Tensor]],
-    state: Any,
-    *,
-    metric: float | None = None,
-    retention: Retention | None = None,
-) -> Path:
-    """Write the checkpoint of `step`, then remove those that `retention` (None: keep all) does not keep.
+def save(entry: CheckpointEntry, tensors: Mapping[str, Mapping[str, Tensor]]) -> Path:
+    """Write a checkpoint, then remove those that its `retention` does not keep; returns its folder.
 
     Args:
-        root: the folder of all checkpoints; made where missing.
-        step: >= 0; a checkpoint of that step must not be there yet (see `rewind`).
+        entry: a checkpoint of its step must not be there yet (see `rewind`).
         tensors: groups of named tensors, one file each; any dtype, bit for bit; tensors may share storage.
-        state: whatever JSON can hold, without NaN or infinity.
-        metric: what `retention` ranks by; None ranks below every number.
-
-    Returns:
-        The checkpoint's folder.
 
     Raises:
         DiskFull: no space (or quota) left; earlier checkpoints are untouched.
         StropError: a checkpoint of that step is there.
     """
-    with filling(root, step) as partial:
+    with filling(entry.root, entry.step) as partial:
         files = write_groups(partial, tensors)
-        seal(partial, step, files, list(tensors), state, metric)
-    if retention is not None:
-        prune(root, retention)
-    return folder_of(root, step)
+        seal(partial, entry.step, files, list(tensors), entry.state, entry.metric)
+    if entry.retention is not None:
+        prune(entry.root, entry.retention)
+    return folder_of(entry.root, entry.step)
 
 
 def folder_of(root: Path, step: int) -> Path:

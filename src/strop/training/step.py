@@ -274,7 +274,7 @@ def _broken(loss: Tensor, norm: Tensor) -> str:
     """What is not finite: the loss [B] of a micro-batch, or only the norm of the gradient."""
     bad = torch.nonzero(~torch.isfinite(loss)).flatten()
     if not len(bad):
-        return f"the gradient's norm is {float(norm)}"
+        return f"the gradient is not finite, its norm is {float(norm)}"
     first = int(bad[0])
     return f"micro-batch {first} of {len(loss)}: the loss is {float(loss[first])}"
 

@@ -147,8 +147,7 @@ def save(entry: checkpoint.CheckpointEntry, own: Groups, extra: Groups, ranks: R
         StropError: a checkpoint of that step is there.
     """
     if ranks.size == 1:
-        tensors = {**extra, **own}
-        checkpoint.save(entry.root, entry.step, tensors, entry.state, metric=entry.metric, retention=entry.retention)
+        checkpoint.save(entry, {**extra, **own})
         return
     first = ranks.rank == 0
     root, step = entry.root, entry.step
