@@ -107,7 +107,7 @@ def test_prompts_over_the_budget_are_left_out_and_reported() -> None:
     dataset = build_dataset("ones", problems, Plain(), TOKENIZER, max_prompt_tokens=4)
     assert [example.problem.id for example in dataset] == ["3", "4"]
     assert (dataset.over_budget, dataset.longest_prompt) == (2, 4)
-    with pytest.raises(InputError, match="data.max_prompt_tokens=2"):
+    with pytest.raises(InputError, match=r"in 2 tokens \(data\.max_prompt_tokens"):
         build_dataset("ones", problems, Plain(), TOKENIZER, max_prompt_tokens=2)
 
 

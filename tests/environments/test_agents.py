@@ -16,7 +16,7 @@ from strop.base.imports import allow_module
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.recipes.quickstart import calculator
+from strop.recipes import build
 from strop.run.folder import RunFolder
 from strop.run.measuring import evaluate_model
 from strop.run.models import ModelSetup
@@ -134,6 +134,6 @@ def test_an_agent_of_the_quickstarts_size_learns(tmp_path: Path) -> None:
     allow_module(str(Path(__file__).parents[2] / "examples" / "calculator_agent.py"))
     sets = ("environment=Agent", "environment.function=calculator_agent:solve", "environment.max_turns=4")
     small = ("steps=12", "data.held_out.count=128", "evaluation.samples_per_problem=2", "evaluation.every=12")
-    outcome = train(edit(calculator(), [*sets, *small]), tmp_path / "run", SilentView())
+    outcome = train(edit(build("quickstart.calculator"), [*sets, *small]), tmp_path / "run", SilentView())
     before, after = outcome.evaluations[0], outcome.evaluations[12]
     assert after.pass_rate > before.pass_rate + 0.1

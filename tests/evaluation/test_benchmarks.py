@@ -125,29 +125,6 @@ def test_an_answer_that_is_no_option_is_refused(tmp_path: Path, row: dict[str, A
         load_problems(benchmark("mmlu"), write(tmp_path / "mmlu.jsonl", [row]))
 
 
-HELPED = {
-    "task_id": "HumanEval/0",
-    "prompt": "import math\n\ndef twice(x):\n    return 2 * x\n\ndef four(x):\n    \"\"\" Four times. \"\"\"\n",
-    "entry_point": "four",
-    "canonical_solution": "    return twice(twice(x))\n",
-    "test": "def check(candidate):\n    assert candidate(1) == twice(2)\n",
-}
-
-
-def test_humaneval_tests_run_with_what_the_prompt_defines_beside_the_function(tmp_path: Path) -> None:
-    problem = only("humaneval", write(tmp_path / "HumanEval.jsonl.gz", [HELPED]))
-    assert problem.prompt == HELPED["prompt"] and problem.domain == "code"
-    (program,) = problem.reference["asserts"]
-    assert "def four" not in program
-
-    def run(body: str) -> None:
-        exec(compile(program, "test", "exec"), {"four": eval(body, {})})
-
-    run("lambda x: 4 * x")
-    with pytest.raises(AssertionError):
-        run("lambda x: 3 * x")
-
-
 def contest(identity: str, date: str) -> dict[str, Any]:
     tests = json.dumps([{"input": "1\n", "output": "1\n", "testtype": "stdin"}])
     return {

@@ -169,7 +169,6 @@ Sources = Annotated[
         "gives a name, and a name given to several makes them its seeds.",
     ),
 ]
-OutFile = Annotated[Path | None, typer.Option("--out", metavar="FIT.json", help="Write everything as JSON.")]
 Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predict the pass rate at these computes.")]
 Before = Annotated[
     float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")
@@ -196,7 +195,6 @@ Picture = Annotated[
 
 def fit(
     sources: Sources,
-    out: OutFile = None,
     predict: Predict = "",
     r0: Before = None,
     x: Axis = "compute",
@@ -226,10 +224,9 @@ def fit(
     strop fit runs/scalerl
     strop fit scalerl.csv dapo.csv --skip-until 1500 --fit-until 8000 --predict 16000,100000 --plot curves.png
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
-    strop fit runs/scalerl --out fit.json
+    strop fit runs/scalerl --json
     strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
     """
-    from strop.base.files import write_json
     from strop.base.types import InputError
     from strop.lab.scaling import study
     from strop.lab.scaling.curves import read_sources
@@ -246,11 +243,8 @@ def fit(
     recipes = read_sources(sources, x, r0, metric)
     with bar("fitting", sum(map(len, recipes.values()))) as tell:
         found = fit_study(recipes, chosen, computes, margin, tell)
-    value = plain_values(found)
-    if out is not None:
-        write_json(out, value)
     pictures = _draw(plot, found) if plot is not None else []
-    show(as_json, value, lambda: _print(found, [*pictures, *([out] if out is not None else [])]))
+    show(as_json, plain_values(found), lambda: _print(found, pictures))
     if all(each.refused is not None for each in found.fits):
         print("strop: nothing was fitted, every curve is refused", file=sys.stderr)
         raise typer.Exit(1)

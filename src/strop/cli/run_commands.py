@@ -544,22 +544,13 @@ def compare_verifiers(
 
     allow(imports)
     found = compared([named_verifier(text) for text in verifiers], read_rollouts(rollouts))
-    value = {
-        "problems": found.problems,
-        "rollouts": found.rollouts,
-        "histograms": {name: list(counts) for name, counts in zip(found.names, found.histograms, strict=True)},
-        "failures": dict(zip(found.names, found.failures, strict=True)),
-        "disagreements": found.disagreements,
-    }
 
     def table() -> None:
-        widest = max(len(counts) for counts in found.histograms)
-        rows = [
-            (str(solved), *(str(counts[solved]) for counts in found.histograms)) for solved in range(widest)
-        ]  # fmt: skip
-        print_table(("solved", *found.names), rows)
-        failed = ", ".join(f"{name} {count}" for name, count in zip(found.names, found.failures, strict=True))
-        print(f"{found.rollouts} rollouts of {found.problems} problems; verdicts differ on {found.disagreements}")
-        print(f"could not be judged: {failed}")
+        columns = found["histograms"]
+        rows = [tuple(map(str, (solved, *row))) for solved, row in enumerate(zip(*columns.values(), strict=True))]
+        print_table(("solved", *columns), rows)
+        differ = f"verdicts differ on {found['disagreements']}"
+        print(f"{found['rollouts']} rollouts of {found['problems']} problems; {differ}")
+        print(f"could not be judged: {', '.join(f'{name} {count}' for name, count in found['failures'].items())}")
 
-    show(as_json, value, table)
+    show(as_json, found, table)

@@ -85,8 +85,8 @@ def build_dataset(
     if not fitting:
         shortest = min((len(example.prompt_ids) for example in examples), default=0)
         raise InputError(
-            f"{name}: no prompt of {len(examples)} fits in data.max_prompt_tokens={max_prompt_tokens}; "
-            f"the shortest has {shortest} tokens"
+            f"{name}: no prompt of {len(examples)} fits in {max_prompt_tokens} tokens (data.max_prompt_tokens, or the "
+            f"model's room); the shortest has {shortest}"
         )
     return Dataset(name, fitting, len(examples) - len(fitting), max_prompt_tokens)
 

@@ -6,7 +6,6 @@ load_problems(benchmark("livecodebench:2024-08-01..2025-02-01"))      # from the
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
 import io
@@ -111,26 +110,6 @@ def choice_question(row: Cells, seed_of: str) -> tuple[str, str]:
         raise ValueError(f"{len(options)} options; a question has 2 to {len(LETTERS)}")
     listed = "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
     return f"{question}\n\n{listed}", LETTERS[answer]
-
-
-def human_eval_problem(row: Cells) -> tuple[str, dict[str, Any]]:
-    """The function to complete, and `{"asserts": [program]}`, as the code verifier takes tests.
-
-    The program is the test as published; other definitions of the prompt (imports, helpers) go
-    in front of it, since the test may use it.
-
-    Raises:
-        ValueError: a column is absent, or the prompt is not Python.
-    """
-    prompt, test, entry = (_text(column(row, name)) for name in ("prompt", "test", "entry_point"))
-    try:
-        body = ast.parse(prompt).body
-    except SyntaxError as error:
-        raise ValueError(f"the prompt is not Python ({error.msg})") from error
-    rest = [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == entry)]
-    helpers = ast.unparse(ast.Module(body=rest, type_ignores=[]))
-    program = f"{helpers}\n{test.rstrip()}\n\ncheck({entry})\n".lstrip()
-    return prompt, {"asserts": [program]}
 
 
 def column(row: Cells, name: str) -> Any:
@@ -375,7 +354,6 @@ CATALOGUE: dict[str, Benchmark] = {
         _known("mmlu_pro", "MMLU-Pro", "choice", "TIGER-Lab/MMLU-Pro", "test"),
         # The original repository holds a loading script, which `datasets` no longer runs; this is its copy as Parquet.
         _known("livecodebench", "LCB", "code", "lighteval/code_generation_lite", "test", "release_v6"),
-        _known("humaneval", "HumanEval", "code", "openai/openai_humaneval", "test"),
     )
 }  # fmt: skip
 
@@ -541,9 +519,6 @@ def _problem(found: Benchmark, row: Row) -> Problem | None:
             return None
         identity = f"livecodebench-{column(columns, 'question_id')}"
         prompt, reference = question(columns), tests(columns)
-        return Problem(identity, prompt, reference, domain="code", source=found.family)
-    if found.kind == "code":
-        prompt, reference = human_eval_problem(columns)
         return Problem(identity, prompt, reference, domain="code", source=found.family)
     if found.kind == "choice":
         prompt, letter = choice_question(columns, str(columns.get("Record ID", identity)))

@@ -23,8 +23,8 @@ from strop.base.seeds import derive
 from strop.base.text import counted
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.base.view import View
-from strop.data.dataset import Dataset, Example, make_example
-from strop.data.loading import Instruct
+from strop.data.dataset import Dataset, Example
+from strop.data.loading import Instruct, build_dataset
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.environments import turns
@@ -150,52 +150,27 @@ def measure_set(
 def measure(
     engine: Engine,
     sets: Sequence[ProblemSet],
+    names: Iterable[str],
     judges: OpenJudges,
-    progress: SetProgress = lambda name, done, total: None,
+    progress: SetProgress,
     turn: Callable[[], None] | None = None,
 ) -> dict[str, EvaluationResult]:
-    """The results of several sets by name, one set after the other; `progress(name, done, total)` after each sample.
+    """The results of the sets called `names`, one after the other; `progress(name, done, total)` after each sample.
 
     Raises:
         StropError: see `measure_set`.
     """
-    results: dict[str, EvaluationResult] = {}
-    for each in sets:
+    known = {each.name: each for each in sets}
 
-        def report(done: int, total: int, rollout: Rollout, name: str = each.name) -> None:
-            progress(name, done, total)
+    def of(name: str) -> EvaluationResult:
+        return measure_set(engine, known[name], judges, lambda done, total, _: progress(name, done, total), turn)
 
-        results[each.name] = measure_set(engine, each, judges, report, turn)
-    return results
+    return {name: of(name) for name in names}
 
 
-def with_prompts(
-    name: str,
-    problems: Sequence[Problem],
-    template: PromptTemplate,
-    tokenizer: Tokenizer,
-    instruct: Instruct,
-    play: Play | None,
-    most: int,
-) -> Dataset:
-    """The problems with their prompts; prompts of more than `most` tokens are left out and counted.
-
-    Args:
-        instruct: the verifier's instruction for a problem.
-        play: the environment, which may change the instruction.
-
-    Raises:
-        InputError: no prompt is short enough.
-    """
-    told = [instruct(problem) for problem in problems]
-    if play is not None:
-        told = [play.environment.instruction(one) for one in told]
-    examples = [make_example(one, template, tokenizer, say) for one, say in zip(problems, told, strict=True)]
-    fitting = tuple(example for example in examples if len(example.prompt_ids) <= most)
-    if not fitting:
-        shortest = min(len(example.prompt_ids) for example in examples)
-        raise InputError(f"{name}: every prompt exceeds {most} tokens (the shortest has {shortest})")
-    return Dataset(name, fitting, len(examples) - len(fitting), most)
+def instructing(instruct: Instruct, play: Play | None) -> Instruct:
+    """The verifier's instruction for a problem, as the environment changes it."""
+    return instruct if play is None else lambda problem: play.environment.instruction(instruct(problem))
 
 
 def fitted(sampling: Sampling, examples: Iterable[Example], room: int, note: Callable[[str], None]) -> Sampling:
@@ -457,7 +432,8 @@ def benchmark_sets(
             problems = load_problems(known, data, item.limit)
             verifier = default_verifier(known.kind)
             asking, most = with_instruction(template, known.kind, trained=True), room - sampling.max_new_tokens
-            dataset = with_prompts(known.name, problems, asking, tokenizer, verifier.instruction, play, most)
+            instruct = instructing(verifier.instruction, play)
+            dataset = build_dataset(known.name, problems, asking, tokenizer, most, instruct)
         except InputError as error:
             raise InputError(f"evaluation.benchmarks: {error}") from error
         every = item.every or settings.every or steps
@@ -529,9 +505,3 @@ def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | 
     if len(rates) == 1:
         return {}
     return {f"{PREFIX}/pass_rate/{name}": sum(of) / len(of) for name, of in sorted(rates.items()) if of}
-
-
-def by_name(sets: Sequence[ProblemSet], names: Iterable[str]) -> list[ProblemSet]:
-    """The sets of these names, in that order."""
-    known: Mapping[str, ProblemSet] = {each.name: each for each in sets}
-    return [known[name] for name in names]

@@ -136,7 +136,9 @@ def dtype_name(settings: ModelSettings) -> DTypeName:
     """
     if settings.dtype != "auto":
         return settings.dtype
-    return "bfloat16" if _stored_dtype(settings) == "bfloat16" else "float32"
+    config = found_config(settings)
+    stored = str(config.get("dtype") or config.get("torch_dtype"))
+    return "bfloat16" if stored.removeprefix("torch.") == "bfloat16" else "float32"
 
 
 def found_config(settings: ModelSettings) -> dict[str, Any]:
@@ -155,21 +157,3 @@ def found_config(settings: ModelSettings) -> dict[str, Any]:
         place.source, revision=settings.revision, local_files_only=place.cached_only
     )
     return config
-
-
-def _stored_dtype(settings: ModelSettings) -> str | None:
-    config = found_config(settings)
-    found = config.get("dtype") or config.get("torch_dtype")
-    return None if found is None else str(found).removeprefix("torch.")
-
-
-_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
-
-
-def parameters(settings: ModelSettings) -> int | None:
-    """About how many parameters the model in a folder has, by the size of its files; None for any other."""
-    folder = None if settings.path is None else Path(settings.path).expanduser()
-    if folder is None or not folder.is_dir():
-        return None
-    width = _WIDTHS.get(str(_stored_dtype(settings)), 4)
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // width

@@ -29,7 +29,7 @@ from strop.base.interrupt import breakable
 from strop.base.types import StropError
 from strop.base.view import SilentView, View
 from strop.engines.protocol import Engine
-from strop.evaluation.evaluate import ProblemSet, by_name, measure
+from strop.evaluation.evaluate import ProblemSet, measure
 from strop.evaluation.result import EvaluationResult
 from strop.model.policy import Policy
 from strop.orchestration.fleet import GeneratorSettings
@@ -125,7 +125,7 @@ class InProcessEvaluator:
         begin = time.perf_counter()
         self.engine.update_weights(weights.weights().items(), step)
         with breakable():
-            results = measure(self.engine, by_name(self._sets, names), self._judges, self._report)
+            results = measure(self.engine, self._sets, names, self._judges, self._report)
         seconds = time.perf_counter() - begin
         self._done.append(MeasuredVersion(step, results, seconds, seconds * self._devices))
 
@@ -310,7 +310,7 @@ def _take(
     report = _ProgressReport(connection, message.step)
     # Between two tokens it is checked whether the controller still listens.
     results = measure(
-        engine, by_name(sets, message.names), judges, report, turn=lambda: waiting.extend(connection.receive(0.0))
+        engine, sets, message.names, judges, report, turn=lambda: waiting.extend(connection.receive(0.0))
     )
     connection.send(Evaluated(message.step, results, time.perf_counter() - begin))
 

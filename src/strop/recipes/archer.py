@@ -16,12 +16,12 @@ from strop.algorithms.regularizers import KlPenalty
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.settings import AlgorithmSettings, Selection
 from strop.algorithms.token_types import EntropyQuantile
-from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
+from strop.recipes import Variants
 from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math, code_verifier, deepscaler_or_math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
@@ -62,23 +62,21 @@ def math() -> RunConfig:
 
 def code() -> RunConfig:
     """Archer on programming problems, judged by their tests."""
-    return _on_code(math())
-
-
-# ---------------------------------------------------------------------- the baseline of Tables 1 and 2
-
-
-def dapo_math() -> RunConfig:
-    """DAPO as Archer compares with it, on mathematics: clipped at 0.2 and 0.28, no KL, no token types."""
-    clip = 'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.28, dual_clip=10.0}'
-    return edit(math(), [clip, "algorithm.regularizers=[]", "algorithm.token_types=none"])
-
-
-def dapo_code() -> RunConfig:
-    """DAPO as Archer compares with it, on programming problems."""
-    return _on_code(dapo_math())
-
-
-def _on_code(config: RunConfig) -> RunConfig:
+    config = math()
     data = config.data.model_copy(update={"source": archer_code(), "template": AS_WRITTEN})
     return config.model_copy(update={"steps": 320, "data": data, "verifier": code_verifier()})
+
+
+DAPO = (
+    'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.28, dual_clip=10.0}',
+    "algorithm.regularizers=[]", "algorithm.token_types=none",
+)  # fmt: skip
+
+VARIANTS: Variants = {
+    # The baseline of Tables 1 and 2
+    "archer.dapo_math": (
+        "DAPO as Archer compares with it, on mathematics: clipped at 0.2 and 0.28, no KL, no token types.",
+        "archer.math", *DAPO,
+    ),
+    "archer.dapo_code": ("DAPO as Archer compares with it, on programming problems.", "archer.code", *DAPO),
+}  # fmt: skip

@@ -12,9 +12,9 @@ from strop.data.generators import ChainSum
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.environments.tools import Calculator
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import EMBEDDED_CALLER, ModelSettings
+from strop.recipes import Variants
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.answer import Answer
 
@@ -49,17 +49,10 @@ def recipe() -> RunConfig:
     )
 
 
-def calculator() -> RunConfig:
-    """Quickstart with a tool: a base that guesses at sums of four long numbers learns to call a calculator."""
-    base = recipe()
-    return base.model_copy(
-        update={
-            "recipe": "quickstart.calculator",
-            "model": base.model.model_copy(update={"path": EMBEDDED_CALLER}),
-            "data": DataSettings(
-                source=ChainSum(terms=4, digits=3, part="train", count=4096, seed=1),
-                held_out=HeldOutSettings(source=ChainSum(terms=4, digits=3, part="held_out", count=256, seed=2)),
-            ),
-            "environment": Calculator(max_turns=4),
-        }
-    )
+VARIANTS: Variants = {
+    "quickstart.calculator": (
+        "Quickstart with a tool: a base that guesses at sums of four long numbers learns to call a calculator.",
+        "quickstart", f"model.path={EMBEDDED_CALLER}", 'environment={piece="Calculator", max_turns=4}',
+        "data.source.terms=4", "data.source.digits=3", "data.held_out.source.terms=4", "data.held_out.source.digits=3",
+    ),
+}  # fmt: skip

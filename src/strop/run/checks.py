@@ -44,9 +44,6 @@ JUDGED = 40  # problems whose references are judged
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which there is a note
 SHOWN = 40  # characters of a question or an answer
-PURPOSES = {
-    "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +164,7 @@ def _engine(config: RunConfig, trains: bool) -> Iterator[Finding]:
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
-    wanted: dict[str, str] = {tracker: PURPOSES[tracker] for tracker in config.trackers}
+    wanted: dict[str, str] = dict.fromkeys(config.trackers, "curves of metrics")
     if config.orchestration.executor == "ray":
         wanted["ray"] = "generators on a Ray cluster"
     for name, purpose in wanted.items():

@@ -49,9 +49,9 @@ from strop.evaluation.evaluate import (
     benchmark_seed,
     fitted,
     held_out_seed,
+    instructing,
     measure_set,
     reporting_to,
-    with_prompts,
 )
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
@@ -522,7 +522,8 @@ def _problem_set(
     """The problems that leave room for an answer in the model's context, and the budget that fits."""
     of, room = terms.benchmarks[found.name], model.engine.capabilities.max_tokens
     instruct = of.verifier.instruction if plan.protocol.instruct else no_instruction
-    dataset = with_prompts(found.name, of.problems, template, model.tokenizer, instruct, model.play, room - 1)
+    said = instructing(instruct, model.play)
+    dataset = build_dataset(found.name, of.problems, template, model.tokenizer, room - 1, said)
     sampling = fitted(of.sampling, dataset, room, view.note)
     samples, seed = plan.protocol.samples_of(found), benchmark_seed(plan.seed, found)
     return ProblemSet(found.name, dataset, samples, sampling, of.verifier, seed, model.play)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,27 +25,13 @@ class Sampled(NamedTuple):
     truncated: bool
 
 
-class VerifierComparison(NamedTuple):
-    """The verdicts of several verifiers on the same rollouts, counted.
+def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]) -> dict[str, Any]:
+    """Judge every rollout with every verifier, and count.
 
-    Attributes:
-        names: the verifiers.
-        problems, rollouts: how many there are.
-        histograms: for each verifier, how many problems count as solved 0, 1, 2, … times (Skywork-OR1, Figure 27).
-        failures: for each verifier, how many rollouts it could not judge (timeout, error).
-        disagreements: rollouts that one verifier calls correct and another does not.
-    """
-
-    names: tuple[str, ...]
-    problems: int
-    rollouts: int
-    histograms: tuple[tuple[int, ...], ...]
-    failures: tuple[int, ...]
-    disagreements: int
-
-
-def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]) -> VerifierComparison:
-    """Judge every rollout with every verifier.
+    Returns:
+        `problems` and `rollouts`: how many there are; `histograms`: for each verifier by its name, how many problems
+        count as solved 0, 1, 2, … times (Skywork-OR1, Figure 27); `failures`: how many rollouts each could not judge
+        (timeout, error); `disagreements`: rollouts that one verifier calls correct and another does not.
 
     Raises:
         InputError: fewer than two verifiers, or no rollout.
@@ -54,26 +40,22 @@ def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]
         raise InputError("give two verifiers or more: --verifier Answer --verifier MathVerifier")
     if not rollouts:
         raise InputError("there is no rollout to judge")
-    verdicts = [judged(verifier, rollouts) for verifier in verifiers]
+    verdicts = dict(zip(_names(verifiers), [judged(verifier, rollouts) for verifier in verifiers], strict=True))
     groups: dict[str, list[int]] = defaultdict(list)
     for place, rollout in enumerate(rollouts):
         groups[rollout.problem.id].append(place)
-    largest = max(len(places) for places in groups.values())
-    histograms = []
-    for column in verdicts:
-        counts = [0] * (largest + 1)
-        for places in groups.values():
-            counts[sum(column[place].passed for place in places)] += 1
-        histograms.append(tuple(counts))
-    correct = [[verdict.passed for verdict in column] for column in verdicts]
-    return VerifierComparison(
-        names=_names(verifiers),
-        problems=len(groups),
-        rollouts=len(rollouts),
-        histograms=tuple(histograms),
-        failures=tuple(sum(not verdict.usable for verdict in column) for column in verdicts),
-        disagreements=sum(len(set(row)) > 1 for row in zip(*correct, strict=True)),
-    )
+    largest = max(map(len, groups.values()))
+    histograms = {}
+    for name, column in verdicts.items():
+        solved = Counter(sum(column[place].passed for place in places) for places in groups.values())
+        histograms[name] = [solved[times] for times in range(largest + 1)]
+    return {
+        "problems": len(groups),
+        "rollouts": len(rollouts),
+        "histograms": histograms,
+        "failures": {name: sum(not verdict.usable for verdict in column) for name, column in verdicts.items()},
+        "disagreements": sum(len({one.passed for one in row}) > 1 for row in zip(*verdicts.values(), strict=True)),
+    }
 
 
 def _names(verifiers: Sequence[Verifier]) -> tuple[str, ...]:
