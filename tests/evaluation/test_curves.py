@@ -6,7 +6,7 @@ import pytest
 from tests.evaluation.results import result
 
 from strop.base.types import InputError
-from strop.evaluation.result import budgets_up_to, rate_by_budget
+from strop.report.evaluation_report import budgets_up_to, rate_by_budget
 
 
 def test_a_sample_longer_than_the_budget_is_worth_nothing() -> None:

@@ -102,6 +102,11 @@ class Data:
     removed: int
     spoilt: int = 0
 
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt of both."""
+        return max(part.longest_prompt for part in (self.train, self.held_out) if part is not None)
+
     def report(self) -> tuple[str, ...]:
         """Lines with the numbers of problems, and of those left out with the reason."""
         sets = [("train", self.train), *([("held out", self.held_out)] if self.held_out is not None else [])]

@@ -90,13 +90,8 @@ class Ledger:
         entries = self._entries.values()
         return sum(len(entry.completions) for entry in entries), sum(entry.samples for entry in entries)
 
-    @property
-    def open(self) -> list[int]:
-        """Tickets of the open groups."""
-        return list(self._entries)
-
     def forget(self, ticket: int) -> LedgerGroup:
-        """Remove a group that was trained, dropped or given up, and return it."""
+        """Remove a group that was trained or dropped, and return it."""
         entry = self._entries.pop(ticket)
         for request_id in entry.request_ids:
             del self._by_request[request_id]

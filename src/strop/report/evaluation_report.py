@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from strop.evaluation.grid import (
     value_of,
     values_of,
 )
-from strop.evaluation.intervals import Array, rate_interval
-from strop.evaluation.result import EvaluationResult, budgets_up_to, rate_by_budget
+from strop.evaluation.intervals import Array, Interval, rate_interval
+from strop.evaluation.result import EvaluationResult
 from strop.report.drawing import (
     BLUE,
     DASHES,
@@ -305,3 +305,44 @@ def _token_ticks(axes: Axes, budgets: set[int]) -> None:
     written = [f"{tokens // 1024}k" if tokens % 1024 == 0 else f"{tokens:,}" for tokens in sorted(budgets)]
     axes.set_xticks(sorted(budgets), written)
     axes.set_xlim(left=0)
+
+
+BUDGET_POINTS = 8
+
+
+class BudgetPoint(NamedTuple):
+    """avg@N under a budget of `tokens`, with its interval over problems, and the share of samples it cuts off."""
+
+    tokens: int
+    rate: float
+    interval: Interval
+    truncated: float
+
+
+def budgets_up_to(most: int, points: int = BUDGET_POINTS) -> tuple[int, ...]:
+    """Up to `points` budgets at equal steps that end at `most`: 4k, 8k … 32k for 32,768."""
+    return tuple(sorted({max(1, most * step // points) for step in range(1, points + 1)}))
+
+
+def rate_by_budget(result: EvaluationResult, budgets: Sequence[int], seed: int = 0) -> list[BudgetPoint]:
+    """avg@N had the response been cut off after b tokens, for every b of `budgets` (Skywork-OR1, Figure 8).
+
+    Sampling does not depend on the budget, so a kept sample of length l is the sample under any budget b ≥ l. One that
+    is longer would have been cut off before its answer: truncated, and worth nothing.
+
+    Raises:
+        InputError: a budget is below 1, or the verifier failed on every sample.
+    """
+    if any(budget < 1 for budget in budgets):
+        raise InputError("a response budget has at least one token")
+    usable = result.usable.sum(axis=1)
+    judged = usable > 0
+    if not judged.any():
+        raise InputError(f"{result.dataset}: the verifier failed on every sample, so there is no pass rate")
+    points = []
+    for budget in budgets:
+        within = result.lengths <= budget
+        cut = ~within | (result.truncated & (result.lengths >= budget))
+        rates = (result.correct & result.usable & within).sum(axis=1)[judged] / usable[judged]
+        points.append(BudgetPoint(budget, float(rates.mean()), rate_interval(rates, seed), float(cut.mean())))
+    return points

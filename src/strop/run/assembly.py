@@ -27,7 +27,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import WeightStore
 from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
-from strop.run.checks import findings, of_model
+from strop.run.checks import findings
 from strop.run.devices import driver_device, local_placement, seat
 from strop.run.finding import note, refuse
 from strop.run.learners import Learning, RankGroupLearner, make_learner, modules_of
@@ -76,15 +76,14 @@ def assemble(config: RunConfig, view: View) -> Parts:
     """
     placement = local_placement(config)
     facts = facts_of(config)
-    refuse(of_model(config, facts))  # before a model is loaded that does not fit
+    data = read_problems(config, facts.tokenizer, view)
+    found = findings(config, data, facts)
+    refuse(found)  # before a model is loaded that does not fit
+    note(found, view)
     model = located(config.model, config.seed, view)  # which may train a base
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
-    data = read_problems(config, tokenizer, view)
-    found = findings(config, data, replace(facts, tokenizer=tokenizer, parameters=policy.parameter_count))
-    refuse(found)
-    note(found, view)
     engine, measuring = _engines(config, policy, tokenizer, placement)
     asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
     note(asked.findings, view)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,9 +44,6 @@ JUDGED = 40  # problems whose references are judged
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which there is a note
 SHOWN = 40  # characters of a question or an answer
-PURPOSES = {
-    "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +54,14 @@ class ModelFacts:
         tokenizer: its tokenizer.
         parameters: how many it has.
         room: the most tokens of a prompt with its completion; None if that is known only after loading.
-        memory: what the memory estimate found; None if other machines hold the model.
+        memory: what the memory estimate finds, by the tokens of the longest prompt (None: as many as may be); None if
+            other machines hold the model.
     """
 
     tokenizer: PreTrainedTokenizerBase
     parameters: int
     room: int | None = None
-    memory: Finding | None = None
+    memory: Callable[[int | None], Finding] | None = None
 
 
 def findings(
@@ -84,7 +82,7 @@ def findings(
     if trains:
         found += of_settings(config)
     if facts is not None:
-        found += of_model(config, facts, trains, here)
+        found += of_model(config, facts, None if data is None else data.longest_prompt, trains, here)
     if facts is not None and data is not None:
         found += of_problems(config, data, facts.tokenizer, trains)
     return found
@@ -166,7 +164,7 @@ def _engine(config: RunConfig, trains: bool) -> Iterator[Finding]:
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
-    wanted: dict[str, str] = {tracker: PURPOSES[tracker] for tracker in config.trackers}
+    wanted: dict[str, str] = dict.fromkeys(config.trackers, "curves of metrics")
     if config.orchestration.executor == "ray":
         wanted["ray"] = "generators on a Ray cluster"
     for name, purpose in wanted.items():
@@ -234,10 +232,16 @@ def _endless_warm_up(config: RunConfig) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def of_model(config: RunConfig, facts: ModelFacts, trains: bool = True, here: bool = True) -> Iterator[Finding]:
-    """The memory that it needs, random weights, or a learning rate that is unusual for a model of this size."""
+def of_model(
+    config: RunConfig, facts: ModelFacts, prompt: int | None, trains: bool = True, here: bool = True
+) -> Iterator[Finding]:
+    """The memory that it needs, random weights, or a learning rate that is unusual for a model of this size.
+
+    `prompt` are the tokens of the longest prompt, where that is known.
+    """
     if facts.memory is not None:
-        yield facts.memory if here else elsewhere(facts.memory)
+        memory = facts.memory(prompt)
+        yield memory if here else elsewhere(memory)
     if not trains:
         return
     parameters = facts.parameters

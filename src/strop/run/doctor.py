@@ -202,8 +202,7 @@ def review(target: str, sets: Sequence[str], small: bool, ask: int, view: View) 
         advice = "ask the model some problems (--ask 16), or train a few steps and review that run: strop doctor RUN"
         return [*found, Finding("pass-rate-unknown", "note", "pass rate", "not known", advice)]
     room = known_room(config)
-    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    left = None if room is None else room - longest
+    left = None if room is None else room - data.longest_prompt
     return [*found, *of_beginning(beginning, config.sampling.max_new_tokens, left)]
 
 

@@ -253,7 +253,9 @@ class Loop:
         old = self.ledger.find(lost.request_id)
         if old is None:
             return
-        self._cancel(old)
+        self.judge.forget(old.request_id)
+        for request_id in old.request_ids:
+            self.executor.cancel(request_id)
         entry = self.ledger.retry(lost.request_id)
         self.gate.restart(entry.ticket)
         self.view.note(f"group {entry.ticket} is generated again (attempt {entry.attempt + 1}): {lost.reason}")
@@ -284,12 +286,6 @@ class Loop:
             return
         self.ledger.take_turn(entry, request.id, sample, observation)
         self.executor.submit(request, entry.ticket, entry.attempt)
-
-    def _cancel(self, entry: LedgerGroup) -> None:
-        """Cancel the group's requests and verdicts."""
-        self.judge.forget(entry.request_id)
-        for request_id in entry.request_ids:
-            self.executor.cancel(request_id)
 
     def _write_down(self, request_id: str, sample: int, verdict: Verdict) -> None:
         entry = self.ledger.find(request_id)

@@ -6,7 +6,7 @@
 Weights, float32 masters, accumulated gradients and the optimizer's moments follow from the parameters. The activations
 of a micro-batch follow from the sizes of a layer's matrices and of the head:
 
-    layers = number · SAVED · tokens · Σ (inputs + outputs of a layer's matrices)
+    layers = number · SAVED · computed tokens · Σ (inputs + outputs of a layer's matrices)
     head = up to 3 chunks of logits + the gradient in float32
     activations = layers + head, or tokens · E · number + the larger of one layer and head where they are checkpointed
 
@@ -16,7 +16,7 @@ Shapes: E hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -25,6 +25,7 @@ from strop.base import machine
 from strop.base.machine import GIB
 from strop.config.schema import RunConfig
 from strop.engines.settings import Vllm
+from strop.engines.torch import fused_forward
 from strop.model.attention_kinds import longest_sequence
 from strop.model.kernels import native
 from strop.model.policy import Policy, meta_policy
@@ -41,6 +42,8 @@ _MASTER = 4
 SAVED = {"kernels": 0.95, "plain": 1.35, "half": 1.55}
 FROZEN_NORMS = 0.25  # by how much that is less with adapters, except with the C kernels
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
+COPY = "a checkpoint's copy"
+PROGRAM = GIB * 6 // 10  # of a process with its libraries, on a CPU
 COMPLETION_BYTES = 1024  # of Python's objects for a completion, at least
 WAYS_OUT = (
     "set model.gradient_checkpointing=true, lower batch.tokens_per_microbatch or engine.slots, train adapters "
@@ -63,12 +66,31 @@ def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = No
 # ---------------------------------------------------------------------- an update
 
 
-def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: int = 1) -> dict[str, int]:
+class MicroBatch(NamedTuple):
+    """The largest micro-batch of an update.
+
+    Attributes:
+        lengths: tokens of each sequence.
+        computed: tokens that pass through the layers; fewer than the sequences have where these share a prompt.
+        scored: tokens that the head predicts.
+    """
+
+    lengths: tuple[int, ...]
+    computed: int
+    scored: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> MicroBatch:
+        """Sequences that share nothing and are scored whole."""
+        return cls(tuple(lengths), sum(lengths), sum(lengths))
+
+
+def update_need(policy: Policy, batch: MicroBatch, device: Device, ranks: int = 1) -> dict[str, int]:
     """Bytes that an update needs on each device: weights with masters, gradients, optimizer, activations.
 
     Args:
         policy: see `outline`; its settings say how it computes.
-        lengths: tokens of each sequence of the largest micro-batch, all of them scored.
+        batch: its largest micro-batch.
         device: the device that it will run on.
         ranks: the number of ranks that shard the parameters.
     """
@@ -81,11 +103,11 @@ def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: i
         "weights": weights // ranks,
         "gradients": _MASTER * elements // ranks,
         "optimizer": _MOMENTS * elements // ranks,
-        "activations": _activations(policy, lengths, device, ranks),
+        "activations": _activations(policy, batch, device, ranks),
     }
 
 
-def _activations(policy: Policy, lengths: Sequence[int], device: Device, ranks: int) -> int:
+def _activations(policy: Policy, batch: MicroBatch, device: Device, ranks: int) -> int:
     """Bytes at the peak of a micro-batch; ranks gather the parameters of two layers, and the gradients of one."""
     model, config = policy.model, policy.model.config.get_text_config()
     size = policy.head_weight.element_size()
@@ -101,10 +123,10 @@ def _activations(policy: Policy, lengths: Sequence[int], device: Device, ranks: 
     saved = SAVED["kernels" if in_c else "plain" if size >= _MASTER else "half"]
     if policy.adapters is not None and not in_c:
         saved -= FROZEN_NORMS
-    tokens = sum(lengths)
-    head = _head_bytes(policy, tokens, device)
+    tokens = batch.computed
+    head = _head_bytes(policy, batch.scored, device)
     keys, values = _head_widths(config)
-    scores = 2 * config.num_attention_heads * sum(length**2 for length in lengths) if keys != values else 0
+    scores = 2 * config.num_attention_heads * sum(length**2 for length in batch.lengths) if keys != values else 0
     each = [int(size * (saved * tokens * width + scores)) for width in widths]
     gathered = 0
     if ranks > 1:
@@ -140,7 +162,9 @@ def _computes_in_c(policy: Policy, device: Device) -> bool:
 # ---------------------------------------------------------------------- a run
 
 
-def need_of(config: RunConfig, device: Device, room: int, policy: Policy | None = None) -> dict[str, int]:
+def need_of(
+    config: RunConfig, device: Device, room: int, policy: Policy | None = None, prompt: int | None = None
+) -> dict[str, int]:
     """Bytes on the training device by purpose; on a CPU, those of all processes of the run.
 
     Args:
@@ -148,11 +172,13 @@ def need_of(config: RunConfig, device: Device, room: int, policy: Policy | None 
         device: the kind of device.
         room: its bytes of memory; a vLLM server on the same device takes a share of them.
         policy: its `outline`; None makes one.
+        prompt: tokens of the longest prompt; None: as many as may be.
     """
     policy = outline(config.model) if policy is None else policy
     orchestration = config.orchestration
-    ranks, shared = orchestration.trainers, orchestration.sequence_parallel
-    found = update_need(policy, [-(-length // shared) for length in _lengths(config, policy)], device, ranks)
+    ranks = orchestration.trainers
+    batch = _micro_batch(config, policy, prompt, device)
+    found = update_need(policy, batch, device, ranks)
     own = sum(parameter.nbytes for parameter in policy.model.parameters())
     if config.critic is not None:
         found["critic"] = found["weights"] + found["gradients"] + found["optimizer"]
@@ -161,20 +187,29 @@ def need_of(config: RunConfig, device: Device, room: int, policy: Policy | None 
     if device == "cpu":
         found = {name: size * ranks for name, size in found.items()}
         found["completions"] = COMPLETION_BYTES * (orchestration.max_lag + 1) * _samples(config)
+        # Written while training goes on, when the activations are gone; `Storage.begin` does without where there is no
+        # room.
+        found[COPY] = max(found["optimizer"] * (_MOMENTS + _MASTER) // _MOMENTS - found["activations"], 0)
+        found["Python"] = PROGRAM * (ranks + (0 if orchestration.in_process else orchestration.generators))
     if isinstance(config.engine, Vllm):
         if orchestration.in_process and not config.engine.urls and device == "cuda":
             found["vLLM's server"] = int(config.engine.memory_fraction * room)
         return found
+    longest = _longest(config, policy, prompt)
     in_driver = orchestration.in_process or (ranks == 1 and not config.evaluates_apart)
     engines = int(in_driver) + (orchestration.generators if device == "cpu" and not orchestration.in_process else 0)
     copies = engines - int(in_driver and config.engine.share_parameters)
-    return found | ({"engines": engines * _cache_bytes(config, policy) + copies * own} if engines else {})
+    if device == "cpu" and config.engine.native and fused_forward.copies(own):
+        copies += engines  # joined and packed for its products
+    return found | ({"engines": engines * _cache_bytes(config, policy, longest) + copies * own} if engines else {})
 
 
-def of_memory(config: RunConfig, policy: Policy | None = None, trains: bool = True) -> Finding:
+def of_memory(
+    config: RunConfig, policy: Policy | None = None, trains: bool = True, prompt: int | None = None
+) -> Finding:
     """Whether this machine has the memory that a run needs; of a model that is only measured, that of its weights.
 
-    `policy` is its `outline`; None makes one.
+    `policy` and `prompt` are as in `need_of`.
 
     Raises:
         InputError: no such model, or one that cannot be trained so on any device.
@@ -183,7 +218,7 @@ def of_memory(config: RunConfig, policy: Policy | None = None, trains: bool = Tr
     device: Device = "cuda" if seen_gpus(config) else "cpu"
     room = room_of(device)
     if trains:
-        return fitting(need_of(config, device, room, policy), room, WAYS_OUT)
+        return fitting(need_of(config, device, room, policy, prompt), room, WAYS_OUT)
     weights = sum(parameter.nbytes for parameter in policy.model.parameters())
     return fitting({"weights": weights}, room, "take a smaller model")
 
@@ -194,7 +229,7 @@ def fitting(need: Mapping[str, int], room: int, ways_out: str) -> Finding:
     largest = sorted(need.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size >= 0.01 * whole)
     found = f"needs about {_gib(whole)} of {_gib(room)} GiB ({parts})"
-    if whole <= room:
+    if whole - need.get(COPY, 0) <= room:
         return Finding("memory", "ok", "memory", found)
     return Finding("memory", "error", "memory", f"this run {found}", ways_out)
 
@@ -207,14 +242,14 @@ def of_tuning(
     Args:
         model: the model to tune.
         tokenizer: the tokenizer, which a fresh model takes its vocabulary from.
-        lengths: tokens of each sequence of the largest micro-batch.
+        lengths: tokens of each sequence of the largest micro-batch, all of them scored.
         device: the kind of device.
         ranks: the number of ranks that shard the model.
 
     Raises:
         InputError: no such model, or one that cannot be trained so on any device.
     """
-    update = update_need(outline(model, tokenizer), lengths, device, ranks)
+    update = update_need(outline(model, tokenizer), MicroBatch.of(lengths), device, ranks)
     need = {name: size * (ranks if device == "cpu" else 1) for name, size in update.items()}
     return fitting(need, room_of(device), TUNING_WAYS_OUT)
 
@@ -224,10 +259,10 @@ def room_of(device: Device) -> int:
     return machine.memory()[0] if device == "cpu" else torch.cuda.get_device_properties(0).total_memory
 
 
-def _longest(config: RunConfig, policy: Policy) -> int:
+def _longest(config: RunConfig, policy: Policy, prompt: int | None) -> int:
     """Tokens of the longest possible sequence."""
     limits = (longest_sequence(policy.model.config.to_dict()), config.engine.max_tokens)
-    whole = config.data.max_prompt_tokens + config.longest_budget
+    whole = (config.data.max_prompt_tokens if prompt is None else prompt) + config.longest_budget
     return min([whole, *(limit for limit in limits if limit is not None)])
 
 
@@ -236,10 +271,17 @@ def _samples(config: RunConfig) -> int:
     return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in config.stage_configs())
 
 
-def _lengths(config: RunConfig, policy: Policy) -> list[int]:
-    """The sequences of the largest micro-batch."""
+def _micro_batch(config: RunConfig, policy: Policy, prompt: int | None, device: Device) -> MicroBatch:
+    """The largest one of a step, of the longest completions."""
     budget = max(stage.batch.tokens_per_microbatch for stage in config.stage_configs())
-    return largest_microbatch(_longest(config, policy), _samples(config), budget)
+    longest, parts = _longest(config, policy, prompt), config.orchestration.sequence_parallel
+    lengths = [-(-length // parts) for length in largest_microbatch(longest, _samples(config), budget)]
+    if prompt is None or config.environment is not None:
+        return MicroBatch.of(lengths)
+    asked = -(-min(prompt, longest - 1) // parts)
+    scored = sum(max(length - asked, 0) for length in lengths)
+    together = config.batch.samples_per_prompt if _computes_in_c(policy, device) and parts == 1 else 1
+    return MicroBatch(tuple(lengths), scored + asked * -(-len(lengths) // together), scored)
 
 
 def largest_microbatch(longest: int, count: int, budget: int) -> list[int]:
@@ -249,10 +291,10 @@ def largest_microbatch(longest: int, count: int, budget: int) -> list[int]:
     return [longest] * whole + ([rest] if rest else [])
 
 
-def _cache_bytes(config: RunConfig, policy: Policy) -> int:
+def _cache_bytes(config: RunConfig, policy: Policy, longest: int) -> int:
     """Bytes of the embedded engine's keys and values after sequences of the greatest length."""
     capacity = BLOCK
-    while capacity < _longest(config, policy):
+    while capacity < longest:
         capacity = -(-(capacity * 3 // 2) // BLOCK) * BLOCK
     shape = policy.model.config.get_text_config()
     token = shape.num_hidden_layers * sum(_head_widths(shape)) * policy.head_weight.element_size()

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -71,7 +72,7 @@ def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
     """
     tokenizer, room = tokenizer_of(config.model), known_room(config)
     policy, in_cluster = outline(config.model, tokenizer), config.orchestration.executor == "ray"
-    memory = None if in_cluster else of_memory(config, policy, trains)
+    memory = None if in_cluster else partial(of_memory, config, policy, trains)
     return ModelFacts(tokenizer, policy.parameter_count, room, memory)
 
 
@@ -95,8 +96,7 @@ def fitted_into(
     Raises:
         InputError: prompts and completions exceed it; an environment or a benchmark cannot be used.
     """
-    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    config, lowered = _fitted(config, longest, room)
+    config, lowered = _fitted(config, data.longest_prompt, room)
     play = play_of(config, tokenizer, room)
     notes = [] if play is None else play.notes()
     sets = validation_sets(config, data, tokenizer, room, view, play)

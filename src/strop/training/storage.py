@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
+from strop.base import machine
 from strop.base.types import StropError
 from strop.model.critic import Critic
 from strop.model.files import export
@@ -81,7 +82,10 @@ class Storage:
         self._sharded, self._first = layout is not WHOLE, ranks.rank == 0
 
     def begin(self, entry: checkpoint.CheckpointEntry, tensors: Groups, extra: Groups) -> None:
-        """Begin a checkpoint of `tensors` and `extra` (live ones: they are copied), once the one before is written.
+        """Begin a checkpoint of `tensors` and `extra`, once the one before is written.
+
+        They are live, so they are copied; where memory has no room for copies, the checkpoint is written before this
+        returns.
 
         Raises:
             StropError: what went wrong with the one before.
@@ -89,7 +93,13 @@ class Storage:
         self.background.wait()
         frozen = replace(entry, state=copy.deepcopy(dict(entry.state)))
         own, whole = (own_rows(groups, self._first) for groups in (tensors, extra))
+        size = sum(tensor.nbytes for groups in (own, whole) for named in groups.values() for tensor in named.values())
+        copied = not any(self._ranks.gather(size > machine.memory()[1] * _ROOM))
+        if copied:
+            own, whole = copies(own), copies(whole)
         self.background.start(functools.partial(save, frozen, own, whole, self._savers), "checkpoint")
+        if not copied:
+            self.background.wait()
 
     def settle(self, wait: bool) -> bool:
         """Whether nothing is being written, by any rank; with `wait`, once that is so.
@@ -130,6 +140,7 @@ class Storage:
         export_critic(critic, tokenizer, folder, self._first)
 
 
+_ROOM = 0.8  # of the memory that is free, for the copy of a checkpoint
 T = TypeVar("T")
 
 
@@ -162,13 +173,21 @@ def save(entry: checkpoint.CheckpointEntry, own: Groups, extra: Groups, ranks: R
 
 
 def own_rows(groups: Groups, first: bool) -> dict[str, dict[str, Tensor]]:
-    """Copies of this rank's rows on the CPU, to be written while the tensors change; the `first` has what is whole."""
+    """This rank's rows; the `first` has what is whole."""
     return {
         group: {
-            name: (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().to("cpu", copy=True)
+            name: (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
             for name, tensor in members.items()
             if first or isinstance(tensor, DTensor)
         }
+        for group, members in groups.items()
+    }
+
+
+def copies(groups: Groups) -> dict[str, dict[str, Tensor]]:
+    """Copies on the CPU, to be written while the tensors change."""
+    return {
+        group: {name: tensor.to("cpu", copy=True) for name, tensor in members.items()}
         for group, members in groups.items()
     }
 

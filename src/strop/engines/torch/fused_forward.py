@@ -136,7 +136,6 @@ def load() -> DecodeKernels | None:
 
 # Positions whose rotation depends on nothing but the position.
 _ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
-# Joined weights are a second copy of the layers' own, of at most this part of the memory that there is.
 _COPIED_PART = 1 / 6
 
 
@@ -283,12 +282,11 @@ class FusedForward:
         base: Any = self.policy.model.base_model
         own = sum(parameter.nbytes for parameter in self.policy.model.parameters())
         head: Any = self.policy.model.get_output_embeddings()
-        room = machine.memory()[0] * _COPIED_PART
         with torch.no_grad():
             # Before all the head: without a copy it is packed, or converted to float32, at every step.
-            fits = head.weight.nbytes <= room
+            fits = copies(head.weight.nbytes)
             self._head = self._joined((head,), self.policy.settings.generator_fp32_head) if fits else None
-            self._layers = [_Layer.of(one, self._joined if own <= room else Uncopied) for one in base.layers]
+            self._layers = [_Layer.of(one, self._joined if copies(own) else Uncopied) for one in base.layers]
         self._parameters = tuple(self.policy.model.parameters())
         self._seen = self._versions()
 
@@ -348,6 +346,11 @@ class FusedForward:
             cosine, sine = base.rotary_emb(base.embed_tokens.weight[:1], torch.arange(count)[None], **more)
             self._tables[kind] = found = (cosine[0].contiguous(), sine[0].contiguous())
         return found
+
+
+def copies(size: int) -> bool:
+    """Whether weights of so many bytes are copied for their products: of at most this part of the memory."""
+    return size <= machine.memory()[0] * _COPIED_PART
 
 
 def _products_for(dtype: torch.dtype) -> Products | None:
