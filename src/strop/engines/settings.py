@@ -25,6 +25,8 @@ class EngineSettings(Piece):
         share_parameters: read the trainer's own parameters (after an update the owner calls `set_version`), or own
             a copy that `update_weights` fills.
         prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes by itself).
+        kept_mib: MiB for copies of keys and values of trajectories that wait for their environment and whose slots are
+            needed. Those without room are computed again, which changes the last digits of log-probs. 0: none is kept.
         shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
             slots, for machines whose matrix products change with the number of rows.
         native: on a CPU, compute attention, norms and the draw with kernels in C, which the machine's compiler builds
@@ -36,6 +38,7 @@ class EngineSettings(Piece):
     dtype: DTypeName | None = None
     share_parameters: bool = True
     prefill_tokens: Annotated[int, Field(ge=16)] = 8192
+    kept_mib: Annotated[int, Field(ge=0)] = 1024
     shrink: bool = True
     native: bool = True
 

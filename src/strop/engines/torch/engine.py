@@ -27,7 +27,7 @@ from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.settings import EngineSettings
 from strop.engines.torch import fused_forward
 from strop.engines.torch.fused_forward import DecodeKernels, FusedForward
-from strop.engines.torch.kv import Ids, KeptTurn, KeptTurns, Prefill, PrefillJob, SlotCache, SlotContext, blocks
+from strop.engines.torch.kv import Ids, KeptKeys, Prefill, PrefillJob, SlotCache, SlotContext, blocks
 from strop.engines.torch.scheduler import LEAST_ROWS, Scheduler, Slots
 from strop.model.attention import AttentionContext, PackedContext
 from strop.model.files import DTYPES, cast_parameters
@@ -206,7 +206,7 @@ class TorchEngine(BaseEngine):
             policy.use_kernels()
         cache = SlotCache(settings.slots, policy.device, None if self._fused is None else self._fused.kernels)
         apart = self._fused is not None and self._fused.rows_apart
-        self._kept = KeptTurns()
+        self._kept = KeptKeys(cache, settings.kept_mib)
         self._scheduler = Scheduler(self._slots, cache, self._kept, settings.shrink, apart)
         drawing = fused_forward.load() if settings.native and policy.device.type == "cpu" else None
         self._runner = ModelRunner(policy, self._slots, cache, settings.prefill_tokens, self._fused, drawing)
@@ -263,7 +263,10 @@ class TorchEngine(BaseEngine):
                 slots.prompt_epoch[slot] = self._scheduler.epoch
                 if len(ids):
                     jobs.append(PrefillJob(ids, (slot,)))
-        self._kept.forget_before(version + 1 if kv == "recompute" else self._version)
+        if kv == "recompute":
+            self._kept.clear()
+        else:
+            self._kept.forget_before(self._version)
         self._version = version
         self._runner.prefill(jobs)
 
@@ -283,6 +286,7 @@ class TorchEngine(BaseEngine):
         self._failure = InputError("closed")
         self._scheduler.waiting.clear()
         self._scheduler.cache.clear()
+        self._kept.clear()
 
     def _in_flight(self) -> Iterator[tuple[SlotEntry, int, Row, Row]]:
         slots = self._slots
@@ -379,7 +383,5 @@ class TorchEngine(BaseEngine):
     def _keep(self, slot: int, sequence: RunningSequence) -> None:
         """Keep the keys and values of a finished sequence: of all its tokens but the last, which no step was fed."""
         position = int(self._slots.position[slot])
-        if position < self._scheduler.cache.capacity:  # a free slot writes behind its tokens, or in the last place
-            ids = np.concatenate((sequence.entry.ids, self._slots.drawn[slot, : position - self._slots.first[slot]]))
-            name = sequence.entry.request.trajectory(sequence.index)
-            self._kept.keep(name, KeptTurn(slot, ids[:position], self._version))
+        ids = np.concatenate((sequence.entry.ids, self._slots.drawn[slot, : position - self._slots.first[slot]]))
+        self._kept.keep(sequence.entry.request.trajectory(sequence.index), slot, ids[:position], self._version)

@@ -6,7 +6,7 @@ D head dimension (of values it may be another), C capacity of a slot in tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,6 +84,20 @@ class SlotCache:
         for pair in self._layers.values():
             for cache in pair:
                 cache[destination, :, :tokens] = cache[origin, :, :tokens]
+
+    def taken(self, slot: int, tokens: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Copies [K, tokens, D] of a slot's keys and values, by layer."""
+        return {
+            index: (keys[slot, :, :tokens].clone(), values[slot, :, :tokens].clone())
+            for index, (keys, values) in self._layers.items()
+        }
+
+    def put(self, slot: int, layers: Mapping[int, tuple[Tensor, Tensor]], tokens: int) -> None:
+        """Write what `taken` gave into the first `tokens` places of a slot."""
+        self.reserve(tokens)
+        for index, pair in layers.items():
+            for cache, kept in zip(self._layers[index], pair, strict=True):
+                cache[slot, :, :tokens] = kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,45 +295,112 @@ def _decode(
     return torch.bmm(weights.view(w * kv, h // kv, length), v).view(w, h, -1)
 
 
-class KeptTurn(NamedTuple):
-    """The slot in which a turn ran, and the tokens [n] whose keys and values it holds, by weights `version`."""
+MIB = 1 << 20
 
-    slot: int
+
+class InSlot(NamedTuple):
+    """A sequence whose keys and values are still in the slot where it ran: of the tokens [n], by weights `version`."""
+
+    name: str
     token_ids: Ids
     version: int
 
 
-class KeptTurns:
-    """The turns whose keys and values are still in the free slots where they ran, by the name of their trajectory."""
+class Copied(NamedTuple):
+    """Copies of keys and values [K, n, D] of each layer, of the tokens [n], the last of which `version` computed."""
 
-    def __init__(self) -> None:
-        self._turns: dict[str, KeptTurn] = {}
-        self._names: dict[int, str] = {}
+    token_ids: Ids
+    version: int
+    layers: dict[int, tuple[Tensor, Tensor]]
 
-    def keep(self, name: str, turn: KeptTurn) -> None:
-        """The turn has ended, and its slot is free; an earlier turn of this name is dropped."""
-        if name in self._turns:
-            self.drop(self._turns[name].slot)
-        self._names[turn.slot], self._turns[name] = name, turn
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(one.nbytes for pair in self.layers.values() for one in pair)
+
+
+class KeptKeys:
+    """Keys and values by the name of a trajectory: in the free slot where it ran, and copied once that slot is wanted.
+
+    Beyond `mebibytes` the oldest copies are dropped; with 0 nothing is kept.
+    """
+
+    def __init__(self, cache: SlotCache, mebibytes: int) -> None:
+        self._cache = cache
+        self._keeps = mebibytes > 0
+        self._room = mebibytes * MIB
+        self._in_slots: dict[int, InSlot] = {}
+        self._slots: dict[str, int] = {}
+        self._copies: dict[str, Copied] = {}
+
+    def keep(self, name: str, slot: int, token_ids: Ids, version: int) -> None:
+        """Keep what a slot holds of `token_ids` [n]; the slot is free from now on."""
+        self._drop(name)
+        if not self._keeps:
+            return
+        self._in_slots[slot] = InSlot(name, token_ids, version)
+        self._slots[name] = slot
+        if len(token_ids) >= self._cache.capacity:  # a free slot writes behind its tokens, or in the last place
+            self.vacate(slot)
 
     def holds(self, slot: int) -> bool:
         """Whether a free slot holds keys and values that may be wanted again."""
-        return slot in self._names
+        return slot in self._in_slots
 
-    def before(self, name: str | None, token_ids: Ids) -> KeptTurn | None:
-        """The turn of this name from which `token_ids` [L] go on; it has fewer than L tokens."""
-        kept = None if name is None else self._turns.get(name)
-        if kept is None or len(kept.token_ids) >= len(token_ids):
-            return None
-        return kept if np.array_equal(kept.token_ids, token_ids[: len(kept.token_ids)]) else None
+    def vacate(self, slot: int) -> None:
+        """Copy the keys and values of a slot that another sequence needs."""
+        if slot not in self._in_slots:
+            return
+        name, token_ids, version = self._in_slots.pop(slot)
+        del self._slots[name]
+        copied = Copied(token_ids, version, self._cache.taken(slot, len(token_ids)))
+        self._room -= copied.nbytes
+        self._copies[name] = copied
+        while self._room < 0:
+            self._drop(next(iter(self._copies)))
 
-    def drop(self, slot: int) -> None:
-        """Another sequence takes the slot."""
-        name = self._names.pop(slot, None)
-        if name is not None:
-            del self._turns[name]
+    def slot_of(self, name: str, token_ids: Ids) -> int | None:
+        """The slot in which `token_ids` [L] can go on from what was kept under this name; None where none holds it."""
+        slot = self._slots.get(name)
+        return slot if slot is not None and _goes_on(self._in_slots[slot].token_ids, token_ids) else None
+
+    def resume(self, name: str, slot: int, token_ids: Ids) -> int:
+        """Have the keys and values of what was kept under this name, where `token_ids` [L] go on from it, in `slot`.
+
+        Returns:
+            Of how many tokens, fewer than L; 0 where there is nothing. It is not kept any longer.
+        """
+        if self.slot_of(name, token_ids) == slot:
+            kept = self._in_slots[slot].token_ids
+            self._drop(name)
+            return len(kept)
+        copied = self._copies.get(name)
+        self._drop(name)
+        if copied is None or not _goes_on(copied.token_ids, token_ids):
+            return 0
+        self._cache.put(slot, copied.layers, len(copied.token_ids))
+        return len(copied.token_ids)
 
     def forget_before(self, version: int) -> None:
-        """Drop the turns of weights before `version`: their trajectories have ended."""
-        for kept in [kept for kept in self._turns.values() if kept.version < version]:
-            self.drop(kept.slot)
+        """Drop what was kept before weights `version`: its trajectory has ended."""
+        versions = {name: copied.version for name, copied in self._copies.items()}
+        versions |= {kept.name: kept.version for kept in self._in_slots.values()}
+        for name in [name for name, of in versions.items() if of < version]:
+            self._drop(name)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for name in [*self._copies, *self._slots]:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        slot, copied = self._slots.pop(name, None), self._copies.pop(name, None)
+        if slot is not None:
+            del self._in_slots[slot]
+        if copied is not None:
+            self._room += copied.nbytes
+
+
+def _goes_on(kept: Ids, token_ids: Ids) -> bool:
+    """Whether `token_ids` [L] begin with the tokens `kept` [n], n < L."""
+    return len(kept) < len(token_ids) and np.array_equal(kept, token_ids[: len(kept)])

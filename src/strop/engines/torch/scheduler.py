@@ -10,8 +10,8 @@ Shapes: Q slots, C longest sequence in tokens.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Set
 from collections.abc import Sequence as Sequence_
-from collections.abc import Set
 from dataclasses import replace
 from itertools import islice
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.engines.base import RunningSequence, SlotEntry
-from strop.engines.torch.kv import KeptTurns, PrefillJob, SlotCache
+from strop.engines.torch.kv import KeptKeys, PrefillJob, SlotCache
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
 LEAST_ROWS = 16
@@ -144,7 +144,7 @@ class Scheduler:
     `epoch` counts weight changes: a prompt's keys and values are lent only to samples of the same request and epoch.
     """
 
-    def __init__(self, slots: Slots, cache: SlotCache, kept: KeptTurns, shrink: bool, apart: bool = False) -> None:
+    def __init__(self, slots: Slots, cache: SlotCache, kept: KeptKeys, shrink: bool, apart: bool = False) -> None:
         """`apart`: a row does not depend on how many there are, so that fewer than `LEAST_ROWS` may be decoded."""
         self.slots = slots
         self.cache = cache
@@ -173,19 +173,18 @@ class Scheduler:
         free = dict.fromkeys(sorted(self.slots.free(), key=self.kept.holds) if self.waiting else [])
         while free and self.waiting:
             entry = self.waiting[0]
-            kept = self.kept.before(entry.request.continues, entry.ids)
-            taken = list(islice(free, entry.waiting)) if kept is None else [kept.slot]
+            taken = self._chosen(entry, free)
             donor = self._donor(entry)
             for slot in taken:
                 del free[slot]
-                self.kept.drop(slot)
                 self.slots.occupy(slot, RunningSequence(entry, entry.next_index), self.epoch)
                 entry.next_index += 1
             if donor is not None:
                 self.cache.copy([donor], [slot for slot in taken if slot != donor], len(entry.prefix))
             else:
                 entry.donor = taken[0]
-                past = 0 if kept is None else len(kept.token_ids)
+                name = entry.request.continues
+                past = 0 if name is None else self.kept.resume(name, taken[0], entry.ids)
                 if len(entry.prefix) > past:
                     self._join(jobs, places, PrefillJob(entry.prefix[past:], tuple(taken), past))
             if not entry.waiting:
@@ -200,6 +199,17 @@ class Scheduler:
             jobs[place] = replace(job, slots=(*jobs[place].slots, *job.slots))
         else:
             jobs.append(job)
+
+    def _chosen(self, entry: SlotEntry, free: Iterable[int]) -> list[int]:
+        """The free slots that an entry gets: the one that holds what it continues, else the first ones, vacated."""
+        name = entry.request.continues
+        home = None if name is None else self.kept.slot_of(name, entry.ids)
+        if home is not None:
+            return [home]
+        found = list(islice(free, entry.waiting))
+        for slot in found:
+            self.kept.vacate(slot)
+        return found
 
     def _donor(self, entry: SlotEntry) -> int | None:
         """A slot that holds the entry's prompt, computed with the present weights."""
@@ -235,7 +245,7 @@ class Scheduler:
         high = [slot for slot in running if slot >= least and slot not in pending]
         low = sorted((slot for slot in slots.free() if slot < least), key=self.kept.holds)[: len(high)]
         for slot in low:
-            self.kept.drop(slot)
+            self.kept.vacate(slot)
         self._move(high, low)
 
     def _move(self, source: Sequence_[int], target: Sequence_[int]) -> None:
