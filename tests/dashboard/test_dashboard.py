@@ -17,9 +17,8 @@ from tests.runs import small_config
 
 from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
-from strop.dashboard import reading
-from strop.dashboard.app import Dashboard
-from strop.dashboard.reading import Filters, FollowedRuns, page
+from strop.dashboard import app
+from strop.dashboard.app import Dashboard, Filters, FollowedRuns, page
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
@@ -232,7 +231,7 @@ def test_a_wrong_question_says_why(tmp_path: Path, path: str, status: int) -> No
 
 def test_a_search_that_takes_long_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run")
-    monkeypatch.setattr(reading, "PATIENCE", -1.0)
+    monkeypatch.setattr(app, "PATIENCE", -1.0)
     first = page(run, Filters(text="answer 4 of 1"))
     second = page(run, Filters(text="answer 4 of 1", before=first["next"]))
     assert (first["rows"], second["rows"]) == ([], [])

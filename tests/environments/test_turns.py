@@ -14,11 +14,10 @@ from strop.base.types import Completion, FinishReason, Group, Observation, Probl
 from strop.data.templates import Plain
 from strop.engines.protocol import Interruption, Sampling
 from strop.environments.base import Reply, Unjudged
-from strop.environments.responder import Play
+from strop.environments.responder import Play, read_outcome, write_outcome
 from strop.environments.sessions import with_turns
 from strop.environments.tokens import TurnTokens
 from strop.environments.turns import counted, joined, next_turn, out_of_room
-from strop.environments.worker import read_outcome, write_outcome
 from strop.model.files import byte_tokenizer
 from strop.verifiers.answer import Answer
 from strop.verifiers.protocol import InlineJudge

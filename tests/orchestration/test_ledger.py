@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.made import PROBLEM, completion
 
 from strop.base.types import Verdict
-from strop.orchestration.ledger import Ledger
+from strop.orchestration.lag_gate import Ledger
 from strop_verify.verdict import Status
 
 RIGHT = Verdict(1.0, Status.CORRECT)

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.cli import app
 from strop.model.files import export
+from strop.run.doctor import smoke
 from strop.run.finding import Finding
-from strop.run.smoke import smoke
 
 
 def outcomes(*groups: str, model: str | None = None, limit: float = 300.0) -> dict[str, Finding]:

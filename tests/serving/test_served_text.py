@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tiny import byte_tokenizer
 
-from strop.serving.responses import Detokenizer, Pieces, TextStream, decode, first_stop
+from strop.serving.server import Detokenizer, Pieces, TextStream, decode, first_stop
 
 TOKENIZER = byte_tokenizer(("\\boxed{",))
 BYTES = st.lists(st.integers(0, 257), max_size=120)

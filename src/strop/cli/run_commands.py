@@ -498,8 +498,7 @@ def dashboard(
     """
     from strop.base.text import counted
     from strop.base.types import InputError
-    from strop.dashboard.app import Dashboard
-    from strop.dashboard.reading import FollowedRuns
+    from strop.dashboard.app import Dashboard, FollowedRuns
     from strop.run.folder import is_run, runs_in
     from strop.serving.http import HttpServer, listen
 

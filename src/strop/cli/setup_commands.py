@@ -183,8 +183,8 @@ def smoke(
     from strop.base.text import markdown_table
     from strop.base.types import InputError
     from strop.run.doctor import accelerators
+    from strop.run.doctor import smoke as outcomes_of
     from strop.run.finding import rows
-    from strop.run.smoke import smoke as outcomes_of
 
     if device not in ("auto", "cuda", "cpu"):
         raise InputError(f"--device {device}: it is auto, cuda or cpu")

@@ -7,24 +7,147 @@ session is lost. The other sessions are rebuilt when their next turn comes.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import resource
 import select
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from strop.base.seeds import derive
-from strop.base.session import carried
-from strop.base.types import Completion, InputError, Observation, Problem, StropError, Verdict
+from strop.base.session import accept, carried
+from strop.base.types import Completion, InputError, Message, Observation, Problem, StropError, Verdict
 from strop.environments.base import SEED, Environment, Outcome, Reply, Unjudged
-from strop.environments.sessions import InlineSessions, Turn, failed, with_turns
+from strop.environments.sessions import InlineSessions, SessionHost, Turn, failed, with_turns
 from strop.environments.tokens import Chat, TurnTokens
-from strop.environments.worker import READY, read_outcome
-from strop.verifiers.process_pool import problem_fields
+from strop.verifiers.process_pool import problem_fields, read_problem
 from strop.verifiers.protocol import Judge, Key, Responder
-from strop_verify.pool import ServedProcess, default_workers, numbered, split_number
+from strop_verify.framing import Channel
+from strop_verify.pool import ServedProcess, connect, default_workers, numbered, split_number
+from strop_verify.verdict import Status
+
+READY = 0  # number of the message that reports readiness; turns count from 1
+MOST_STUCK = 32  # steps that never returned, after which the process exits and is replaced
+
+
+def write_outcome(outcome: Outcome) -> bytes:
+    """An outcome as JSON."""
+    if isinstance(outcome, Reply):
+        return json.dumps({"reply": asdict(outcome)}).encode()
+    if isinstance(outcome, Verdict):
+        return json.dumps({"verdict": asdict(outcome)}).encode()
+    return json.dumps({"unjudged": outcome}).encode()
+
+
+def read_outcome(body: bytes) -> Outcome:
+    """The outcome from `write_outcome`."""
+    found = json.loads(body)
+    if "unjudged" in found:
+        return Unjudged(*found["unjudged"])
+    if "reply" in found:
+        fields = found["reply"]
+        messages = tuple(Message(role=one["role"], content=one["content"]) for one in fields["messages"])
+        return Reply(**fields | {"messages": messages, "tools": tuple(fields["tools"])})
+    fields = found["verdict"]
+    return Verdict(**fields | {"status": Status(fields["status"]), "turn_scores": tuple(fields["turn_scores"])})
+
+
+class SessionWorker:
+    """Serves the process at the other end of `channel`."""
+
+    def __init__(self, channel: Channel, environment: Environment) -> None:
+        self._channel = channel
+        self._environment = environment
+        self._host = SessionHost(environment, self._in_thread)
+        self._threads = ThreadPoolExecutor(environment.threads + MOST_STUCK)
+        self._room = asyncio.Semaphore(environment.threads)
+        self._stuck = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(self) -> None:
+        """Serve until the other side closes the channel, which ends the process."""
+        loop = asyncio.new_event_loop()
+        loop.add_reader(self._channel.socket, self._receive, loop)
+        self._send(loop, numbered(READY))
+        loop.call_soon(self._receive, loop)  # turns that arrived with the setup
+        loop.run_forever()
+
+    def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            for message in self._channel.receive():
+                number, body = split_number(message)
+                task = loop.create_task(self._play(loop, number, json.loads(body)))
+                self._tasks.add(task)  # keeps the task alive
+                task.add_done_callback(self._tasks.discard)
+        except EOFError:
+            os._exit(0)  # threads must not keep the process alive
+
+    async def _play(self, loop: asyncio.AbstractEventLoop, number: int, job: dict[str, Any]) -> None:
+        key = job["key"][0], job["key"][1]
+        if job["do"] == "forget":
+            self._host.forget(key)
+            return
+        problem, past = read_problem(job["problem"]), tuple(job["past"])
+        outcome = await self._host.turn(Turn(key, problem, job["seed"], job["reply"], job["cut"], past))
+        try:
+            body = write_outcome(outcome)
+        except (TypeError, ValueError) as error:
+            body = write_outcome(failed(f"the environment's reply is no JSON: {error}"))
+        self._send(loop, numbered(number, body))
+        if self._stuck >= MOST_STUCK:
+            self._flush(loop)
+            os._exit(1)  # running turns are played again in a new process
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        async with self._room:
+            future = asyncio.get_running_loop().run_in_executor(self._threads, function)
+            try:
+                return await asyncio.wait_for(future, self._environment.step_seconds)
+            except TimeoutError:
+                self._stuck += 1
+                raise
+
+    def _send(self, loop: asyncio.AbstractEventLoop, message: bytes) -> None:
+        """Send a message, together with others of this iteration of the event loop."""
+        if not self._channel.unsent:
+            loop.add_writer(self._channel.socket, self._flush, loop)
+        self._channel.queue(message)
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._channel.flush()
+        except OSError:
+            os._exit(0)
+        if not self._channel.unsent:
+            loop.remove_writer(self._channel.socket)
+
+
+def main() -> None:
+    """Serve the process that started this one."""
+    channel, environment = connect(_environment)
+    limit = environment.memory_mib * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    SessionWorker(channel, environment).serve()
+
+
+def _environment(setup: dict[str, Any]) -> Environment:
+    accept(setup["code"])
+    family: TypeAdapter[Environment] = TypeAdapter(Environment)
+    return family.validate_json(setup["environment"])
+
+
+if __name__ == "__main__":
+    main()
+
 
 GRACE_SECONDS = 10.0  # added to step_seconds before a silent process is replaced
 CLOSING_SECONDS = 5.0
@@ -229,7 +352,7 @@ class SessionPool:
     def _started(self) -> ServedProcess:
         written = self._environment.model_dump_json()
         try:
-            return ServedProcess("strop.environments.worker", {"environment": written, "code": carried(written)})
+            return ServedProcess("strop.environments.responder", {"environment": written, "code": carried(written)})
         except OSError as error:
             raise StropError(f"a process for environments cannot be started: {error}") from error
 

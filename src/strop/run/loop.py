@@ -43,8 +43,7 @@ from strop.base.types import Completion, Group, InputError, Observation, StropEr
 from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication
-from strop.orchestration.lag_gate import BatchTickets, LagGate
-from strop.orchestration.ledger import Ledger, LedgerGroup
+from strop.orchestration.lag_gate import BatchTickets, LagGate, Ledger, LedgerGroup
 from strop.run.curriculum import Curriculum
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
