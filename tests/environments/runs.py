@@ -86,7 +86,8 @@ def turns_of(found: Sequence[Completion]) -> Played:
 def speak(monkeypatch: pytest.MonkeyPatch, template: str | None) -> None:
     """Have models with the chat template of `template`."""
     if template is not None:
-        monkeypatch.setattr("strop.model.policy.byte_tokenizer", lambda: chat_tokenizer(template))
+        for place in ("strop.model.policy", "strop.training.embedded_base"):
+            monkeypatch.setattr(f"{place}.byte_tokenizer", lambda *specials: chat_tokenizer(template))
 
 
 def injected(row: dict[str, Any]) -> np.ndarray[Any, Any]:
