@@ -9,10 +9,10 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from strop.base.types import InputError, Problem, Verdict
+from strop.lab.agreement import Sampled, compare_verifiers, named_verifier, read_rollouts
 from strop.verifiers.answer import Answer, ExactMatch, MultipleChoice, Numeric
 from strop.verifiers.base import Isolation, Verifier
 from strop.verifiers.combined import AnyOf
-from strop.verifiers.comparison import Sampled, compare_verifiers, named_verifier, read_rollouts
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.verdict import Status
 

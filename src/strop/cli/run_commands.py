@@ -538,8 +538,8 @@ def compare_verifiers(
 
     A verifier with settings is written as JSON: '{"piece": "MathVerifier", "extract": "any"}'.
     """
-    from strop.verifiers.comparison import compare_verifiers as compared
-    from strop.verifiers.comparison import named_verifier, read_rollouts
+    from strop.lab.agreement import compare_verifiers as compared
+    from strop.lab.agreement import named_verifier, read_rollouts
 
     allow(imports)
     found = compared([named_verifier(text) for text in verifiers], read_rollouts(rollouts))

@@ -1,4 +1,4 @@
-"""Comparing verifiers on the same rollouts, by how often each problem counts as solved."""
+"""How far verifiers agree on the same rollouts, by how often each problem counts as solved."""
 
 from __future__ import annotations
 
