@@ -31,9 +31,9 @@ SETTINGS = {
     "sampling.stop": ["\n"],
     "sampling.max_new_tokens": 24,
     "verifier.extract": "last_number",
-    "batch.prompts_per_step": 16,
+    "batch.prompts_per_step": 24,
     "batch.samples_per_prompt": 8,
-    "optim.lr": 1e-5,
+    "optim.lr": 3e-6,
     "evaluation.every": 10,
     "evaluation.samples_per_problem": 4,
 }

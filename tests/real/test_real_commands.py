@@ -25,6 +25,7 @@ SMALL = (
     "--set", "batch.prompts_per_step=2", "--set", "batch.samples_per_prompt=4", "--set", "checkpoint.every=1",
     "--set", "evaluation.samples_per_problem=1", "--set", "optim.lr=1e-6",
     "--set", "algorithm.selection.zero_variance=keep", "--set", "algorithm.selection.refill=false",
+    "--set", 'algorithm.regularizers=[{piece="EntropyBonus"}]',  # teaches where every answer is wrong too
 )  # fmt: skip
 QUESTIONS = ("Ein Kind hat {} Äpfel\nund kauft {}. Wie viele?", "小明有{}个苹果, 又买了{}个。", "🦜 {} + {} = ?")
 
@@ -46,10 +47,22 @@ def work(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = [{"prompt": question, "answer": answer} for question, answer in rows[8:]]
     for name, lines in (("shown", shown), ("problems", asked[:12]), ("held", asked[12:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tuning = ("--set", "training.steps=1", "--set", "training.sequences_per_step=4")
+    tuning = ("--set", "training.steps=1", "--set", "training.tokens_per_batch=200")
     strop(folder, "sft", str(gemma), "--data", "shown.jsonl", "--plain", "--out", "tuned", *tuning)
-    strop(folder, "train", "grpo", "--plain", "--set", "model.path=tuned/model", "--out", "run", "--steps", "1", *SMALL)
-    strop(folder, "train", "--plain", "--resume", "run", "--steps", "2")
+    strop(
+        folder,
+        "train",
+        "grpo",
+        "--plain",
+        "--set",
+        "model.path=tuned/model",
+        "--out",
+        "run",
+        *SMALL,
+        "--set",
+        "steps=1",
+    )
+    strop(folder, "train", "--plain", "--resume", "run", "--set", "steps=2")
     return folder
 
 
@@ -70,7 +83,7 @@ def test_an_export_loads_and_answers_the_same(work: Path) -> None:
     wanted = tokenizer.decode(model.generate(**ids, do_sample=False, max_new_tokens=8)[0, ids["input_ids"].shape[1] :])
     arguments = ("--prompt", "3 + 4 =", "--temperature", "0", "--max-new-tokens", "8", "--json")
     told = json.loads(strop(work, "sample", "exported", *arguments))
-    assert told["samples"][0]["text"] == wanted
+    assert told[0]["completion"] == wanted
 
 
 def test_it_is_served(work: Path) -> None:
