@@ -23,7 +23,10 @@ from strop.model.kernels import compiled, native
 from strop.model.kernels.native import Activation, LayerKernels
 
 MISSING = [name for name in ("ziglang", "unicorn", "elftools") if importlib.util.find_spec(name) is None]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason="needs pip install ziglang unicorn pyelftools")
+pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason="needs pip install ziglang unicorn pyelftools"),
+    pytest.mark.timeout(900),  # the first time zig also compiles the C library of ARM
+]
 
 PAGE = 4096
 # Memory without an operating system: what a call allocates is never given back within it.
@@ -145,7 +148,7 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
     ]
     flags = [flag for flag in compiled._COMPILE if flag not in ("-march=native", "-fPIC")]
     where = [f"-I{compiled._HEADER.parent}", "-o", str(folder / "kernels"), *map(str, sources), "-lm"]
-    subprocess.run([*command, *flags, "-fno-builtin-malloc", *where], check=True, timeout=110)
+    subprocess.run([*command, *flags, "-fno-builtin-malloc", *where], check=True)
     return Emulated(folder / "kernels")
 
 
