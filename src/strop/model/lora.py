@@ -76,7 +76,7 @@ class AdaptedLinear(nn.Linear):
     """A linear layer whose weight is merged, and whose gradient goes to the adapter."""
 
     _adapters: tuple[Adapter, ...] = ()  # in a tuple: the layer's parameters stay those of a plain model
-    products: Products | None = None  # which multiply bfloat16 where torch only emulates it; see `kernels.modules.fuse`
+    products: Products | None = None  # where torch's are slower; see `kernels.modules.fuse`
 
     @classmethod
     def of(cls, linear: nn.Linear, adapter: Adapter) -> AdaptedLinear:
@@ -109,16 +109,11 @@ class AdaptedLinear(nn.Linear):
         return found
 
 
-def _fitting(products: Products | None, x: Tensor, weight: Tensor) -> Products | None:
-    return products if products is not None and x.dtype == weight.dtype and products.fits(weight) else None
-
-
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, products: Products | None) -> Tensor:
     """x · weightᵀ + bias, by the products where there are some that take them."""
-    ours = _fitting(products, x, weight)
-    if ours is None:
+    if products is None or not products.take(x, weight):
         return F.linear(x, weight, bias)
-    return ours.forward(x.flatten(0, -2), weight, bias, x.dtype).view(*x.shape[:-1], -1)
+    return products.linear(x, weight, bias)
 
 
 class _Product(torch.autograd.Function):
@@ -139,8 +134,8 @@ class _Product(torch.autograd.Function):
         rows, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
         grad_x: Tensor | None = None
         if ctx.needs_input_grad[0]:
-            ours = _fitting(ctx.products, x, weight)
-            grad_x = (grad @ weight if ours is None else ours.grad_input(grad, weight)).view_as(x)
+            ours = ctx.products is not None and ctx.products.take(x, weight)
+            grad_x = (ctx.products.grad_input(grad, weight) if ours else grad @ weight).view_as(x)
         # The wide products run in the activations' type, as a plain model's do.
         grad_a = (grad @ b.to(grad.dtype)).t() @ rows
         grad_b = grad.t() @ (rows @ a.to(rows.dtype).t())

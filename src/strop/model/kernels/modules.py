@@ -33,7 +33,7 @@ class _Fused:
 
 class _FusedLinear(_Fused, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
-        if not self.kernels.products.fits(self.weight) or input.dtype != self.weight.dtype:
+        if not self.kernels.products.take(input, self.weight):
             return super().forward(input)
         found: Tensor = _Linear.apply(input, self.weight, self.bias, self.kernels.products)
         return found
@@ -46,7 +46,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: Products) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
         ctx.products = products
-        return products.forward(x.flatten(0, -2), weight, bias, x.dtype).view(*x.shape[:-1], -1)
+        return products.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:

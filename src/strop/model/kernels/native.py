@@ -98,6 +98,14 @@ class Products:
         known = weight.device.type == self.device and weight.is_contiguous()
         return worth and known and not (half and any(size % 2 for size in weight.shape))
 
+    def take(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether `linear` takes x [.., I] and a weight [O, I], of one type."""
+        return x.dtype == weight.dtype and self.fits(weight)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x [.., I] · weightᵀ + bias [.., O] in the type of x, without a gradient."""
+        return self.forward(x.flatten(0, -2), weight, bias, x.dtype).view(*x.shape[:-1], -1)
+
     def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: PackedWeights | None = None) -> PackedWeights:
         """A copy of weights [O, I], one below the other (in bfloat16 I is even), and of their bias [O], as `multiply`
         reads it; the weights in the memory of `into`, an earlier one of theirs."""
