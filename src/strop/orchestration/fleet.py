@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from strop.base import progress
 from strop.base.types import FloatArray, IntArray, StropError
 from strop.engines.protocol import KvMode, Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication
@@ -26,6 +27,7 @@ from strop.orchestration.messages import (
     Cancel,
     Finished,
     Ready,
+    Starting,
     StoredWeights,
     Submit,
     Updated,
@@ -254,6 +256,8 @@ class Fleet:
             self._bring_up(generator)
         elif isinstance(message, Ready):
             generator.ready = True
+        elif isinstance(message, Starting):
+            progress.part(f"{generator.worker.role}: {message.what}", message.done, message.total)
         else:
             raise StropError(f"{generator.worker.role} sent a {type(message).__name__}, which the fleet does not know")
 
@@ -325,7 +329,9 @@ def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
     """The entry of a generator: it builds an engine, with the model loaded as the trainer's is."""
     from strop.engines.build import own_engine
 
-    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))
+    with progress.CURRENT.reporting_to(lambda *part: connection.send(Starting(*part))):
+        engine = own_engine(settings.engine, settings.model, settings.seed, settings.device)
+    serve(connection, engine)
 
 
 Load: TypeAlias = "Callable[[StoredWeights], WeightSource]"

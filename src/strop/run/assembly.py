@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from strop.base import progress
 from strop.base.seeds import derive
 from strop.base.view import View
 from strop.config.schema import RunConfig
@@ -84,7 +85,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
-    engine, measuring = _engines(config, policy, tokenizer, placement)
+    with progress.CURRENT.reporting_to(view.aside):
+        engine, measuring = _engines(config, policy, tokenizer, placement)
     asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
     note(asked.findings, view)
     config, play, sets = asked.config, asked.play, asked.sets
