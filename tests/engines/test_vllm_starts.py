@@ -23,7 +23,8 @@ OURS = {
 }  # fmt: skip
 THEIRS = {
     "PATH": "/bin", "HOME": "/h", "LD_LIBRARY_PATH": "/l", "HF_HOME": "/hf", "VLLM_USE_DEEP_GEMM": "1",
-    "NCCL_DEBUG": "x", "https_proxy": "http://p", "NO_PROXY": "a", "LC_ALL": "C", "CUDA_HOME": "/cuda", "XDG_CACHE_HOME": "/c",
+    "NCCL_DEBUG": "x", "https_proxy": "http://p", "NO_PROXY": "a", "LC_ALL": "C", "CUDA_HOME": "/cuda",
+    "XDG_CACHE_HOME": "/c",
 }  # fmt: skip
 
 
