@@ -42,6 +42,11 @@ class EngineSettings(Piece):
     shrink: bool = True
     native: bool = True
 
+    @property
+    def quantises(self) -> bool:
+        """Whether it draws from weights or caches of fewer bits than those that it is given."""
+        return False
+
     def refuse_unable(self, sampling: Sampling) -> None:
         """Refuse, before an engine is started, sampling that it cannot do.
 
@@ -102,6 +107,11 @@ class Vllm(EngineSettings):
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     reply_seconds: Annotated[float, Field(gt=0)] = 300.0
     arguments: dict[str, Any] = {}
+
+    @property
+    def quantises(self) -> bool:
+        """Whether `arguments` say so."""
+        return "quantization" in self.arguments or self.arguments.get("kv_cache_dtype", "auto") != "auto"
 
     def refuse_unable(self, sampling: Sampling) -> None:
         """Refuse a temperature that vLLM would change."""

@@ -109,9 +109,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Finished:
-    """Completions, each reported once; aborted ones too."""
+    """Completions, each reported once; aborted ones too. `work` is what the generator has done by now."""
 
     completions: tuple[Completion, ...]
+    work: Work
 
 
 @dataclass(frozen=True, eq=False)
