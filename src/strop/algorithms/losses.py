@@ -59,7 +59,7 @@ class PolicyLoss(Piece):
     """A loss for each trained token."""
 
     modules: ClassVar[tuple[str, ...]] = ("strop.algorithms.losses", "strop.algorithms.entropy_losses")
-    zero_without_advantage: ClassVar[bool] = False  # a token of advantage 0 has no loss and no gradient, at any log-prob
+    zero_without_advantage: ClassVar[bool] = False  # whether a token of advantage 0 has neither loss nor gradient
 
     @property
     def needs_scores(self) -> bool:
