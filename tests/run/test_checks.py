@@ -293,6 +293,7 @@ def test_a_run_says_how_it_began(tmp_path: Path) -> None:
     train(small_config("steps=2", "verifier.extract=boxed"), tmp_path / "run", SilentView())
     findings = {one.code: one for one in review(str(tmp_path / "run"), (), False, 0, SilentView())}
     assert findings["extreme-pass-rate"].level == "warning" and findings["extreme-pass-rate"].found.startswith("0.0%")
+    assert all(way in findings["extreme-pass-rate"].way_out for way in ("few-shot", "strop sft", "docs/train.md"))
     result = CliRunner().invoke(app, ["doctor", str(tmp_path / "run")])
     assert result.exit_code == 0 and "WARNING" in result.stdout
 

@@ -44,6 +44,10 @@ JUDGED = 40  # problems whose references are judged
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
 SMALL = 2e7  # parameters up to which nothing is known of rates beyond strop's own small models
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which there is a note
+SHOW_EXAMPLES = (
+    "show this one worked examples, in the prompt (few-shot) or by strop sft: docs/train.md, When the model cannot do it "
+    "at all"
+)
 SHOWN = 40  # characters of a question or an answer
 
 
@@ -500,8 +504,9 @@ def of_beginning(beginning: Beginning, budget: int, room: int | None) -> Iterato
     if LOW <= rate <= HIGH:
         yield Finding("pass-rate", "ok", "pass rate", found)
     else:
-        outcome, way = ("wrong", "easier problems or a better model") if rate < LOW else ("right", "harder problems")
-        advice = f"a problem of which all answers are {outcome} teaches nothing: take {way}, or look at the prompt"
+        ways = {"wrong": f"easier problems or a better model, or {SHOW_EXAMPLES}", "right": "harder problems"}
+        outcome = "wrong" if rate < LOW else "right"
+        advice = f"a problem of which all answers are {outcome} teaches nothing: take {ways[outcome]}"
         level: Level = "warning" if rate in (0.0, 1.0) else "note"
         yield Finding("extreme-pass-rate", level, "pass rate", found, advice)
     if beginning.cut_off > CUT_OFF:
