@@ -36,7 +36,8 @@ def test_a_prompt_shows_what_the_model_saw_and_a_right_and_a_wrong_answer_to_it(
     prompt = tokenizer.encode("Q: 1+1=2\nQ: 2+2=")
     assert prompt_of(tokenizer, row(prompt_ids=prompt)) == "Q: 1+1=2\nQ: 2+2="
     outcomes = {1: ("wrong", "wrong"), 2: ("wrong", "correct", "wrong"), 3: ("correct",), 4: ("unparsed", "correct")}
-    rows = [row(ticket, status=one, tokens=place + 1) for ticket, of in outcomes.items() for place, one in enumerate(of)]
+    numbered = [(ticket, place, one) for ticket, of in outcomes.items() for place, one in enumerate(of, 1)]
+    rows = [row(ticket, status=one, tokens=place) for ticket, place, one in numbered]
 
     def shown(most: int) -> list[tuple[int, str, int]]:
         return [(each["ticket"], each["status"], len(each["token_ids"])) for each in chosen(rows, most)]

@@ -45,8 +45,8 @@ LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
 SMALL = 2e7  # parameters up to which nothing is known of rates beyond strop's own small models
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which there is a note
 SHOW_EXAMPLES = (
-    "show this one worked examples, in the prompt (few-shot) or by strop sft: docs/train.md, When the model cannot do it "
-    "at all"
+    "show this one worked examples, in the prompt (few-shot) or by strop sft: docs/train.md, When the model cannot do "
+    "it at all"
 )
 SHOWN = 40  # characters of a question or an answer
 
@@ -275,9 +275,9 @@ def completions_of_update(config: RunConfig) -> int:
 def highest_rate(config: RunConfig, parameters: int) -> float:
     """The highest learning rate with which models of this size are known to learn.
 
-    OPEFO's 2.83e-6 at 256 completions an update, and 1e-6 at 32, for 4 and 7 billion parameters: the rate goes with the
-    root of the batch. Smaller models take more, as one over their width, which goes with the root of their size (Yang et
-    al., 2022); adapters ten times as much as whole models (Schulman et al., 2025).
+    OPEFO's 2.83e-6 at 256 completions an update, and 1e-6 at 32, for 4 and 7 billion parameters: the rate goes with
+    the root of the batch. Smaller models take more, as one over their width, which goes with the root of their size
+    (Yang et al., 2022); adapters ten times as much as whole models (Schulman et al., 2025).
     """
     batch, size = completions_of_update(config) / 256, max(7e9 / parameters, 1)
     return 2.83e-6 * math.sqrt(batch * size) * (1 if config.model.lora is None else 10)

@@ -140,8 +140,8 @@ def measure_open(
     if result.unparsed_rate > MOSTLY_UNPARSED:
         view.note(
             f"{percent(result.unparsed_rate)} of the completions hold no answer that {asked.verifier.piece_name()} "
-            "finds: does the prompt above ask for it in that form? (data.template.instruct, verifier.extract) If the model "
-            f"does not answer at all, {SHOW_EXAMPLES}"
+            "finds: does the prompt above ask for it in that form? (data.template.instruct, verifier.extract) If the "
+            f"model does not answer at all, {SHOW_EXAMPLES}"
         )
     return result
 
