@@ -32,7 +32,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 _CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?")
 _MARKER = _pattern(
     r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
-    | \b(?:answer|option|choice|result)\b(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
+    | \b(?:answer|result|(?:option|choice)(?=\s+\S+\s+[\W_]*(?-i:[A-J])\b))(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
 # A sentence with one of these states nothing: it denies, guesses, compares, revises, or speaks of something else.
