@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.environments.players import QWEN_LIKE
 from tests.runs import SMALL, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
@@ -131,6 +132,15 @@ def test_a_learning_rate_is_high_for_a_size_and_a_batch(
             f"batch.updates_per_step={updates}", *(["model.lora.rank=8"] * lora)]  # fmt: skip
     facts = ModelFacts(byte_tokenizer(), int(parameters))
     assert high is ("high-learning-rate" in {one.code for one in of_model(resolve("grpo", sets), facts, None)})
+
+
+def test_a_chat_template_whose_end_is_no_token_is_found(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = QWEN_LIKE
+    export(tiny_qwen3().model, tokenizer, tmp_path / "model")
+    asked = (problems(tmp_path, MANY), ASKS)
+    assert 'sampling.stop=["<|im_end|>"]' in found(tmp_path / "model", *asked)["turn-never-ends"].way_out
+    assert "turn-never-ends" not in found(tmp_path / "model", *asked, 'sampling.stop=["<|im_end|>"]')
 
 
 def test_a_prompt_that_asks_for_two_forms(model: Path, tmp_path: Path) -> None:

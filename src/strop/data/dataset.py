@@ -124,7 +124,7 @@ class Data:
         if self.removed:
             lines.append(f"train: {counted(self.removed, 'problems')} left out, their questions are held out")
         if self.cut and self.held_out is not None:
-            lines.append(f"held out: only the first of {self.held_out.name}; data.held_out.count=none takes all of them")
+            lines.append(f"held out: only the first of {self.held_out.name}; data.held_out.count=none takes all")
         if self.spoilt:
             lines.append(f"held out: {counted(self.spoilt, 'problems')} left out, the model was trained on them before")
         return tuple(lines)
