@@ -95,7 +95,7 @@ def chosen(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> str:
     """The prompt of a row of the rollout table as the model saw it, template and special tokens included."""
-    return _decode(tokenizer, row["prompt_ids"])
+    return text_of(tokenizer, row["prompt_ids"])
 
 
 def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[ShownToken]:
