@@ -128,7 +128,7 @@ class Vllm(EngineSettings):
         named = self.python or os.environ.get(PYTHON_VARIABLE)
         path = Path(named or "").expanduser()
         if named and path.is_file() and os.access(path, os.X_OK):
-            return str(path)
+            return str(path.absolute())
         what = f"engine.python={named}: there is no such interpreter" if named else "engine=Vllm: it has no interpreter"
         way_out = f"name that of an environment with vLLM by engine.python=/path/to/bin/python or {PYTHON_VARIABLE}"
         raise InputError(f"{what}; {way_out}, or servers that run already by engine.urls (docs/vllm.md)")

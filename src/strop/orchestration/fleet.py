@@ -23,6 +23,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from strop.base import progress
 from strop.base.types import StropError
 from strop.engines.protocol import KvMode, Request
 from strop.orchestration.executor import Event, Lost, Probe, ProbeCheck, Publication
@@ -30,6 +31,7 @@ from strop.orchestration.messages import (
     Cancel,
     Finished,
     Ready,
+    Starting,
     StoredWeights,
     Submit,
     Updated,
@@ -208,11 +210,11 @@ class Fleet:
         events, self._events = self._events, []
         return events
 
-    def publish(self, version: int, probe: Probe) -> Publication:
+    def publish(self, version: int, probe: Probe, source: Publish | None = None) -> Publication:
         """Store the weights and return; the first time, once every generator has them."""
         begin = time.perf_counter()
         first = self._published is None
-        self._published = self.store.publish(self._source, version), probe
+        self._published = self.store.publish(source or self._source, version), probe
         self._hear()
         while first and not all(generator.serving for generator in self.generators):
             self._wait(_LOOK_SECONDS)
@@ -258,6 +260,8 @@ class Fleet:
             self._tidy()
         elif isinstance(message, Ready):
             generator.ready = True
+        elif isinstance(message, Starting):
+            progress.part(f"{generator.worker.role}: {message.what}", message.done, message.total)
         else:
             raise StropError(f"{generator.worker.role} sent a {type(message).__name__}, which the fleet does not know")
 
@@ -319,7 +323,9 @@ def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
     """The entry of a generator: it builds an engine, with the model loaded as the trainer's is."""
     from strop.engines.build import own_engine
 
-    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))
+    with progress.CURRENT.reporting_to(lambda *part: connection.send(Starting(*part))):
+        engine = own_engine(settings.engine, settings.model, settings.seed, settings.device)
+    serve(connection, engine)
 
 
 Load: TypeAlias = "Callable[[StoredWeights], WeightSource]"

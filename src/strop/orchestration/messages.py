@@ -4,7 +4,7 @@ Nothing here needs torch, so that a worker which computes nothing starts in a mo
 `StoredWeights` says where they are stored.
 
     controller ──Submit, Cancel, WeightUpdate──▶ generator
-               ◀──Ready, Finished, Updated──
+               ◀──Starting, Ready, Finished, Updated──
     controller ──Evaluate──▶ evaluator
                ◀──Ready, Evaluating, Evaluated──
     every worker ──Heartbeat, Failed──▶ (its handle reads them)
@@ -91,6 +91,15 @@ class WeightUpdate:
 
 
 # ---------------------------------------------------------------------- from a generator
+
+
+@dataclass(frozen=True)
+class Starting:
+    """The engine is being built; `what`, `done` and `total` as `strop.base.progress.part` has them."""
+
+    what: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True)
