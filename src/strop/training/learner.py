@@ -218,7 +218,7 @@ class Learner:
     def _teach_policy(
         self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Metrics, dict[int, dict[str, FloatArray | None]]]:
-        """All updates of the policy in one step; returns metrics, and columns of each sample's last update by its id."""
+        """All updates of the policy in one step; returns metrics, and columns of each sample from its last update."""
         batch = self.settings.batch
         groups = len({sample.group for sample in samples})
         seed = derive(self.settings.seed, "split", step)
