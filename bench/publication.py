@@ -15,7 +15,17 @@ import statistics
 
 import numpy as np
 import torch
-from common import SHAPES, bandwidth, begin, emit, endless_tokenizer, model_of, parameter_count, parser_of, policy_of
+from common import (
+    bandwidth,
+    begin,
+    emit,
+    endless_tokenizer,
+    model_of,
+    parameter_count,
+    parser_of,
+    policy_of,
+    shape_or_folder,
+)
 from common import timed as timed_once
 
 from strop.engines.protocol import KvMode, Request, Sampling
@@ -26,7 +36,7 @@ from strop.engines.torch.engine import TorchEngine
 def main() -> None:
     """One line."""
     parser = parser_of(__doc__, ())
-    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--model", type=shape_or_folder, default="3.4m")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--running", type=int, default=64, help="sequences that run meanwhile")
     parser.add_argument("--context", type=int, default=256)
