@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import (
+    SHAPES,
     bandwidth,
     begin,
     emit,
@@ -39,7 +40,6 @@ from common import (
     parser_of,
     policy_of,
     random_sample,
-    shape_or_folder,
 )
 from common import timed as timed_once
 
