@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import Engine, KvMode, Request
@@ -136,7 +135,6 @@ class InProcess:
             with breakable():  # of a large model on a CPU one step takes seconds
                 completions = self.engine.step()
             found += completions
-            progress.made("tokens")
         return found
 
     def publish(self, version: int, probe: IntArray) -> Publication:

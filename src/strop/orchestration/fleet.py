@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from strop.base import progress
+from strop.base.text import counted
 from strop.base.types import FloatArray, IntArray, StropError
 from strop.engines.protocol import KvMode, Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication
@@ -211,8 +213,10 @@ class Fleet:
             return not all(generator.answer(version) for generator in asked)
 
         self._hear()
-        while waits():
-            self._wait(_LOOK_SECONDS)
+        generators = counted(len(self.generators), "generators")
+        with progress.doing(f"{'starting' if first else 'handing weights to'} {generators}"):
+            while waits():
+                self._wait(_LOOK_SECONDS)
         probed = {m.number: found.logprobs for m in self.generators if (found := m.answer(version)) is not None}
         self._reference = next(iter(probed.values()), None)
         for generator in self.generators:

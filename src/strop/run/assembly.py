@@ -54,7 +54,7 @@ class Parts:
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
 
     def start(self, folder: Path, view: View) -> None:
-        """Start the worker processes of the run in `folder`; `view` shows the progress of evaluations."""
+        """Start the worker processes of the run in `folder`; `view` shows a line when one of them dies."""
         self.learner.start(folder)
         self.executor.start(folder)
         self.evaluator.start(folder, view)

@@ -125,6 +125,7 @@ class FineTuningData(NamedTuple):
     answered_before: int
 
 
+@progress.doing("reading the demonstrations")
 def read_data(config: SftConfig) -> FineTuningData:
     """The tokenizer and the demonstrations, without the model.
 
@@ -361,7 +362,7 @@ class _FineTuningRun:
             self.tuner.load(self.checkpoints, step)
             self.step = step
             self.view.passing(f"going on after update {step} of {self.total}")
-        with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
+        with on_interrupt(self._ask_to_stop):
             try:
                 self._train(step)
             except Stopped:  # within an update, which is given up

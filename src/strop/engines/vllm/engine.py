@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from strop.base import progress
 from strop.base.files import writing
 from strop.base.types import (
     Completion,
@@ -376,7 +377,8 @@ class VllmEngine(BaseEngine):
             socket = None if self.server is None else self.server.place / SOCKET
             self._client = Client(self._name, socket, key, settings.reply_seconds)
             try:
-                self._run(self._connect(served))
+                with progress.doing(f"starting {self._name}"):
+                    self._run(self._connect(served))
             except BaseException:
                 self.close()
                 raise
@@ -502,8 +504,10 @@ class VllmEngine(BaseEngine):
                 await self._going.wait()
                 body = sample.ask(f"strop-{uuid.uuid4().hex}", f"{self._salt}-{self._version}")
                 async for chunk in self._client.generate(body):
-                    self._silent = 0.0
-                    if sample.take(chunk):
+                    self._silent, before = 0.0, len(sample.token_ids)
+                    ended = sample.take(chunk)
+                    self._drew(len(sample.token_ids) - before)
+                    if ended:
                         await self._client.abort([body["request_id"]])
                 sample.end()
         self._finish(sample)
