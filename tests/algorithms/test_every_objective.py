@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -82,6 +83,24 @@ def test_regularizers_do_not_see_the_split(regularizer: Regularizer, seed: int, 
     data = table(seed, LENGTHS, spread=0.3)
     made = objective(Reinforce(), {"r": regularizer})
     assert_same(run(made, data, [order[:2], order[2:]], CONTEXT), run(made, data, [range(5)], CONTEXT))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_a_loss_that_says_that_it_vanishes_without_advantage_does(loss: PolicyLoss) -> None:
+    data = table(5, LENGTHS, spread=2.0)
+    quiet = replace(data, tokens=replace(data.tokens, advantage=torch.zeros_like(data.tokens.advantage)))
+    found = run(objective(loss), quiet, [range(5)], CONTEXT)
+    zero = found.loss == 0 and not any(any(row) for row in found.gradient.values())
+    assert zero is (loss.zero_without_advantage or isinstance(loss, LowEntropyMask))
+    assert objective(loss).vanishes(quiet.tokens) is loss.zero_without_advantage
+    assert not objective(loss).vanishes(data.tokens)
+    assert not objective(loss, {"r": EntropyBonus()}).vanishes(quiet.tokens)
+
+
+def test_tokens_that_a_correction_took_out_vanish() -> None:
+    out = tokens_of([1.0, 0.0], correction=[0.0, 1.0])
+    assert objective(Cispo()).vanishes(out)
+    assert not objective(Cispo()).vanishes(replace(out, correction=torch.tensor([0.1, 1.0])))
 
 
 ON_POLICY = [loss for loss in LOSSES if not isinstance(loss, LowEntropyMask | Opefo | ClipCov | KlCov)]

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.fake_vllm import fake_vllm
-from tests.engines.test_vllm_engine import engine_at
 from tests.runs import SMALL
 
 from strop.base import progress
 from strop.base.progress import heartbeat
-from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import main
 from strop.config.parse import edit
@@ -102,7 +99,7 @@ def heard(work: Callable[[], object], slow: Sequence[SlowPart], monkeypatch: pyt
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", error)
     monkeypatch.setattr(progress, "SILENCE", LIMIT)
-    with pytest.raises((SystemExit, OSError, InputError)):
+    with pytest.raises((SystemExit, OSError)):
         work()
     if "--json" in sys.argv:
         json.loads(out.getvalue())
@@ -190,18 +187,6 @@ def test_starting_workers_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", training(tmp_path / "run", "orchestration.executor=embedded"))
     (said,) = heard(main, [slow], monkeypatch)
     assert "starting 1 generator for" in said[-1]
-
-
-def test_starting_a_server_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = slowed("strop.engines.vllm.server:Client.ready", 1, monkeypatch)
-
-    def start() -> None:
-        with fake_vllm() as server, heartbeat():
-            engine_at(server).close()
-            raise InputError("started")
-
-    (said,) = heard(start, [slow], monkeypatch)
-    assert "strop: starting http" in said[-1]
 
 
 def test_compiling_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.settings import PYTHON_VARIABLE, EngineSettings, Vllm
 from strop.engines.torch.engine import TorchEngine
 from strop.engines.vllm.engine import HEAD, VllmEngine, written
-from strop.engines.vllm.server import environment_of
 from strop.model.files import export
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel
@@ -77,15 +76,6 @@ def test_one_setting_switches_the_engine_and_back() -> None:
     assert RunConfig.model_validate(stored).engine == config.engine
     back = edit(config, ["engine.piece=Torch"])
     assert type(back.engine) is EngineSettings and json.loads(back.to_json())["engine"]["piece"] == "Torch"
-
-
-def test_a_server_does_not_inherit_what_is_meant_for_our_python_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PYTHONPATH", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        monkeypatch.setenv(name, "expandable_segments:True")
-    found = environment_of(Vllm(eager=True), (2, 3))
-    assert not [name for name in found if name.startswith(("PYTHON", "PYTORCH_"))]
-    assert found["PATH"] == os.environ["PATH"]
-    assert found["CUDA_VISIBLE_DEVICES"] == "2,3" and found["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def test_settings_that_mean_nothing_to_it_are_refused() -> None:

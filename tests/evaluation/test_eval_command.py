@@ -22,9 +22,9 @@ from strop.data.loading import load_data
 from strop.data.templates import Auto
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
-from strop.evaluation.protocols import PLAIN, changed, protocol
+from strop.evaluation.protocols import PLAIN, Protocol, changed, protocol
 from strop.model.files import byte_tokenizer
-from strop.run.measuring import BenchmarkPlan, held_out_of, measure, shared_template
+from strop.run.measuring import BenchmarkPlan, benchmark_sampling, held_out_of, measure, shared_template
 from strop.run.models import NamedModel, configure, parse_model, parse_models
 from strop.run.run import train
 
@@ -201,6 +201,7 @@ def test_the_first_prompt_of_each_benchmark_is_shown_once_for_models_that_are_as
 
 
 FEW_SHOT = """
+recipe = "grpo"
 sampling.max_new_tokens = 5
 sampling.stop = ["\\n"]
 evaluation.temperature = 0.5
@@ -209,17 +210,39 @@ data.template = {piece = "Plain", prefix = "Q: 1+1=\\nA: 2\\nQ: ", suffix = "\\n
 """
 
 
-def test_a_file_of_settings_gives_template_sampling_and_verifier(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["--recipe", "--set"])
+def test_a_file_gives_template_sampling_and_verifier(place: Path, tmp_path: Path, way: str) -> None:
     (tmp_path / "few.toml").write_text(FEW_SHOT)
     model, out = f"run={place / 'run' / 'model'}", tmp_path / "out"
     exam = ("--benchmark", "aime24", "--set", f"evaluation.benchmark_data={place}", "--samples", "1", "--plain")
-    more = ("--set", f"@{tmp_path / 'few.toml'}", "--set", "sampling.top_p=0.9", "--out", out, "--json")
+    file = f"{tmp_path / 'few.toml'}" if way == "--recipe" else f"@{tmp_path / 'few.toml'}"
+    more = (way, file, "--set", "sampling.top_p=0.9", "--protocol", "skywork", "--out", out, "--json")
     invoke("eval", model, *exam, *more)
     kept = settings(out)
     assert (kept["template"]["piece"], kept["template"]["suffix"]) == ("Plain", "\nA:")
     drawn = {name: kept["sampling"][name] for name in ("temperature", "top_p", "max_new_tokens", "stop")}
     assert drawn == {"temperature": 0.5, "top_p": 0.9, "max_new_tokens": 5, "stop": ["\n"]}
-    assert kept["verifier"]["extract"] == "last_number"
+    assert (kept["verifier"]["piece"], kept["verifier"]["extract"]) == ("Answer", "last_number")
+
+
+def test_the_strings_that_end_a_completion_go_with_the_template_of_the_run(place: Path, tmp_path: Path) -> None:
+    run, plain = tmp_path / "few", f"base={place / 'run' / 'model'}"
+    shutil.copytree(place / "run", run)
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["template"] = {"piece": "Plain", "prefix": "Q: ", "suffix": "\nA:"}
+    config["sampling"]["stop"] = ["\n"]
+    (run / "config.json").write_text(json.dumps(config))
+
+    def stop(*models: str, sets: tuple[str, ...] = (), terms: Protocol = PLAIN) -> tuple[str, ...]:
+        named = parse_models(list(models))
+        wanted = BenchmarkPlan(named, (benchmark("aime24"),), terms, tmp_path, sets=sets)
+        configs = {one.label: configure(one, sets=sets).config for one in named}
+        return benchmark_sampling(wanted, configs, shared_template(wanted, configs)).stop
+
+    assert stop(str(run)) == stop(plain, str(run)) == ("\n",)
+    assert stop(plain) == stop(str(run), sets=("data.template=Auto", "sampling.stop=[]")) == ()
+    assert stop(str(run), sets=('sampling.stop=["x"]',)) == ("x",)
+    assert stop(str(run), terms=protocol("orz")) == protocol("orz").stop
 
 
 def test_a_base_of_strops_own_is_asked_without_the_form_of_the_answer_unless_beside_others(tmp_path: Path) -> None:

@@ -26,11 +26,13 @@ from strop_verify.framing import framed
 class Fault:
     """Where a generator ends. It does so once in a run, whoever is first.
 
-    Two are no end: who is `lying` computes something else from version `after` on, and of `changed` one dies while it
-    generates, and whoever is started after that computes something else.
+    Some are no end: who is `lying` computes something else from version `after` on, and of `changed` one dies while it
+    generates, and whoever is started after that computes something else; `slow` takes 3 s for the version `after`, and
+    `sluggish` a moment for every one.
 
     Attributes:
-        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, `lying` or `changed`.
+        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, `lying`, `changed`, `slow` or
+            `sluggish`.
         marker: a file; where it exists the fault has been.
         after: steps, messages or versions before it.
     """
@@ -76,6 +78,8 @@ class FaultyEngine(SimulatedEngine):
         return super().step()
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
+        if self.fault.point == "sluggish" or (self.fault.point == "slow" and version == self.fault.after):
+            time.sleep(3.0 if self.fault.point == "slow" else 0.3)
         super().update_weights(self._half(dict(source), version), version, kv)
 
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:

@@ -19,6 +19,7 @@ from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.data.loading import load_data
 from strop.model.files import byte_tokenizer
+from strop.orchestration.executor import ProbeCheck
 from strop.orchestration.fleet import Fleet
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
@@ -141,6 +142,7 @@ def made(
         store=WeightStore(1 << 16, notes.note),
         supervision=supervision or Supervision(),
         note=notes.note,
+        check=ProbeCheck(),
         kv=config.orchestration.kv,
     )
     judge = judge or InlineJudge(config.verifier)

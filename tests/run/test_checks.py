@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.environments.players import QWEN_LIKE
 from tests.runs import SMALL, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
@@ -109,6 +110,15 @@ def test_a_cause_and_its_finding(sets: tuple[str, ...], code: str, key: str, mod
     findings = found(model, problems(tmp_path, rows), *sets)
     assert code in findings, set(findings)
     assert key in findings[code].line
+
+
+def test_a_chat_template_whose_end_is_no_token_is_found(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = QWEN_LIKE
+    export(tiny_qwen3().model, tokenizer, tmp_path / "model")
+    asked = (problems(tmp_path, MANY), ASKS)
+    assert 'sampling.stop=["<|im_end|>"]' in found(tmp_path / "model", *asked)["turn-never-ends"].way_out
+    assert "turn-never-ends" not in found(tmp_path / "model", *asked, 'sampling.stop=["<|im_end|>"]')
 
 
 def test_a_prompt_that_asks_for_two_forms(model: Path, tmp_path: Path) -> None:

@@ -25,21 +25,20 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from strop.base import imports, progress
 from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
-from strop.base.types import InputError, IntArray, Problem, StropError, Verdict
+from strop.base.types import InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.cli.run_commands import report_run
 from strop.config.parse import edit
 from strop.engines.torch.engine import TorchEngine
 from strop.model.tensor_file import Groups
 from strop.orchestration.evaluator import InProcessEvaluator
-from strop.orchestration.executor import InProcess, Publication
+from strop.orchestration.executor import InProcess, Probe, Publication, WeightMismatch
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.runs import read_runs
 from strop.report.training_figures import plot_run
 from strop.run.doctor import review
 from strop.run.folder import RunFolder, read_changes
-from strop.run.loop import WeightMismatch
 from strop.run.run import Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
 from strop.run.validation import Validation
@@ -389,13 +388,14 @@ def test_an_engine_of_its_own_follows_the_trainer(tmp_path: Path) -> None:
 
 
 def test_a_generator_left_behind_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def publish(self: InProcess, version: int, probe: IntArray) -> Publication:
+    def publish(self: InProcess, version: int, probe: Probe) -> Publication:
         assert isinstance(self.engine, TorchEngine)
         self.engine.set_version(version)
-        return Publication(version, 0.0, {0: self.engine.verify_weights(probe)})
+        self._check(0, version, probe, self.engine.verify_weights(probe.token_ids))
+        return Publication(version, 0.0)
 
     monkeypatch.setattr(InProcess, "publish", publish)
-    with pytest.raises(WeightMismatch, match="step 1: generator 0"):
+    with pytest.raises(WeightMismatch, match=r"generator 0 .* version 1"):
         train(small_config("engine.share_parameters=false", "optim.lr=0.3"), tmp_path / "stale", SilentView())
 
 

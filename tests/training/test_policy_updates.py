@@ -15,10 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from strop.algorithms.aggregation import PromptMean, SampleMean, TokenMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values
 from strop.base.sample import Sample
 from strop.model.policy import PackedInputs, Policy, load_policy
-from strop.model.settings import FreshModel, ModelSettings
+from strop.model.settings import FreshModel, Lora, ModelSettings
 from strop.training.checkpoint import CheckpointEntry, load, save
 from strop.training.packing import MicroBatch, Update, pack
 from strop.training.settings import AdamW, SftSettings
@@ -166,6 +167,45 @@ def test_a_sample_that_is_a_prompt_only_costs_nothing():
     assert pack([sample, idle], PromptMean(), 100).tokens == len(sample)
 
 
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+@pytest.mark.parametrize("silent", ["all", "some"])
+def test_micro_batches_without_a_signal_have_no_backward_pass_and_change_no_bit(
+    silent: str, lora: Lora | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = make_samples(8)
+    quiet = [replace(sample, advantages=np.zeros_like(sample.advantages)) for sample in samples]
+    steps = [samples, quiet if silent == "all" else [*quiet[:5], *samples[5:]], samples]
+    passes = 0
+    backward = torch.Tensor.backward
+
+    def counted(self: Tensor) -> None:
+        nonlocal passes
+        passes += 1
+        backward(self)
+
+    monkeypatch.setattr(torch.Tensor, "backward", counted)
+    found: dict[str, tuple[dict[str, Tensor], list[object], int]] = {}
+    for way, objective in {"skipped": Objective(Cispo()), "computed": Always(Cispo())}.items():
+        policy, passes = tiny_qwen3(), 0
+        if lora is not None:
+            policy.adapt(lora, seed=3)
+        trainer = Trainer(policy, objective, SETTINGS, 10)
+        metrics = [values(trainer.update(pack(each, TokenMean(), 12))) for each in steps]
+        found[way] = trainer.optimizer.state_dict() | policy.weights(), metrics, passes
+    (one, metrics, few), (other, expected, all_of_them) = found["skipped"], found["computed"]
+    assert metrics == expected and metrics[1]["entropy"] is not None
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in other)
+    batches = [batch.tokens.advantage.any() for batch in pack(steps[1], TokenMean(), 12).micro_batches]
+    assert few == all_of_them - sum(not each for each in batches) + (silent == "all") < all_of_them
+
+
+class Always(Objective):
+    """An objective that never says that it is 0."""
+
+    def vanishes(self, tokens: Tokens) -> bool:
+        return False
+
+
 # ---------------------------------------------------------------------- a GPU is never waited for in a micro-batch
 
 READS_BACK = {
@@ -193,10 +233,10 @@ class ReadBack(TorchDispatchMode):
 class Watched(Trainer):
     """A trainer whose micro-batches are watched."""
 
-    def _backward(self, batch: MicroBatch, context: UpdateContext) -> Backward:
+    def _backward(self, batch: MicroBatch, context: UpdateContext, zero: bool = False) -> Backward:
         self.watch = ReadBack()
         with self.watch:
-            return super()._backward(batch, context)
+            return super()._backward(batch, context, zero)
 
 
 @pytest.mark.parametrize("loss", [PpoClip(), Cispo()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ SIZES = {
 }  # else 1, 2 and 4 ranks
 
 
-def groups(step: int) -> list[Group]:
-    """Five prompts, three completions of uneven lengths each, judged at random."""
+def groups(step: int, quiet: int = 0) -> list[Group]:
+    """Five prompts, three completions of uneven lengths each, judged at random; the first `quiet` prompts alike."""
     random = np.random.default_rng(step)
     made: list[Group] = []
     for ticket in range(5 * step, 5 * step + 5):
@@ -72,16 +73,17 @@ def groups(step: int) -> list[Group]:
             score = float(random.integers(0, 2))
             verdict = Verdict(score, Status.CORRECT if score else Status.WRONG)
             found = replace(plain, token_ids=tokens, logprobs=logprobs)
-            rollouts.append(Rollout(PROBLEM, found, verdict, score + 0.1 * index))
+            reward = 1.0 if ticket - 5 * step < quiet else score + 0.1 * index
+            rollouts.append(Rollout(PROBLEM, found, verdict, reward))
         made.append(Group(ticket, PROBLEM, tuple(rollouts)))
     return made
 
 
-def three_steps(learner: Learner, rank: int = 0) -> dict[str, Any]:
-    """What three training steps came to."""
+def three_steps(learner: Learner, rank: int = 0, quiet: tuple[int, ...] = (0, 0, 0)) -> dict[str, Any]:
+    """What three training steps came to; `quiet` prompts of each have no signal."""
     rows: list[dict[str, float | None]] = []
     for step in range(3):
-        found = groups(step)
+        found = groups(step, quiet[step])
         result = learner.learn(found, {group.ticket for group in found}, step, {})
         assert result is not None
         rows.append(values(result.metrics))
@@ -126,6 +128,19 @@ def test_ranks_come_to_what_one_process_does(case: str, tmp_path: Path) -> None:
         for other in others:  # every rank knows the same, to the last bit
             assert other["rows"] == first["rows"]
             assert other["policy"] == {} and (other["probe"] == first["probe"]).all()
+
+
+def test_ranks_leave_out_the_same_backward_passes(tmp_path: Path) -> None:
+    """Micro-batches without a signal, in some rounds of both ranks, of one rank only, and in a whole update."""
+    config, steps = small_config(*MODEL, "batch.tokens_per_microbatch=20"), partial(three_steps, quiet=(4, 5, 2))
+    expected = steps(single(config))
+    first, other = together(config, 2, tmp_path / "ranks", steps)
+    assert_close(first["policy"], expected["policy"])
+    for one, two in zip(first["rows"], expected["rows"], strict=True):
+        assert {name: one[name] for name in two if name not in DIFFERENT} == pytest.approx(
+            {name: value for name, value in two.items() if name not in DIFFERENT}, rel=2e-3, abs=2e-5
+        )
+    assert other["rows"] == first["rows"] and first["rows"][1]["grad_norm"] == 0
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "llama4_text"])

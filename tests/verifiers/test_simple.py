@@ -46,6 +46,35 @@ def test_multiple_choice(text: str, status: Status) -> None:
     assert MultipleChoice()(problem("B"), text).status is status
 
 
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("I am unsure; the answer is a polynomial.", None),
+        ("The answer is A polynomial.", None),
+        ("The answer is C major.", None),
+        ("Answer: B\n\nThis option is a good match.", "B"),
+        ("the correct answer is: B\n\nExplanation: option A is not a valid choice because it is larger.", "B"),
+        ("The answer is (D). This is because option (C) violates the law.", "D"),
+        ("The answer is D, since A and B are too large.", "D"),
+        ("The answer is B, not A.", "B"),
+        ("Therefore, the answer is \\textbf{(B)}.", "B"),
+        ("### Answer\nB", "B"),
+        ("Option C is correct.", "C"),
+        ("I choose B.", "B"),
+        ("Option (C) is wrong.", None),
+        ("(B) is wrong.", None),
+        ("Is the answer B?", None),
+        ("If the answer is A, then x = 1.", None),
+        ("The answer is A or B.", None),
+        ("Answer: A and C", None),
+        ("A. Paris\nB. London\nC. Rome", None),
+        ("A) is wrong because it is small. B) may be right", None),
+    ],
+)
+def test_a_choice_is_what_a_response_states_as_such(text: str, letter: str | None) -> None:
+    assert MultipleChoice().answer(problem("B"), text) == letter
+
+
 def test_choices_are_a_field_and_references_are_held_to_them() -> None:
     assert MultipleChoice(choices="ABCD").refuses(problem("E")) is not None
     assert MultipleChoice(choices="ABCD").refuses(problem("(D)")) is None

@@ -42,6 +42,8 @@ class ArcherClip(PolicyLoss):
     as it ran; None takes either away. clip_knowledge = 0 is the ablation of Section 4.3.2.
     """
 
+    zero_without_advantage = True
+
     clip_knowledge: Annotated[float, Field(ge=0, le=1)] = 0.2
     clip_reasoning: Annotated[float, Field(ge=0, le=1)] = 0.5
     dual_clip: DualClip | None = 10.0
@@ -180,6 +182,8 @@ class ClipCov(PolicyLoss):
     only (a lower bound of 0 clips nothing).
     """
 
+    zero_without_advantage = True
+
     share: Share = 2e-4
     low: float = 1.0
     high: float = 5.0
@@ -293,6 +297,8 @@ class Opefo(PolicyLoss):
         exact: ΔH_t is the exact first-order change under the tabular softmax instead (`statistics.exact_entropy_flow`);
             `power` then has no part in it.
     """
+
+    zero_without_advantage = True
 
     balance: Annotated[float, Field(gt=-1, lt=1)] | None = None
     sides: Literal["both", "increasing", "decreasing"] = "both"

@@ -59,6 +59,7 @@ class PolicyLoss(Piece):
     """A loss for each trained token."""
 
     modules: ClassVar[tuple[str, ...]] = ("strop.algorithms.losses", "strop.algorithms.entropy_losses")
+    zero_without_advantage: ClassVar[bool] = False  # whether a token of advantage 0 has neither loss nor gradient
 
     @property
     def needs_scores(self) -> bool:
@@ -125,6 +126,8 @@ def ratio_metrics(ratio: Tensor, clipped: Clipped) -> Metrics:
 class Reinforce(PolicyLoss):
     """The plain policy gradient: loss = −A · log π."""
 
+    zero_without_advantage = True
+
     def __call__(self, tokens: Tokens, logprob: Tensor) -> tuple[Tensor, Metrics]:
         ratio = importance_ratio(tokens, logprob)
         return -tokens.advantage * logprob, ratio_metrics(ratio, Clipped.none(ratio))
@@ -175,6 +178,8 @@ class PpoClip(PolicyLoss):
     GRPO clips symmetrically at 0.2; DAPO's clip-higher has clip_high = 0.28.
     """
 
+    zero_without_advantage = True
+
     clip_low: ClipLow = 0.2
     clip_high: Ratio = 0.2
     dual_clip: DualClip | None = None
@@ -201,6 +206,8 @@ class Cispo(PolicyLoss):
     No token loses its gradient; only the weight of a token the policy has come to like far more is capped.
     """
 
+    zero_without_advantage = True
+
     max_ratio: Ratio = 5.0
 
     def clipped(self, tokens: Tokens, logprob: Tensor) -> Clipped:
@@ -226,6 +233,8 @@ class Gspo(PolicyLoss):
     |o| counts trained tokens. Defaults are ScaleRL's (A.18.3: 3e-3 and 4e-3, or 5e-3; the 1e-4 scale of the original
     did not work for them).
     """
+
+    zero_without_advantage = True
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = 3e-3
     clip_high: Ratio = 4e-3

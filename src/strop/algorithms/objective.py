@@ -56,6 +56,14 @@ class Objective:
         """Whether that pass must also fill `scored_collision`."""
         return self.loss.needs_collision
 
+    def vanishes(self, tokens: Tokens) -> bool:
+        """Whether these tokens have neither loss nor gradient, whatever the policy: all advantages (or corrections)
+        are 0, and no regularizer acts on them."""
+        if self.regularizers or not self.loss.zero_without_advantage:
+            return False
+        factor = tokens.advantage if tokens.correction is None else tokens.advantage * tokens.correction
+        return not factor.any()
+
     def prepare(self, tokens: Tokens, context: UpdateContext) -> Tokens:
         """Fill in what depends on all tokens of the update."""
         if self.token_types is not None:

@@ -22,6 +22,7 @@ from strop.cli.options import (
     print_json,
     print_markdown,
     print_table,
+    recipe_option,
     show,
     viewing,
     waiting,
@@ -97,8 +98,9 @@ def evaluate(
 
     A run is measured on the problems it held out, unless --set data.source names others. With --benchmark, --protocol
     or --out, several models are measured on the same terms, by default on what the first run held out; every sample is
-    kept, and the same command goes on after an interruption. --set changes sampling, template and verifier. Progress
-    goes to standard error, so that --json leaves standard output to the result.
+    kept, and the same command goes on after an interruption. Sampling, template and verifier are those of --recipe, a
+    recipe or the file of a run, else of the protocol; --set changes them. Progress goes to standard error, so that
+    --json leaves standard output to the result.
 
     \b
     strop eval runs/quickstart
@@ -106,7 +108,7 @@ def evaluate(
     strop eval Qwen/Qwen3-0.6B --set data.source=reasoning-gym:chain_sum --limit 200 --json
     strop eval base=Qwen/Qwen3-0.6B runs/first --benchmark aime24,math500 --protocol skywork --out evals/first
     strop eval runs/first@all --benchmark math500 --samples 4 --out evals/steps
-    strop eval Qwen/Qwen3-0.6B --benchmark exam.jsonl --set @few-shot.toml --set sampling.temperature=0
+    strop eval Qwen/Qwen3-0.6B --benchmark exam.jsonl --recipe few-shot.toml --set sampling.temperature=0
     strop eval Qwen/Qwen3-8B --endpoint http://127.0.0.1:8000/v1 --benchmark math500
     strop eval --list
     """
@@ -129,21 +131,18 @@ def evaluate(
     from strop.evaluation.benchmarks import HELD_OUT, benchmarks_named
     from strop.report.evaluation_report import write_report
 
-    if recipe is not None or any(text.strip().startswith("data.source") for text in sets):
-        raise InputError(
-            "--recipe and data.source are for one model without --out; otherwise name problems by --benchmark (a file "
-            "too), and settings by --set @FILE"
-        )
+    if any(text.strip().startswith("data.source") for text in sets):
+        raise InputError("data.source is for one model without --out; else name problems by --benchmark (a file too)")
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks or (HELD_OUT,))
     chosen = protocols.changed(base, samples, _parts(metric))
     if endpoint is None:
         for model in named:
-            usable(model, sets=sets)
+            usable(model, recipe, sets)
     from strop.run.measuring import BenchmarkPlan, measure
 
     folder = out if out is not None else free_folder("eval")
-    plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, tuple(sets), endpoint)
+    plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, tuple(sets), endpoint, recipe)
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
     with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
         grid = measure(plan, view)
@@ -372,7 +371,7 @@ def serve(
     insecure: Insecure = False,
     max_requests: Requests = 256,
     max_new_tokens: Tokens = None,
-    recipe: Recipe = None,
+    recipe: Annotated[str | None, recipe_option("engine and arguments of the chat template")] = None,
     sets: Sets = [],  # noqa: B006
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,

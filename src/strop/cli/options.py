@@ -66,13 +66,14 @@ Model = Annotated[
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Checkpoint = Annotated[str, typer.Argument(metavar="RUN", help="A run folder; RUN@STEP is a checkpoint.")]
-Recipe = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RECIPE|FILE",
-        help="The recipe with prompt template, verifier and sampling; by default the run's, else grpo.",
-    ),
-]
+
+
+def recipe_option(what: str) -> Any:
+    """The option `--recipe`, which a command takes `what` from."""
+    return typer.Option(metavar="RECIPE|FILE", help=f"The recipe with {what}; by default the run's, else grpo.")
+
+
+Recipe = Annotated[str | None, recipe_option("prompt template, verifier and sampling")]
 
 
 def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:

@@ -16,6 +16,7 @@ from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, 
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, Request, Sampling
 from strop.engines.sampling import stream_key
+from strop.model import endings
 from strop.model.attention_kinds import longest_sequence
 
 
@@ -40,8 +41,7 @@ class RequestLimits:
 
         Args:
             config: the model's, as transformers writes it.
-            end_ids: the end-of-sequence ids of its generation configuration: a number, a list, or None.
-            tokenizer: its own end-of-sequence id counts too.
+            end_ids, tokenizer: see `endings.end_ids`.
 
         Raises:
             InputError: the model cannot do as many tokens, or does not say how many it can do.
@@ -51,9 +51,7 @@ class RequestLimits:
             raise InputError("the model does not say how long a sequence may be: set engine.max_tokens")
         if max_tokens is not None and longest is not None and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
-        given = [*(end_ids if isinstance(end_ids, list) else [end_ids]), tokenizer.eos_token_id]
-        ends = tuple(sorted({int(one) for one in given if isinstance(one, int)}))
-        return cls(max_tokens or int(longest or 0), vocabulary, ends)
+        return cls(max_tokens or int(longest or 0), vocabulary, endings.end_ids(end_ids, tokenizer))
 
     def refuse_sequence(self, ids: IntArray, spare: int = 0) -> None:
         """Refuse tokens that cannot be scored by an engine which needs `spare` free positions after them.
@@ -164,7 +162,7 @@ class BaseEngine(ABC):
     def capabilities(self) -> Capabilities:
         """The limits of the engine."""
         most = self._limits.max_tokens
-        return Capabilities(most, self._at_once, self._whole_logprobs)
+        return Capabilities(most, self._at_once, self._whole_logprobs, self._limits.end_ids)
 
     @property
     def weight_version(self) -> int:
@@ -275,8 +273,6 @@ class BaseEngine(ABC):
         self._most -= entry.request.sampling.max_new_tokens - length
         if chain is not None:
             chain.drawn_by(self._version, length)
-        text = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
         self._reports.append(
             Completion(
                 request_id=entry.request.id,
@@ -286,7 +282,7 @@ class BaseEngine(ABC):
                 logprobs=logprobs.astype(np.float32),
                 versions=() if chain is None else tuple(chain.versions),
                 injected=np.zeros(length, np.bool_) if chain is None else chain.injected(length),
-                text=text,
+                text=endings.text_of(self._tokenizer, token_ids.tolist(), self._limits.end_ids),
                 finish_reason=reason,
                 interrupted_at=None if chain is None else chain.interrupted_at(length),
                 entropies=entropies,

@@ -42,6 +42,11 @@ class EngineSettings(Piece):
     shrink: bool = True
     native: bool = True
 
+    @property
+    def quantises(self) -> bool:
+        """Whether it draws from weights or caches of fewer bits than those that it is given."""
+        return False
+
     def refuse_unable(self, sampling: Sampling) -> None:
         """Refuse, before an engine is started, sampling that it cannot do.
 
@@ -103,6 +108,11 @@ class Vllm(EngineSettings):
     reply_seconds: Annotated[float, Field(gt=0)] = 300.0
     arguments: dict[str, Any] = {}
 
+    @property
+    def quantises(self) -> bool:
+        """Whether `arguments` say so."""
+        return "quantization" in self.arguments or self.arguments.get("kv_cache_dtype", "auto") != "auto"
+
     def refuse_unable(self, sampling: Sampling) -> None:
         """Refuse a temperature that vLLM would change."""
         if 0 < sampling.temperature < LEAST_TEMPERATURE:
@@ -118,7 +128,7 @@ class Vllm(EngineSettings):
         named = self.python or os.environ.get(PYTHON_VARIABLE)
         path = Path(named or "").expanduser()
         if named and path.is_file() and os.access(path, os.X_OK):
-            return str(path)
+            return str(path.absolute())
         what = f"engine.python={named}: there is no such interpreter" if named else "engine=Vllm: it has no interpreter"
         way_out = f"name that of an environment with vLLM by engine.python=/path/to/bin/python or {PYTHON_VARIABLE}"
         raise InputError(f"{what}; {way_out}, or servers that run already by engine.urls (docs/vllm.md)")

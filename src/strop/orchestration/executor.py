@@ -6,20 +6,90 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import numpy as np
+
 from strop.base.interrupt import breakable
-from strop.base.types import Completion, FloatArray, IntArray
+from strop.base.types import Completion, FloatArray, IntArray, StropError
 from strop.engines.protocol import Engine, KvMode, Request
 
 if TYPE_CHECKING:
     from strop.model.policy import Policy
 
 
-PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well below, stale weights do not
+PROBE_TOLERANCE = 0.1  # nats a token, mean, at the first publication: bfloat16 against float32 stays well below
+QUANTISED_TOLERANCE = 0.5  # likewise, where generators quantise the weights
+LEAST_TOLERANCE = 0.05  # after it, however small the gap was then
+_TIMES_THE_FIRST = 3.0
+
+
+class WeightMismatch(StropError):
+    """After a publication a generator does not compute what the trainer computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Tokens whose log-probs show whether a generator has the trainer's weights.
+
+    Attributes:
+        token_ids: [L], L > 1.
+        sampled: how many of them, at the end, a generator drew.
+        expected: [L - 1], the trainer's log-probs.
+    """
+
+    token_ids: IntArray
+    sampled: int
+    expected: FloatArray
+
+    def gap(self, found: FloatArray) -> float:
+        """Mean difference in nats a token: of the prompt's tokens or of the sampled ones, whichever is larger."""
+        apart, drawn = np.abs(found - self.expected), len(found) - self.sampled
+        return float(max(part.mean() for part in (apart[:drawn], apart[drawn:]) if len(part)))
+
+
+class ProbeCheck:
+    """Holds generators against the trainer: at the first publication to a fixed bound, then to three times that gap.
+
+    How far they are apart with the same weights depends on the model and the engine (types, kernels, experts), so the
+    gap of the first publication is what later ones are measured by. Where the weights are `quantised`, `note` receives
+    that bound.
+    """
+
+    def __init__(self, quantised: bool = False, note: Callable[[str], None] = lambda line: None) -> None:
+        self._quantised, self._note = quantised, note
+        self._first: int | None = None
+        self._gap = 0.0  # the largest of the first version
+
+    @property
+    def bound(self) -> float:
+        """Nats a token that a generator may differ by after the first publication."""
+        return max(LEAST_TOLERANCE, _TIMES_THE_FIRST * self._gap)
+
+    def __call__(self, generator: int, version: int, probe: Probe, found: FloatArray) -> None:
+        """Check a generator's log-probs [L - 1] of the probe under `version`.
+
+        Raises:
+            WeightMismatch: they are too far from the trainer's.
+        """
+        gap = probe.gap(found)
+        first = self._first in (None, version)
+        bound = (QUANTISED_TOLERANCE if self._quantised else PROBE_TOLERANCE) if first else self.bound
+        if not gap <= bound:
+            raise WeightMismatch(
+                f"generator {generator} differs from the trainer by {gap:.3g} nats a token with version {version}, and "
+                f"{bound:.3g} are allowed; its weights are not the trainer's"
+            )
+        if first:
+            self._first, self._gap = version, max(self._gap, gap)
+            if self._quantised:
+                self._note(
+                    f"generator {generator} quantises: it differs from the trainer by {gap:.3g} nats a token; from now "
+                    f"on more than {self.bound:.3g} ends the run"
+                )
 
 
 @dataclass(frozen=True)
@@ -35,18 +105,16 @@ Event: TypeAlias = Completion | Lost
 
 @dataclass(frozen=True)
 class Publication:
-    """Weights handed to every generator.
+    """Weights on their way to every generator.
 
     Attributes:
-        seconds: how long it took.
-        probed: log-probs [L - 1] of the probe by generator, to be compared with the trainer's.
+        seconds: for how long the trainer was held.
         idle: share of the time since the publication before in which generators had nothing to do; None where they
             take turns with the trainer, so that there is no such time.
     """
 
     version: int
     seconds: float
-    probed: Mapping[int, FloatArray]
     idle: float | None = None
 
 
@@ -63,7 +131,10 @@ class Executor(Protocol):
         ...
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
-        """Queue a request. Its generator depends only on the ticket and the attempt of its group."""
+        """Queue a request. Its generator depends only on the ticket and the attempt of its group.
+
+        No token of it is drawn with weights older than those published last.
+        """
         ...
 
     def cancel(self, request_id: str) -> None:
@@ -75,17 +146,23 @@ class Executor(Protocol):
 
         Raises:
             StropError: the generators cannot go on.
+            WeightMismatch: a generator has other weights than the trainer published.
         """
         ...
 
-    def publish(self, version: int, probe: IntArray) -> Publication:
-        """Bring the trainer's current parameters to every generator as `version`, all or nothing.
+    def publish(self, version: int, probe: Probe) -> Publication:
+        """Store the trainer's current parameters as `version`; each generator takes them when it can, all or nothing.
+
+        The first publication returns once all generators have them.
 
         Args:
-            probe: tokens [L], L > 1, whose log-probs every generator computes under the new weights.
+            version: greater than the one before.
+            probe: what every generator computes under the new weights, before anything that it draws with them is
+                reported.
 
         Raises:
             StropError: there is no room for them, or the generators cannot go on.
+            WeightMismatch: as in `poll`.
         """
         ...
 
@@ -105,9 +182,10 @@ class InProcess:
     Publication is nearly free where the engine computes with the very tensors the optimizer changes.
     """
 
-    def __init__(self, engine: Engine, policy: Policy, kv: KvMode = "keep") -> None:
+    def __init__(self, engine: Engine, policy: Policy, check: ProbeCheck, kv: KvMode = "keep") -> None:
         self.engine = engine
         self._policy = policy
+        self._check = check
         self._kv: KvMode = kv
 
     @property
@@ -137,11 +215,12 @@ class InProcess:
             found += completions
         return found
 
-    def publish(self, version: int, probe: IntArray) -> Publication:
+    def publish(self, version: int, probe: Probe) -> Publication:
         """Give the engine the policy's parameters; where it shares them only their version is new."""
         begin = time.perf_counter()
         self.engine.update_weights(self._policy.weights().items(), version, self._kv)
-        return Publication(version, time.perf_counter() - begin, {0: self.engine.verify_weights(probe)})
+        self._check(0, version, probe, self.engine.verify_weights(probe.token_ids))
+        return Publication(version, time.perf_counter() - begin)
 
     def close(self) -> None:
         """Close the engine."""

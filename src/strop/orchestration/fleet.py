@@ -1,10 +1,14 @@
 """The executor of many generators, and the generators: workers with an engine each, whatever runs them.
 
     submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
-    publish ─▶ weight store ─WeightUpdate─▶ every worker: stage, check the hash, swap, probe ─Updated─▶ publish returns
+    publish ─▶ weight store ─WeightUpdate─▶ every worker: stage, check the hash, swap, probe ─Updated─▶ probe checked
 
-A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
-others compute. The requests of one that dies come back from `poll` as `Lost`. Another worker takes its number
+`publish` returns once the version is stored. A generator has one version to take at a time: while it swaps, newer ones
+replace each other, and it is sent the newest afterwards. A request goes out behind the weights that were published last
+when it was made, so that no token of it is older. Messages are handled in order, so that a version's probe is checked
+before anything that was drawn with it is reported.
+
+The requests of a generator that dies come back from `poll` as `Lost`. Another worker takes its number
 (`workers.Team`), loads the current weights and is probed before it serves.
 """
 
@@ -13,21 +17,23 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from strop.base import progress
 from strop.base.text import counted
-from strop.base.types import FloatArray, IntArray, StropError
+from strop.base.types import StropError
 from strop.engines.protocol import KvMode, Request
-from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication
+from strop.orchestration.executor import Event, Lost, Probe, ProbeCheck, Publication
 from strop.orchestration.messages import (
     Cancel,
     Finished,
     Ready,
+    Starting,
     StoredWeights,
     Submit,
     Updated,
@@ -36,6 +42,7 @@ from strop.orchestration.messages import (
 )
 from strop.orchestration.workers import (
     ControllerConnection,
+    ControllerGone,
     Supervision,
     Team,
     WorkerHandle,
@@ -55,10 +62,16 @@ _LOOK_SECONDS = 1.0  # between two looks at who is silent
 
 @dataclass
 class Open:
-    """A request that is not finished, and how many of its samples are not yet reported."""
+    """A request that is not finished.
+
+    Attributes:
+        left: samples not yet reported.
+        since: the oldest version that may draw it.
+    """
 
     request: Request
     left: int
+    since: int
     cancelled: bool = False
 
 
@@ -71,9 +84,10 @@ class GeneratorHandle:
         team: all generators' workers.
         life: which worker it is, counted from 0.
         ready: its engine is built.
-        serving: it has the current weights, passed their probe, and receives requests.
-        pending: versions that it was asked to load and has not acknowledged.
-        updated: its last acknowledgement of weights.
+        serving: it has acknowledged weights, and receives requests.
+        sent_version: the last version that it was told to load; -1 before the first.
+        pending: the probe of that version, until it has acknowledged it.
+        work: what it has done, by its last message.
         queue: requests that were not sent to it yet.
         sent: requests that it has, by id.
     """
@@ -83,8 +97,9 @@ class GeneratorHandle:
     life: int = 0
     ready: bool = False
     serving: bool = False
-    pending: set[int] = field(default_factory=set)
-    updated: Updated | None = None
+    sent_version: int = -1
+    pending: Probe | None = None
+    work: Work | None = None
     queue: deque[Open] = field(default_factory=deque)
     sent: dict[str, Open] = field(default_factory=dict)
 
@@ -103,26 +118,25 @@ class GeneratorHandle:
         lost = list(self.sent.values())
         self.life += 1
         self.ready = self.serving = False
-        self.updated = None
-        self.pending.clear()
+        self.sent_version, self.pending, self.work = -1, None, None
         self.sent.clear()
         return lost
 
-    def update(self, weights: StoredWeights, kv: KvMode, probe: IntArray) -> None:
+    def update(self, weights: StoredWeights, kv: KvMode, probe: Probe) -> None:
         """Tell the worker to load a version and to probe it."""
-        self.pending.add(weights.version)
-        self.worker.send(WeightUpdate(weights, kv, probe))
-
-    def answer(self, version: int) -> Updated | None:
-        """Its acknowledgement of the version; None until it has swapped it in."""
-        return self.updated if self.updated is not None and self.updated.version == version else None
+        self.sent_version, self.pending = weights.version, probe
+        self.worker.send(WeightUpdate(weights, kv, probe.token_ids))
 
     def hand_out(self) -> None:
-        """Send the queued requests, in order and in one message."""
-        if self.serving and self.queue:
-            self.sent |= {item.request.id: item for item in self.queue}
-            self.worker.send(Submit(tuple(item.request for item in self.queue)))
-            self.queue.clear()
+        """Send the queued requests that its weights may draw, in order and in one message."""
+        if not self.serving:
+            return
+        due = list(takewhile(lambda item: item.since <= self.sent_version, self.queue))
+        if due:
+            for item in due:
+                self.queue.popleft()
+                self.sent[item.request.id] = item
+            self.worker.send(Submit(tuple(item.request for item in due)))
 
 
 class Fleet:
@@ -134,6 +148,7 @@ class Fleet:
         source: writes the trainer's present parameters into a file.
         store: keeps them where the generators read them.
         supervision: when workers are killed, and how many deaths are survived.
+        check: holds generators' probes against the trainer's.
         kv: whether cached keys and values are kept or computed again when weights change.
         note: receives a line for each death.
     """
@@ -146,6 +161,7 @@ class Fleet:
         store: WeightStore,
         supervision: Supervision,
         note: Callable[[str], None],
+        check: ProbeCheck,
         kv: KvMode = "keep",
     ) -> None:
         self.generators: list[GeneratorHandle] = []
@@ -153,10 +169,9 @@ class Fleet:
         self._source = source
         self._team = Team(launcher, specs, supervision)
         self._note = note
+        self._check = check
         self._kv: KvMode = kv
-        self._stored: StoredWeights | None = None  # the version that all shall have
-        self._probe: IntArray = np.zeros(0, np.int32)
-        self._reference: FloatArray | None = None  # log-probs of the probe under the current weights
+        self._published: tuple[StoredWeights, Probe] | None = None  # the version that all shall have
         self._events: list[Event] = []
         self._at_publication: dict[tuple[int, int], Work] = {}  # by generator and life
 
@@ -175,8 +190,9 @@ class Fleet:
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request; it goes out with the next `poll`, together with the others of its generator."""
+        assert self._published is not None
         generator = self.generators[(ticket + attempt) % len(self.generators)]
-        generator.queue.append(Open(request, request.n))
+        generator.queue.append(Open(request, request.n, since=self._published[0].version))
 
     def cancel(self, request_id: str) -> None:
         """Cancel the request at its generator; one that was not sent yet is dropped from the queue."""
@@ -197,32 +213,18 @@ class Fleet:
         events, self._events = self._events, []
         return events
 
-    def publish(self, version: int, probe: IntArray) -> Publication:
-        """Store the weights; returns once every serving generator has swapped them in or died, and one has them."""
+    def publish(self, version: int, probe: Probe) -> Publication:
+        """Store the weights and return; the first time, once every generator has them."""
         begin = time.perf_counter()
-        first = self._stored is None
-        self._stored = self.store.publish(self._source, version)
-        self._probe, self._reference = probe, None
-        served = {generator.number: generator.life for generator in self.generators if generator.serving}
-        for generator in self.generators:
-            generator.updated = None
-
-        def waits() -> bool:
-            # Where all have died a new one must answer: without a reference no generator would serve.
-            asked = [m for m in self.generators if first or served.get(m.number) == m.life] or self.generators[:1]
-            return not all(generator.answer(version) for generator in asked)
-
+        first = self._published is None
+        self._published = self.store.publish(self._source, version), probe
         self._hear()
-        generators = counted(len(self.generators), "generators")
-        with progress.doing(f"{'starting' if first else 'handing weights to'} {generators}"):
-            while waits():
-                self._wait(_LOOK_SECONDS)
-        probed = {m.number: found.logprobs for m in self.generators if (found := m.answer(version)) is not None}
-        self._reference = next(iter(probed.values()), None)
-        for generator in self.generators:
-            self._bring_up(generator)
-        self.store.keep({version for generator in self.generators for version in generator.pending} | {version})
-        return Publication(version, time.perf_counter() - begin, probed, self._idle_share())
+        if first:
+            with progress.doing(f"starting {counted(len(self.generators), 'generators')}"):
+                while not all(generator.serving for generator in self.generators):
+                    self._wait(_LOOK_SECONDS)
+        self._tidy()
+        return Publication(version, time.perf_counter() - begin, self._idle_share())
 
     def close(self) -> None:
         """End the workers and remove the weights."""
@@ -242,24 +244,37 @@ class Fleet:
                 self._take(generator, message)
             if self._team.check(generator.number, busy=bool(generator.sent)) is not None:
                 self._replace(generator)
-        if self._stored is None:
+        if self._published is None:
             return
-        version = self._stored.version
         for generator in self.generators:
-            if generator.ready and generator.answer(version) is None and version not in generator.pending:
-                generator.update(self._stored, self._kv, self._probe)
+            if generator.ready and generator.pending is None and generator.sent_version < self._published[0].version:
+                generator.update(self._published[0], self._kv, self._published[1])
+                generator.hand_out()
 
     def _take(self, generator: GeneratorHandle, message: Any) -> None:
         if isinstance(message, Finished):
+            generator.work = message.work
             self._report(generator, message)
         elif isinstance(message, Updated):
-            generator.updated = message
-            generator.pending.discard(message.version)
-            self._bring_up(generator)
+            generator.work = message.work
+            probe, generator.pending = generator.pending, None
+            assert probe is not None
+            self._check(generator.number, message.version, probe, message.logprobs)
+            generator.serving = True
+            generator.hand_out()
+            self._tidy()
         elif isinstance(message, Ready):
             generator.ready = True
+        elif isinstance(message, Starting):
+            progress.part(f"{generator.worker.role}: {message.what}", message.done, message.total)
         else:
             raise StropError(f"{generator.worker.role} sent a {type(message).__name__}, which the fleet does not know")
+
+    def _tidy(self) -> None:
+        """Remove the versions that no generator loads now and none will."""
+        assert self._published is not None
+        loading = {generator.sent_version for generator in self.generators if generator.pending is not None}
+        self.store.keep(loading | {self._published[0].version})
 
     def _report(self, generator: GeneratorHandle, message: Finished) -> None:
         for completion in message.completions:
@@ -268,22 +283,6 @@ class Fleet:
             if item.left == 0:
                 del generator.sent[completion.request_id]
             self._events.append(completion)
-        generator.hand_out()
-
-    def _bring_up(self, generator: GeneratorHandle) -> None:
-        """Let a generator serve if it has the current weights and computes what the others compute."""
-        if generator.serving or self._stored is None or self._reference is None:
-            return  # while there is no reference, `publish` waits for one
-        updated = generator.answer(self._stored.version)
-        if updated is None:
-            return
-        gap = float(np.abs(updated.logprobs - self._reference).mean())
-        if not gap <= PROBE_TOLERANCE:
-            raise StropError(
-                f"{generator.worker.role} differs from the other generators by {gap:.3g} nats a token on the same "
-                "weights; look for a difference between their machines"
-            )
-        generator.serving = True
         generator.hand_out()
 
     # ------------------------------------------------------------------ deaths
@@ -300,7 +299,7 @@ class Fleet:
 
     def _idle_share(self) -> float | None:
         """The share of their time since the last publication in which generators had nothing to do; None at first."""
-        now = {(one.number, one.life): one.updated.work for one in self.generators if one.updated is not None}
+        now = {(one.number, one.life): one.work for one in self.generators if one.work is not None}
         busy = idle = 0.0
         for key, work in now.items():
             before = self._at_publication.get(key, Work())
@@ -329,7 +328,15 @@ def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
     """The entry of a generator: it builds an engine, with the model loaded as the trainer's is."""
     from strop.engines.build import own_engine
 
-    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))
+    def says(text: str) -> None:
+        with suppress(ControllerGone):
+            for part in progress.CURRENT.parts[-1:]:
+                connection.send(Starting(part.name, part.done, part.total))
+
+    progress.CURRENT.show = says
+    with progress.heartbeat():
+        engine = own_engine(settings.engine, settings.model, settings.seed, settings.device)
+    serve(connection, engine)
 
 
 Load: TypeAlias = "Callable[[StoredWeights], WeightSource]"
@@ -382,7 +389,7 @@ class GeneratorServer:
         completions = self.engine.step()
         self._busy += time.perf_counter() - begin
         if completions:
-            self.connection.send(Finished(tuple(completions)))
+            self.connection.send(Finished(tuple(completions), Work(self._busy, self._idle)))
 
     def take(self, message: Any) -> None:
         """Do what a message asks for."""
@@ -397,8 +404,12 @@ class GeneratorServer:
             raise TypeError(f"a generator knows no message {type(message).__name__}")
 
     def update(self, message: WeightUpdate) -> None:
-        """Read, check, swap and probe; running sequences go on with the new weights."""
+        """Read and check while running sequences go on, then swap and probe; they go on with the new weights."""
         stored = message.weights
-        self.engine.update_weights(self.load(stored), stored.version, message.kv)
+        with ThreadPoolExecutor(1) as reader:
+            source = reader.submit(self.load, stored)
+            while self.engine.unfinished and not source.done():
+                self.step()
+        self.engine.update_weights(source.result(), stored.version, message.kv)
         logprobs = self.engine.verify_weights(message.probe)
         self.connection.send(Updated(stored.version, logprobs, Work(self._busy, self._idle)))

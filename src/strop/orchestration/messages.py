@@ -4,7 +4,7 @@ Nothing here needs torch, so that a worker which computes nothing starts in a mo
 `StoredWeights` says where they are stored.
 
     controller ──Submit, Cancel, WeightUpdate──▶ generator
-               ◀──Ready, Finished, Updated──
+               ◀──Starting, Ready, Finished, Updated──
     controller ──Evaluate──▶ evaluator
                ◀──Ready, Evaluating, Evaluated──
     every worker ──Heartbeat, Failed──▶ (its handle reads them)
@@ -94,15 +94,25 @@ class WeightUpdate:
 
 
 @dataclass(frozen=True)
+class Starting:
+    """The engine is being built; `what`, `done` and `total` as `strop.base.progress.part` has them."""
+
+    what: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class Ready:
     """The engine is built and waits for its first weights."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Completions, each reported once; aborted ones too."""
+    """Completions, each reported once; aborted ones too. `work` is what the generator has done by now."""
 
     completions: tuple[Completion, ...]
+    work: Work
 
 
 @dataclass(frozen=True, eq=False)

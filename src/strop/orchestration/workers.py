@@ -32,7 +32,7 @@ from strop.base.imports import command
 from strop.base.session import Code, accept, carried
 from strop.base.types import StropError
 from strop.engines.protocol import EngineLost
-from strop.orchestration.messages import Failed, Heartbeat
+from strop.orchestration.messages import Failed, Heartbeat, Ready
 from strop.orchestration.process_registry import ProcessRegistry, register_dump, stacks_path
 from strop_verify.child_process import thread_environment
 
@@ -68,10 +68,11 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Death:
-    """Why a worker ended. `fatal`: a replacement would end for the same reason."""
+    """Why a worker ended. `fatal`: a replacement would end so too. `early`: it failed before it sent `Ready`."""
 
     reason: str
     fatal: bool = False
+    early: bool = False
 
 
 # ---------------------------------------------------------------------- the worker's side
@@ -195,6 +196,7 @@ class WorkerHandle(ABC):
         stalled: for how many seconds, by its last heartbeat, the worker's work has stood still: since its last
             `receive`, or its last `progress.made` where that is later.
         end: why the worker ended; None while it runs.
+        ready: it has sent `Ready`.
     """
 
     def __init__(self, role: str) -> None:
@@ -203,6 +205,7 @@ class WorkerHandle(ABC):
         self.heard = self.looked = time.monotonic()
         self.stalled = 0.0
         self.end: Death | None = None
+        self.ready = False
         self._failed: Failed | None = None
         self._killed: str | None = None
 
@@ -257,6 +260,7 @@ class WorkerHandle(ABC):
             elif isinstance(message, Failed):
                 self._failed = message
             else:
+                self.ready = self.ready or isinstance(message, Ready)
                 self.inbox.append(message)
 
     def killed(self, reason: str) -> bool:
@@ -268,7 +272,7 @@ class WorkerHandle(ABC):
     def finish(self, exit_reason: str) -> None:
         """Note that the worker ended: for the reason that it gave, else that of `killed`, else `exit_reason`."""
         if self._failed is not None:
-            self.end = Death(self._failed.error, self._failed.fatal)
+            self.end = Death(self._failed.error, self._failed.fatal, early=not self.ready)
         else:
             self.end = Death(self._killed or exit_reason)
 
@@ -381,6 +385,7 @@ class Team:
         self._supervision = supervision
         self._folder = Path()
         self._deaths = 0
+        self._came_up: set[int] = set()  # places whose worker has been ready before
         self.handles: list[WorkerHandle] = []
 
     def start(self, folder: Path | None = None) -> None:
@@ -410,13 +415,17 @@ class Team:
     def replace(self, number: int) -> Death:
         """Start another worker in the place of a dead one; the death of that one.
 
+        One that fails before any in its place was ready is not replaced: that is a matter of settings.
+
         Raises:
             StropError: another worker would meet the same end, it is one death too many, or none can be started.
         """
         role, death = self.handles[number].role, self.handles[number].death
         assert death is not None
         self._deaths += 1
-        if death.fatal:
+        if self.handles[number].ready:
+            self._came_up.add(number)
+        if death.fatal or (death.early and number not in self._came_up):
             raise StropError(f"{role}: {death.reason}")
         if self._deaths > self._supervision.restarts:
             raise StropError(

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.statistics import entropy_flow
 from strop.base.types import FloatArray
+from strop.model.endings import text_of
 from strop.model.files import byte_tokenizer, load_tokenizer
 from strop.report.runs import RunData
 from strop.training.embedded_base import named_base
@@ -169,9 +170,9 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     begin = 0  # the first token whose text is not given out yet
     for end in range(1, len(ids) + 1):
         context = ids[max(0, begin - CONTEXT) : begin]
-        before = _decode(tokenizer, context)
-        whole = _decode(tokenizer, [*context, *ids[begin:end]])
-        added = whole[len(before) :] if whole.startswith(before) else _decode(tokenizer, ids[begin:end])
+        before = text_of(tokenizer, context)
+        whole = text_of(tokenizer, [*context, *ids[begin:end]])
+        added = whole[len(before) :] if whole.startswith(before) else text_of(tokenizer, ids[begin:end])
         # Half a character is waited for, but not longer than a character can be.
         if added.endswith(BROKEN) and end < len(ids) and end - begin < 4:
             found.append("")
@@ -179,8 +180,3 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
         found.append(added)
         begin = end
     return found
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return str(text)

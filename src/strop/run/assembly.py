@@ -19,7 +19,7 @@ from strop.evaluation.evaluate import ProblemSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
-from strop.orchestration.executor import Executor, InProcess
+from strop.orchestration.executor import Executor, InProcess, ProbeCheck
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.orchestration.process_registry import ProcessRegistry
@@ -183,8 +183,9 @@ def _executor(
 ) -> Executor:  # fmt: skip
     """The executor: an engine in the trainer's process, or workers that each build one."""
     orchestration = config.orchestration
+    check = ProbeCheck(config.engine.quantises, view.note)
     if engine is not None:
-        return InProcess(engine, policy, orchestration.kv)
+        return InProcess(engine, policy, check, orchestration.kv)
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
     return Fleet(
@@ -194,6 +195,7 @@ def _executor(
         store=WeightStore(_version_bytes(policy), view.note),
         supervision=_supervision(config),
         note=view.note,
+        check=check,
         kv=orchestration.kv,
     )
 

@@ -24,9 +24,10 @@ from strop.data.dataset import Data, Dataset
 from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource, question_key
-from strop.data.templates import Auto
+from strop.data.templates import Auto, ChatTemplate
 from strop.engines.settings import Vllm
 from strop.evaluation.benchmarks import SUFFIXES
+from strop.model.endings import turn_end
 from strop.model.location import RESERVED, locate, refuse_kind, stored_config
 from strop.model.settings import EMBEDDED, ModelSettings
 from strop.run.finding import Finding, Level, elsewhere, refused
@@ -377,6 +378,11 @@ def _template(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Iterator
     if config.data.template.piece_name() == "Plain" and tokenizer.chat_template:
         found = "data.template=Plain, and the model has a chat template"
         yield Finding("chat-template-unused", "note", "prompt", found, "use it with data.template=Auto")
+    elif isinstance(config.data.template, Auto | ChatTemplate):
+        end = turn_end(tokenizer)
+        if end.text and end.token is None and not any(stop in end.text for stop in config.sampling.stop):
+            found = f"the chat template ends a turn with {end.text!r}, of which no token is one that ends a completion"
+            yield Finding("turn-never-ends", "warning", "prompt", found, f"set sampling.stop={json.dumps([end.text])}")
 
 
 def contradictions(problems: Sequence[Problem]) -> list[tuple[Problem, Problem]]:

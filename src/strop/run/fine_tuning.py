@@ -27,8 +27,9 @@ from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
 from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.source import question_digest
-from strop.data.templates import Auto
+from strop.data.templates import Auto, ChatTemplate
 from strop.model.device import pick_device
+from strop.model.endings import turn_end
 from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
 from strop.orchestration.processes import Processes
@@ -67,19 +68,22 @@ def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
 def as_demonstrations(
     problems: Iterable[Problem], config: SftConfig, tokenizer: PreTrainedTokenizerBase
 ) -> list[Demonstration]:
-    """The rows of the file as token ids, each completion followed by EOS.
+    """The rows of the file as token ids, each completion followed by the token that ends a turn.
+
+    That is the chat template's own where it writes the prompts and has one, else EOS.
 
     Raises:
-        InputError: the tokenizer has no EOS token, or its chat template refuses a prompt.
+        InputError: the tokenizer has no such token, or its chat template refuses a prompt.
     """
-    eos = tokenizer.eos_token_id
-    if eos is None:
+    end = turn_end(tokenizer).token if isinstance(config.template, Auto | ChatTemplate) else None
+    end = tokenizer.eos_token_id if end is None else end
+    if end is None:
         raise InputError("the tokenizer has no EOS token, so a completion could not be told to end")
-    return [_demonstration(problem, config, tokenizer, eos) for problem in problems]
+    return [_demonstration(problem, config, tokenizer, end) for problem in problems]
 
 
 def _demonstration(
-    problem: Problem, config: SftConfig, tokenizer: PreTrainedTokenizerBase, eos: int
+    problem: Problem, config: SftConfig, tokenizer: PreTrainedTokenizerBase, end: int
 ) -> Demonstration:  # fmt: skip
     # As training will ask for it, so that what is learned here is what is asked for there.
     instruction = Answer().instruction(problem) if _boxed(problem) else None
@@ -89,7 +93,7 @@ def _demonstration(
         text = text.lstrip().removeprefix(opened)
         text = text.removeprefix("\n") if tokenizer.decode(example.prompt_ids.tolist()).endswith("\n") else text
     completion = tokenizer.encode(text, add_special_tokens=False)
-    return Demonstration(example.prompt_ids, np.array([*completion, eos], dtype=np.int32))
+    return Demonstration(example.prompt_ids, np.array([*completion, end], dtype=np.int32))
 
 
 def _boxed(problem: Problem) -> bool:

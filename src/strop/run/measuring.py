@@ -197,6 +197,7 @@ class BenchmarkPlan:
         seed: of the samples.
         sets: changes of settings. `sampling`, `verifier` and `data.template` win over the protocol;
             `evaluation.benchmark_data` is the folder with the benchmarks' files.
+        recipe: a recipe or a file whose sampling, verifier and template win over the protocol and the runs.
         endpoint: the URL of an OpenAI-compatible endpoint (up to and with `/v1`) that has the models.
     """
 
@@ -208,6 +209,11 @@ class BenchmarkPlan:
     seed: int = 0
     sets: tuple[str, ...] = ()
     endpoint: str | None = None
+    recipe: str | None = None
+
+    def chooses(self, *keys: str) -> bool:
+        """Whether the recipe or a change of settings says `keys` or something inside them."""
+        return self.recipe is not None or bool(self.setting(*keys))
 
     def setting(self, *keys: str) -> list[str]:
         """The changes of settings that are `keys` or inside them."""
@@ -257,8 +263,8 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
 
 def _config(plan: BenchmarkPlan, model: NamedModel) -> RunConfig:
     if plan.endpoint is None:
-        return configure(model, None, (*_seed_of_base(plan, model), *plan.sets)).config
-    return resolve(DEFAULT_RECIPE, as_measured(plan.sets))
+        return configure(model, plan.recipe, (*_seed_of_base(plan, model), *plan.sets)).config
+    return resolve(plan.recipe or DEFAULT_RECIPE, as_measured(plan.sets))
 
 
 # ---------------------------------------------------------------------- the same terms for all models
@@ -285,26 +291,33 @@ class _Terms:
 def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
     any_config = next(iter(configs.values()))
     template, environment = shared_template(plan, configs), shared_environment(plan, configs)
-    folder = any_config.evaluation.benchmark_data if plan.setting("evaluation.benchmark_data") else None
-    sampling = benchmark_sampling(plan)
+    folder = any_config.evaluation.benchmark_data if plan.chooses("evaluation.benchmark_data") else None
+    sampling = benchmark_sampling(plan, configs, template)
     benchmarks: dict[str, BenchmarkTerms] = {}
     for found in plan.benchmarks:
         if found.family == HELD_OUT:
             terms = held_out_of(plan)
+            terms = terms if plan.recipe is None else replace(terms, sampling=sampling)
         else:
             problems = load_problems(found, None if folder is None else Path(folder), plan.limit)
             terms = BenchmarkTerms(problems, plan.protocol.verifier_of(found), sampling)
-        benchmarks[found.name] = replace(terms, verifier=any_config.verifier) if plan.setting("verifier") else terms
+        benchmarks[found.name] = replace(terms, verifier=any_config.verifier) if plan.chooses("verifier") else terms
     return _Terms(template, environment, benchmarks)
 
 
-def benchmark_sampling(plan: BenchmarkPlan) -> Sampling:
-    """How benchmarks are sampled: as the protocol says, with the plan's changes of `sampling`.
+def benchmark_sampling(plan: BenchmarkPlan, configs: Mapping[str, RunConfig], template: PromptTemplate) -> Sampling:
+    """How benchmarks are sampled: as the recipe or else the protocol says, with the plan's changes of `sampling`.
+
+    The strings that end a completion belong to the prompt: where the protocol has none, those of a run with `template`.
 
     Raises:
         InputError: an unknown setting, or a value that it cannot have.
     """
+    if plan.recipe is not None:
+        return evaluation_sampling(next(iter(configs.values())))
     changed = plan.protocol.sampling.model_dump(mode="json")
+    stops = (config.sampling.stop for config in configs.values() if config.data.template == template)
+    changed["stop"] = changed["stop"] or next(stops, ())
     for text in plan.setting("sampling", "evaluation.temperature", "evaluation.top_p"):
         (edits,) = parse_set(text).values()
         changed = apply_edits(changed, edits, Sampling, "sampling.")
@@ -323,7 +336,10 @@ def held_out_of(plan: BenchmarkPlan) -> BenchmarkTerms:
     runs = [RunFolder.open(model.place) for model in plan.models if is_run(Path(model.place))]
     trained = [run for run in runs if not run.fine_tunes]
     if not trained:
-        raise InputError(f"benchmark {HELD_OUT}: the problems of a training run, and none of the models is one")
+        raise InputError(
+            f"benchmark {HELD_OUT}: the problems of a training run, and none of the models is one; name others by "
+            "--benchmark, a file too"
+        )
     run = trained[0]
     config = parse(run.read_json("config.json"), str(run.config_path))
     tokenizer = load_tokenizer(str(run.model)) if run.model.is_dir() else tokenizer_of(config.model)
@@ -345,7 +361,7 @@ def held_out_of(plan: BenchmarkPlan) -> BenchmarkTerms:
 
 
 def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
-    """The template for all models: as --set or the protocol says, else that of the runs among them, else `Auto`.
+    """The template for all models: as recipe, --set or protocol say, else that of the runs among them, else `Auto`.
 
     If only strop's own bases are measured, their prompts ask for no form of the answer, as in training.
 
@@ -353,7 +369,7 @@ def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> Pr
         InputError: the runs were trained with different templates, and none was named.
     """
     any_config = next(iter(configs.values()))
-    if plan.setting("data.template"):
+    if plan.chooses("data.template"):
         return any_config.data.template
     if plan.protocol.template is not None:
         return plan.protocol.template
@@ -372,13 +388,13 @@ def shared_template(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> Pr
 
 
 def shared_environment(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> Environment | None:
-    """The one environment of all models: what --set names, else that of the runs among them; None: one turn.
+    """The one environment of all models: what recipe or --set name, else that of the runs among them; None: one turn.
 
     Raises:
         InputError: the runs were trained in different ones and none was named, or it cannot be played here.
     """
     found: dict[str, Environment | None] = {}  # by the first run that was trained in it
-    named = plan.setting("environment")
+    named = plan.chooses("environment")
     for model in plan.models:
         environment = configs[model.label].environment
         if (named or holds_out(model.place)) and environment not in found.values():

@@ -40,6 +40,7 @@ _MASTER = 4
 # Values kept for the backward of a layer, as a multiple of the inputs and outputs of its matrices: with the C kernels,
 # with PyTorch's operators, and with these where norms compute half precision in float32.
 SAVED = {"kernels": 0.95, "plain": 1.35, "half": 1.55}
+SAVED_BY_EXPERTS = 1.35  # of the experts that a token is sent to
 FROZEN_NORMS = 0.25  # by how much that is less with adapters, except with the C kernels
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
 COPY = "a checkpoint's copy"
@@ -108,17 +109,17 @@ def update_need(policy: Policy, batch: MicroBatch, device: Device, ranks: int = 
 
 
 def _activations(policy: Policy, batch: MicroBatch, device: Device, ranks: int) -> int:
-    """Bytes at the peak of a micro-batch; ranks gather the parameters of two layers, and the gradients of one."""
+    """Bytes at the peak of a micro-batch, with what ranks gather for it."""
     model, config = policy.model, policy.model.config.get_text_config()
     size = policy.head_weight.element_size()
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
     experts_per_token = getattr(config, "num_experts_per_tok", None) or 1
-    widths = [0]
+    widths, experts = [0], [0]
     for layer in layers:
         shapes = [parameter.shape for name, parameter in layer.named_parameters() if "lora" not in name]
         widths.append(sum(sum(shape) for shape in shapes if len(shape) == 2))
-        widths[-1] += sum(experts_per_token * sum(shape[1:]) for shape in shapes if len(shape) == 3)
+        experts.append(sum(experts_per_token * sum(shape[1:]) for shape in shapes if len(shape) == 3))
     in_c = _computes_in_c(policy, device) and any(type(each).__name__.endswith("RMSNorm") for each in model.modules())
     saved = SAVED["kernels" if in_c else "plain" if size >= _MASTER else "half"]
     if policy.adapters is not None and not in_c:
@@ -127,15 +128,46 @@ def _activations(policy: Policy, batch: MicroBatch, device: Device, ranks: int) 
     head = _head_bytes(policy, batch.scored, device)
     keys, values = _head_widths(config)
     scores = 2 * config.num_attention_heads * sum(length**2 for length in batch.lengths) if keys != values else 0
-    each = [int(size * (saved * tokens * width + scores)) for width in widths]
-    gathered = 0
-    if ranks > 1:
-        whole = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in layers] or [0]
-        rest = sum(parameter.nbytes for parameter in model.parameters()) - sum(whole)
-        gathered = 2 * rest + 3 * max(whole)
-    if policy.checkpoints_layers:  # no layer's values are there when the head's are
-        return len(layers) * tokens * config.hidden_size * size + max(head, *each) + gathered
-    return head + sum(each) + gathered
+    each = [
+        int(size * (tokens * (saved * width + SAVED_BY_EXPERTS * more) + scores))
+        for width, more in zip(widths, experts, strict=True)
+    ]
+    # Where layers are computed again, no layer's values are there when the head's are.
+    kept = len(layers) * tokens * config.hidden_size * size if policy.checkpoints_layers else sum(each)
+    again = max(each) if policy.checkpoints_layers else 0
+    if ranks == 1:
+        return kept + max(head, again)
+    return _sharded_peak(policy, layers, kept, max(each), head)
+
+
+def _sharded_peak(policy: Policy, layers: Sequence[torch.nn.Module], kept: int, one: int, head: int) -> int:
+    """Bytes at the peak where FSDP2 gathers a layer at a time, and all that is in none for the whole micro-batch.
+
+    Args:
+        policy: its layers are `layers`.
+        kept: of all layers, for the backward.
+        one: of one layer, in its backward.
+        head: of the head's logits and products.
+    """
+    own = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    rest = [parameter for parameter in policy.parameters() if id(parameter) not in own]
+    layer = max((list(layer.parameters()) for layer in layers), key=_bytes, default=[])
+    whole, trained = _bytes(rest), [parameter for parameter in layer if parameter.requires_grad]
+    # Gradients are summed over the ranks in float32: what goes into that is as large as the group in float32.
+    reduced = _MASTER * sum(parameter.numel() for parameter in trained)
+    weight = policy.head_weight
+    above = weight.nbytes if weight.requires_grad else 0  # the head's gradient, while layers compute theirs
+    in_head = kept + whole + head
+    # A layer, the next one as it arrives, and its gradients; what is reduced is that of the layer before.
+    of_layer = whole + above + 2 * _bytes(layer) + _bytes(trained)
+    in_layer = kept + of_layer + (one + reduced if policy.checkpoints_layers else max(reduced - one, 0))
+    ends = [parameter for parameter in rest if parameter.requires_grad]
+    at_end = _bytes(ends) + _MASTER * sum(parameter.numel() for parameter in ends)
+    return max(in_head, in_layer, at_end)
+
+
+def _bytes(parameters: Sequence[torch.Tensor]) -> int:
+    return sum(parameter.nbytes for parameter in parameters)
 
 
 def _head_bytes(policy: Policy, tokens: int, device: Device) -> int:

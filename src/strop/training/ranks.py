@@ -144,6 +144,10 @@ class Share:
         """Those of all micro-batches that are this rank's, or its team's, empty ones among them."""
         return [EMPTY if index is None else batches[index] for index in self.indices]
 
+    def rounds(self, flags: Sequence[bool]) -> list[bool]:
+        """For each round, whether the flags of the micro-batches that the teams compute in it are all set."""
+        return [all(index is None or flags[index] for index in each) for each in zip(*self._hands, strict=True)]
+
     def collect(self, results: Sequence[T]) -> list[T]:
         """From a result for each of this rank's micro-batches to one for every micro-batch of the update, in order."""
         if self._ranks.size == 1:

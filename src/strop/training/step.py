@@ -27,7 +27,7 @@ from strop.base.metrics import Mean, Metrics, Total, merge
 from strop.base.sample import Sample
 from strop.base.types import FloatArray, StropError
 from strop.training.optimizer import MasterAdamW
-from strop.training.packing import MicroBatch, Update, pack
+from strop.training.packing import EMPTY, MicroBatch, Update, pack
 from strop.training.ranks import ALONE, Ranks, Share
 from strop.training.settings import AdamW
 
@@ -65,6 +65,15 @@ class WantsCollision(Protocol):
 
     @property
     def needs_collision(self) -> bool: ...
+
+
+@runtime_checkable
+class Vanishes(Protocol):
+    """An objective that knows without the policy where it is 0; others need not say that they do not."""
+
+    def vanishes(self, tokens: Tokens) -> bool:
+        """Whether the loss of these tokens and its gradient are 0, whatever the policy."""
+        ...
 
 
 @runtime_checkable
@@ -165,7 +174,8 @@ class Trainer:
     def update(self, update: Update, context: UpdateContext = NO_CONTEXT) -> Metrics:
         """Train on the update: one optimizer step, whatever the number of micro-batches.
 
-        Scores first where the objective asks for it.
+        Scores first where the objective asks for it. A micro-batch whose gradient is known to be 0 has no backward
+        pass; the step is the same.
 
         Returns:
             The objective's metrics, and: `loss`, `grad_norm` (before clipping), `lr`, `entropy` (full vocabulary,
@@ -176,10 +186,11 @@ class Trainer:
             NonFiniteLoss: the loss or the gradient is not finite; parameters and optimizer are as they were.
         """
         share = Share(update, self.ranks)
+        zeros = share.rounds([self._vanishes(batch.tokens) for batch in update.micro_batches])
         batches = self._prepared(update, share, context)
         with _training(self.policy):
             self.optimizer.zero_grad()
-            own = self._backward_all(batches, context)
+            own = self._backward_all(batches, zeros, context)
             if self.ranks.size > 1:
                 self.ranks.average(self.optimizer.unsharded_gradients())
             found = share.collect(own)
@@ -217,26 +228,36 @@ class Trainer:
         own = share.take([replace(batch, tokens=part) for batch, part in pairs])
         return [_on(batch, self.device) for batch in own]
 
-    def _backward_all(self, batches: Sequence[MicroBatch], context: UpdateContext) -> list[Backward]:
+    def _vanishes(self, tokens: Tokens) -> bool:
+        return isinstance(self.objective, Vanishes) and self.objective.vanishes(tokens)
+
+    def _backward_all(
+        self, batches: Sequence[MicroBatch], zeros: Sequence[bool], context: UpdateContext
+    ) -> list[Backward]:
+        """Forward and, except where the gradient is 0 on all ranks, backward of each micro-batch."""
         found: list[Backward] = []
         progress.part("micro-batches", 0, len(batches))
-        for batch in batches:
-            found.append(self._backward(batch, context))
+        for batch, zero in zip(batches, zeros, strict=True):
+            found.append(self._backward(batch, context, zero))
             progress.part("micro-batches", len(found), len(batches))
+        if all(zeros):
+            self._backward(_on(EMPTY, self.device), context)  # or the optimizer would not step: there is no gradient
         return found
 
-    def _backward(self, batch: MicroBatch, context: UpdateContext) -> Backward:
-        """Forward and backward of one micro-batch."""
-        logprob, entropy = self.policy(batch.packed, self.temperature)
-        if len(batch.tokens):
-            loss, metrics = self.objective(batch.tokens, logprob, entropy, context)
-        else:  # a zero that the gradient exchange of the other ranks can go through
-            loss, metrics = logprob.sum() + entropy.sum(), {}
+    def _backward(self, batch: MicroBatch, context: UpdateContext, zero: bool = False) -> Backward:
+        """Forward and backward of one micro-batch; with `zero` only forward, for its metrics and log-probs."""
+        with torch.set_grad_enabled(not zero):
+            logprob, entropy = self.policy(batch.packed, self.temperature)
+            if len(batch.tokens):
+                loss, metrics = self.objective(batch.tokens, logprob, entropy, context)
+            else:  # a zero that the gradient exchange of the other ranks can go through
+                loss, metrics = logprob.sum() + entropy.sum(), {}
         if "entropy" in metrics:
             raise ValueError("an objective must not report `entropy`: the trainer does")
-        # Sharded modules average gradients over ranks; token weights are of the whole update, so their sum is wanted.
-        with self.optimizer.accumulating():
-            (loss * self.ranks.size).backward()
+        if not zero:
+            # Sharded modules average gradients over ranks; token weights are of the whole update: their sum is wanted.
+            with self.optimizer.accumulating():
+                (loss * self.ranks.size).backward()
         metrics = metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
         return loss.detach(), metrics, logprob.detach()
 

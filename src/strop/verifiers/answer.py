@@ -22,6 +22,7 @@ from strop_verify.extract import (
     normalise,
     same_answer,
 )
+from strop_verify.math.wordings import COPULAS, HEDGES
 from strop_verify.verdict import Status, shortened
 
 # A LaTeX command, a power, an index, a fraction, a tuple or an interval.
@@ -101,20 +102,34 @@ def stated_answer(reference: str) -> str:
     return last_boxed(reference) or reference.rpartition("####")[2].strip() or reference
 
 
-_CHOICE = re.compile(
-    r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:\(([A-Za-z])\)|([A-Za-z]))(?:\}|$|[.:)].*|(?<=\))\s.*)",
-    re.DOTALL,
-)
+# The letter of an option; without brackets only where no word follows ("a polynomial", "C major").
+_ENDED = r"(?=\s*(?:$|[.,;:!?()\n]|[-–—]\s|because\b|since\b))"
+_LETTER = rf"(?:\(([A-Za-z])\)|([A-Za-z])\b{_ENDED})"
+_KIND = r"(?:(?:the\s+)?(?:option|choice|letter|answer)\s+)?"
 _STATED = re.compile(
-    r"\b(?:answer|choice|option)\b(?:\s+is)?\s*:?\s*(?:\*\*|\$|\\text\{)*\s*\(?([A-Za-z])\)?(?![A-Za-z'])",
-    re.IGNORECASE,
+    rf"""\b(?:answer|choice|option)(?:\s+(?:to|of|for)\s[^.:\n]{{0,60}}?)?\s*(?:\b(?:is|(?:must|should)\s+be)\b|[:=\n])
+        [:\s]*{_KIND}{_LETTER}
+    | \b(?:choose|chose|pick|select|go\s+with)\s+{_KIND}{_LETTER}
+    | (?:\b(?:option|choice|answer)\s+\(?([A-Za-z])\)? | \(([A-Za-z])\) | (?-i:\b([A-Z])))
+        \s+(?:is|must\s+be)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|answer)(?:\s+(?:one|answer|option|choice))?{_ENDED}
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
+_ANOTHER = re.compile(
+    rf"\s*(?:[,/&]|,?\s*\b(?:and|or)\b)\s*{_KIND}\(?[A-Z]\)?(?=\s*(?:$|[.,;:!)\n]|and\b|or\b))", re.IGNORECASE
+)
+_NO_CLAIM = re.compile(rf"\b(?:{'|'.join(HEDGES.split())}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
+_MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`]")
+_CHOICE = re.compile(r"\(([A-Za-z])\)(?:\s.*)?|([A-Za-z])(?:[.:)].*)?", re.DOTALL)
+_OTHER_LABEL = re.compile(r"(?:^[.:)]?|[\n.;,/]|\b(?:and|or)\b)\s*(?:\([A-Za-z]\)|[A-Z](?:[.:)]|$))")
+_DENIED = re.compile(rf"[.:)\s]*(?:{'|'.join(COPULAS)})\b.*\b(?:{'|'.join(HEDGES.split())})\b")
 
 
 def chosen_letter(text: str, where: Where, choices: str) -> str | None:
-    """The letter, one of `choices`, that a response chooses; None where it chooses none.
+    """The letter, one of `choices`, that a response chooses; None where it chooses none or several.
 
-    Where the answer may stand anywhere, and neither a box nor a tag is there, it stands after "the answer is".
+    Where the answer may stand anywhere, and neither a box nor a tag is there, it is the last that a sentence states as
+    the choice, or the whole text.
     """
     if where != "any":
         found = extract_answer(text, where)
@@ -125,24 +140,39 @@ def chosen_letter(text: str, where: Where, choices: str) -> str | None:
     for found in (last_boxed(final), answer_tag(final)):
         if found is not None:  # an empty one too: what it stands for is not looked for elsewhere
             return letter_of(found, choices)
-    stated = [match.group(1).upper() for match in _STATED.finditer(final)]
-    if stated:
-        return stated[-1] if stated[-1] in choices.upper() else None
-    return letter_of(final.strip(), choices)
+    plain = _MARKUP.sub(r"\1", final).strip()
+    stated = [match for match in _STATED.finditer(plain) if _claims(plain, match)]
+    if not stated:
+        return letter_of(plain, choices)
+    letter = next(place for place in range(1, stated[-1].re.groups + 1) if stated[-1][place])
+    end = stated[-1].end(letter)
+    several = _ANOTHER.match(plain, end + plain.startswith(")", end))
+    return None if several else letter_of(stated[-1][letter], choices)
+
+
+def _claims(text: str, match: re.Match[str]) -> bool:
+    """Whether a statement is made, neither asked nor supposed nor denied."""
+    clause = re.split(r"[.,;:!?\n]", text[max(0, match.start() - 200) : match.start()])[-1]
+    end = re.search(r"[.!?\n]", text[match.end() :])
+    return not _NO_CLAIM.search(clause) and (end is None or end[0] != "?")
 
 
 def letter_of(text: str, choices: str) -> str | None:
-    """The letter, one of `choices`, that an answer is or begins with, or None."""
-    match = _CHOICE.fullmatch(text.strip(" $*\n"))
-    letter = (match.group(1) or match.group(2)).upper() if match is not None else None
-    return letter if letter is not None and letter in choices.upper() else None
+    """The letter, one of `choices`, that an answer is or begins with; None where it is other text, or names several."""
+    match = _CHOICE.fullmatch(_MARKUP.sub(r"\1", text).strip())
+    if match is None:
+        return None
+    letter = (match[1] or match[2]).upper()
+    rest = match[0][match.end(match.lastindex or 0) :].lstrip(")")
+    other = _OTHER_LABEL.search(rest) or _DENIED.match(rest)
+    return letter if letter in choices.upper() and not other else None
 
 
 class MultipleChoice(Verifier):
-    """The letter of a choice: `B`, `(B)`, `B. Paris`, `The answer is (B)`.
+    """The letter of a choice: `B`, `(B)`, `B. Paris`, `The answer is (B)`; never one that a sentence only mentions.
 
     Fields:
-        extract: where the answer stands; with `any` also after "the answer is", outside boxes and tags.
+        extract: where the answer stands; with `any`, outside boxes and tags, also where a sentence states it.
         choices: the letters that may be chosen; another letter is unparsed.
     """
 

@@ -62,7 +62,7 @@ class Verifier(Piece):
 
         Args:
             problem: what was asked; what its prompt already wrote of the response (`extra["opening"]`) is put in front.
-            text: the completion, special tokens left out.
+            text: the completion, without the token that ended it.
             truncated: the budget ended it.
         """
         return self.verdict(problem, response(problem, text), truncated)

@@ -31,6 +31,7 @@ def states(text: str, gold: str) -> bool:
         (r"$\boxed{2516}_8$", "2516_8"), (r"$\boxed{5}\text{ cm}$", "5 cm"), (r"&= \boxed{90^\circ}.", "90"),
         ("<answer>7</answer>", "7"), (r"<answer>so \boxed{7}</answer>", "7"), (r"\boxed{5} <answer>7</answer>", "7"),
         ("The answer is B.", "B"), ("The correct option is (B) 12.", "B"), ("Answer: C", "C"),
+        ("Answer: B\n\nThis option is a good match.", "B"),
         ("The answer is **B**", "B"), ("Among the options, option C looks right, but the answer is B.", "B"),
         ("The answer is a bit odd: it must be (D).", "D"), ("So 2+2 = 4.", "4"), ("4^2 = 16", "16"),
         ("x = 3 or x = 4", r"\{3,4\}"), ("Therefore, $x = 3$ or $x = 4$.", r"\{3,4\}"), (r"\[ x = 5 \]", "5"),

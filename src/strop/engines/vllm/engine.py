@@ -377,8 +377,7 @@ class VllmEngine(BaseEngine):
             socket = None if self.server is None else self.server.place / SOCKET
             self._client = Client(self._name, socket, key, settings.reply_seconds)
             try:
-                with progress.doing(f"starting {self._name}"):
-                    self._run(self._connect(served))
+                self._run(self._connect(served))
             except BaseException:
                 self.close()
                 raise
@@ -474,13 +473,19 @@ class VllmEngine(BaseEngine):
 
     async def _connect(self, served: Path) -> None:
         """Wait for the server, and check or set its weights and its version."""
-        begin, patience = self._loop.time(), self.settings.start_seconds
+        begin, patience, told = self._loop.time(), self.settings.start_seconds, 0
+        log = "" if self.server is None else f", its log is {self.server.log}"
         while not await self._client.ready():
+            if (seconds := int(self._loop.time() - begin)) > told:
+                told = seconds
+                progress.part(f"{self._name} starts{log}; second", min(seconds, int(patience)), int(patience))
             ended = self.server is not None and not self.server.alive
             if ended or self._loop.time() > begin + patience:
                 what = "ended" if ended else f"was not ready after {patience:.0f} s"
                 raise EngineLost(f"{self._name} {what} (docs/vllm.md says what it needs)")
             await asyncio.sleep(_MOMENT)
+        if told:
+            progress.part(f"{self._name} starts{log}; second", int(patience), int(patience))
         if self.server is None:  # it may have other weights, cached keys and values of them, and be paused
             await self._client.refuse_unfit(self._limits.max_tokens, bool(self._layers))
             await self._swap(served, self._version, "recompute")

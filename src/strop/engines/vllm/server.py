@@ -8,6 +8,7 @@ later one.
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import os
@@ -45,25 +46,27 @@ _TAIL_LINES = 3
 class GuardedProcess:
     """`command` in its own process group, so that Ctrl-C at the terminal is not for it.
 
-    `place` is a folder for it, with its log; it is removed with the program, unless that has failed.
+    `place` is its working folder, with its log; it is removed with the program, unless that has failed.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], place: Path) -> None:
         self.place = place
         self._failed = False
         # Linux shares the processor among sessions: in its own one, a busy server would keep this process waiting.
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARD, "sh", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=place,
                 process_group=0,
             )
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
+        """What it prints."""
         return self.place / "log.txt"
 
     @property
@@ -82,14 +85,14 @@ class GuardedProcess:
             self._process.wait(0.5)
         code, self._failed = self._process.returncode, True
         self._release()
-        said = self._log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+        said = self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
         lines = [line.strip() for line in said.splitlines() if line.strip() and "WARNING" not in line]
         errors = [found[0] for line in lines if (found := re.search(r"\w+(Error|Exception): .*", line))]
         words = " | ".join(errors[:1] or lines[-_TAIL_LINES:]) or "nothing"
         ending = "" if code is None else f"; it ended with code {code}"
         if code is not None and code < 0:
             ending = f"; it was killed by {signal.Signals(-code).name}"
-        return f"{ending}; its log, {self._log}, says: {words}"
+        return f"{ending}; its log, {self.log}, says: {words}"
 
     def stop(self) -> None:
         """End it and everything it has started; its folder goes too, unless its log says why it failed."""
@@ -114,6 +117,15 @@ ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
     "VLLM_HOST_IP": "127.0.0.1",
 }  # fmt: skip
+# The variables of this process that a server has too: those of the user's session, compilers, proxies, GPU libraries.
+_PASSED = {
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "LIBRARY_PATH", "CPATH", "CC", "CXX", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+}  # fmt: skip
+_PASSED_FAMILIES = (
+    "LC_", "XDG_", "SSL_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "HIP_", "ROCR_", "HF_", "VLLM_", "TRITON_",
+    "TORCHINDUCTOR_", "FLASHINFER_",
+)  # fmt: skip
 
 
 def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequence[int] | None) -> GuardedProcess:
@@ -124,18 +136,23 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     """
     python = settings.interpreter()
     place = Path(tempfile.mkdtemp(prefix="strop-vllm-"))
+    # vLLM finds what it has compiled before by the path of the model, among others, so every server of a model gets
+    # the same one: a link in the server's working folder.
+    model = f"model-{hashlib.sha256((folder / 'config.json').read_bytes()).hexdigest()[:12]}"
+    (place / model).symlink_to(folder.absolute())
     # -I: neither our PYTHONPATH nor the working folder may stand in the way of what the other environment has.
-    command = [python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--uds", str(place / SOCKET)]
+    command = [python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", model, "--uds", str(place / SOCKET)]
     return GuardedProcess([*command, *flags(arguments)], environment_of(settings, gpus), place)
 
 
 def environment_of(settings: Vllm, gpus: Sequence[int] | None) -> dict[str, str]:
-    """The environment of a server: this process's, without what is meant for its Python and its torch.
+    """The environment of a server: what it needs of this process's, and what is set for every server.
 
-    strop's own allocator setting (`PYTORCH_ALLOC_CONF=expandable_segments:True`) would end a tensor-parallel server at
-    its start: vLLM's custom all-reduce does not work with it.
+    What strop sets for its own processes, and launchers for theirs, is not for it. With strop's allocator setting
+    (`PYTORCH_ALLOC_CONF=expandable_segments:True`) a tensor-parallel server would end at its start, because vLLM's
+    custom all-reduce does not work with it.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTORCH_"))}
+    kept = {n: v for n, v in os.environ.items() if n.upper() in _PASSED or n.startswith(_PASSED_FAMILIES)}
     eager = {"TORCHDYNAMO_DISABLE": "1"} if settings.eager else {}
     return {**kept, **ENVIRONMENT, **eager, **({} if gpus is None else cuda_visible(gpus))}
 

@@ -1,0 +1,94 @@
+"""How a server of vLLM is started: its environment, its model's path, and what is said while it starts or fails to."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tests.runs import small_config
+
+from strop.base import progress
+from strop.base.types import StropError
+from strop.base.view import SilentView
+from strop.engines.settings import Vllm
+from strop.engines.vllm.server import environment_of, start
+from strop.run.run import train
+
+OURS = {
+    "PYTHONPATH": "/ours", "PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "a:b",
+    "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1", "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a",
+    "TORCHELASTIC_RUN_ID": "7", "SLURM_PROCID": "3", "RAY_ADDRESS": "a:1", "STROP_VLLM_PYTHON": "/x",
+}  # fmt: skip
+THEIRS = {
+    "PATH": "/bin", "HOME": "/h", "LD_LIBRARY_PATH": "/l", "HF_HOME": "/hf", "VLLM_USE_DEEP_GEMM": "1",
+    "NCCL_DEBUG": "x", "https_proxy": "http://p", "NO_PROXY": "a", "LC_ALL": "C", "CUDA_HOME": "/cuda",
+    "XDG_CACHE_HOME": "/c",
+}  # fmt: skip
+
+
+def interpreter(place: Path, script: str) -> Vllm:
+    """Settings whose interpreter is a shell script."""
+    python = place / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    return Vllm(slots=16, python=str(python))
+
+
+def test_finding_1_a_server_gets_what_it_needs_and_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in (OURS | THEIRS).items():
+        monkeypatch.setenv(name, value)
+    found = environment_of(Vllm(eager=True), (2, 3))
+    assert not OURS.keys() & found.keys()
+    assert {name: found[name] for name in THEIRS} == THEIRS
+    assert found["CUDA_VISIBLE_DEVICES"] == "2,3" and found["TORCHDYNAMO_DISABLE"] == "1"
+    assert "TORCHDYNAMO_DISABLE" not in environment_of(Vllm(), None)
+
+
+def test_finding_10_a_model_has_the_same_path_at_every_start(tmp_path: Path) -> None:
+    """vLLM finds its compiled graphs by the path, which was that of a new temporary folder each time."""
+    settings = interpreter(tmp_path, 'while [ "$1" != serve ]; do shift; done; echo "$2"; cat "$2/config.json"')
+    paths = []
+    for number, layers in enumerate((2, 2, 3)):
+        folder = tmp_path / f"model-{number}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"layers": layers}))
+        server = start(settings, folder, {}, None)
+        while server.alive:
+            time.sleep(0.01)
+        path, config = server.log.read_text().split("\n", 1)
+        assert json.loads(config) == {"layers": layers}
+        paths.append(path)
+        server.stop()
+    assert paths[0] == paths[1] != paths[2] and not Path(paths[0]).is_absolute()
+
+
+class Console(SilentView):
+    """Keeps notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_server_that_ends_before_it_has_served_ends_the_run_with_its_words(
+    tmp_path: Path, forked: None, lag: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts, view = tmp_path / "starts", Console()
+    monkeypatch.setattr(progress, "SILENCE", 0.5)
+    settings = interpreter(tmp_path, f"echo x >> {starts}; sleep 1.5; echo 'ValueError: no such attention'; exit 1")
+    config = small_config("engine=Vllm", f"engine.python={settings.python}", f"orchestration.max_lag={lag}")
+    told = pytest.raises(StropError, match=r"log\.txt, says: ValueError: no such attention")
+    with told, progress.heartbeat():
+        train(config, tmp_path / "run", view)
+    assert starts.read_text() == "x\n"  # not ten times
+    lines = capsys.readouterr().err.splitlines()
+    assert any("vLLM's server starts, its log is /" in line and "second 1/900" in line for line in lines)
+    assert not any("is started again" in line for line in view.notes)
