@@ -46,7 +46,9 @@ QWEN2 = {
 QWEN3 = {
     "qwen3-0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28},
     "qwen3-1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28},
-}
+    "qwen3-8b-layer": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 1,
+                       "num_attention_heads": 32, "vocab_size": 4096},
+}  # fmt: skip
 SHAPES = (*QWEN2, *QWEN3)
 POSITIONS = 40_960
 
@@ -69,7 +71,7 @@ def model_of(shape: str, dtype: torch.dtype, device: str, seed: int = 0) -> PreT
             model: PreTrainedModel = Qwen2ForCausalLM(Qwen2Config(**QWEN2[shape], **common))
         else:
             heads = {"vocab_size": 151_936, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
-            model = Qwen3ForCausalLM(Qwen3Config(**QWEN3[shape], **heads, **common))
+            model = Qwen3ForCausalLM(Qwen3Config(**heads | QWEN3[shape], **common))
     return model.to(dtype).eval()
 
 

@@ -13,7 +13,7 @@ import torch
 
 from strop.base.types import InputError, StropError
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
-from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers
+from strop.orchestration.ray_workers import Cargo, QueueConnection, RayHost, RayWorkers
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerGone, WorkerSetup, WorkerSpec, written
@@ -48,7 +48,7 @@ def test_who_waits_is_woken(tmp_path: Path) -> None:
 
 def stage(connection: QueueConnection, stored: StoredWeights, content: bytes) -> StoredWeights:
     update = WeightUpdate(stored, "keep", np.arange(3, dtype=np.int32))
-    connection.come(connection._due, written(update), np.frombuffer(content, np.uint8))
+    connection.come(connection._due, written(update), Cargo(np.frombuffer(content, np.uint8)))
     (message,) = connection.receive(0.0)
     assert isinstance(message, WeightUpdate)
     return message.weights
@@ -76,7 +76,7 @@ def test_of_two_versions_in_a_queue_each_is_whole_when_it_is_read(tmp_path: Path
     for version in (1, 2):
         stored = WeightFile(tmp_path / "weights").write(version, {"a": torch.full((4,), float(version))}.items())
         content = np.frombuffer(Path(stored.path).read_bytes(), np.uint8)
-        connection.come(version - 1, written(WeightUpdate(stored, "keep", probe)), content)
+        connection.come(version - 1, written(WeightUpdate(stored, "keep", probe)), Cargo(content))
     for version in (1, 2):
         (message,) = connection.receive(0.0)
         assert read(message.weights)["a"].tolist() == [version] * 4

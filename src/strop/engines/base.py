@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from strop.engines.protocol import Capabilities, Drawn, EngineLost, Request, Sam
 from strop.engines.sampling import stream_key
 from strop.model import endings
 from strop.model.attention_kinds import longest_sequence
+
+if TYPE_CHECKING:
+    from strop.model.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,13 @@ class RequestLimits:
         if max_tokens is not None and longest is not None and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
         return cls(max_tokens or int(longest or 0), vocabulary, endings.end_ids(end_ids, tokenizer))
+
+    @classmethod
+    def of_policy(cls, policy: Policy, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> RequestLimits:
+        """The limits of a policy's model; see `of`."""
+        generation = policy.model.generation_config
+        end_ids = None if generation is None else generation.eos_token_id
+        return cls.of(policy.model.config.to_dict(), policy.vocabulary, end_ids, tokenizer, max_tokens)
 
     def refuse_sequence(self, ids: IntArray, spare: int = 0) -> None:
         """Refuse tokens that cannot be scored by an engine which needs `spare` free positions after them.

@@ -213,11 +213,11 @@ class Fleet:
         events, self._events = self._events, []
         return events
 
-    def publish(self, version: int, probe: Probe) -> Publication:
+    def publish(self, version: int, probe: Probe, source: Publish | None = None) -> Publication:
         """Store the weights and return; the first time, once every generator has them."""
         begin = time.perf_counter()
         first = self._published is None
-        self._published = self.store.publish(self._source, version), probe
+        self._published = self.store.publish(source or self._source, version), probe
         self._hear()
         if first:
             with progress.doing(f"starting {counted(len(self.generators), 'generators')}"):

@@ -21,7 +21,7 @@ from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.drawing import Chart, page_svg
-from strop.report.runs import ABSENT, RunData, changes, clip, read_runs, visible
+from strop.report.runs import ABSENT, RunData, changes, clip, ends, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
 from strop.report.training_figures import not_drawn, time_shares, training_charts
 from strop.run.folder import read_changes
@@ -114,7 +114,7 @@ class Page:
             loader=PackageLoader("strop.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, finalize=_finalize,
         )  # fmt: skip
-        templates.filters |= {"clip": clip, "shown": _shown}
+        templates.filters |= {"clip": clip, "ends": ends, "shown": _shown}
         style, script = (_source(templates, name) for name in ("style.css", "script.js"))
         return templates.get_template("report.html").render(
             page=self,
@@ -320,6 +320,7 @@ def _benchmarks(run: RunData) -> Table | None:
 
 PAGE = "report.html"
 SAMPLES = 8
+ORIGIN = "Rollouts of the first and of the last step; of a prompt a right and a wrong one, where there are both."
 
 
 @dataclass(frozen=True)
@@ -395,7 +396,7 @@ def _add_samples(runs: Sequence[RunData], page: Page, count: int) -> None:
         answers = recorded_answers(run, tokenizer, count)
         if answers:
             blocks += [Text(run.name, "heading")] if len(runs) > 1 else []
-            blocks.append(Samples(f"r{place}", "Rollouts of the first and of the last step.", answers))
+            blocks.append(Samples(f"r{place}", ORIGIN, answers))
         else:
             page.left_out.append(f"{run.name}: samples: it has no rollouts")
     page.section("Samples", blocks)

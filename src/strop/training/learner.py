@@ -30,7 +30,7 @@ from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.model.critic import Critic
-from strop.model.policy import PackedInputs, Policy, WithoutAdapters, copy_parameters
+from strop.model.policy import Policy, WithoutAdapters, copy_parameters
 from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of
@@ -261,12 +261,9 @@ class Learner:
 
     # ------------------------------------------------------------------ weights
 
-    @torch.no_grad()
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
-        packed = PackedInputs.whole([token_ids.tolist()]).to(self.trainer.device)
-        found: FloatArray = self.policy(packed, 1.0)[0].float().cpu().numpy()
-        return found
+        return self.policy.probe(token_ids)
 
     def weights(self) -> Mapping[str, Tensor]:
         """The policy's parameters, the live ones; over several ranks, copies on the first rank and none on others."""
