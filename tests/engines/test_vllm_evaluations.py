@@ -15,6 +15,8 @@ from tests.tiny import byte_tokenizer
 
 from strop.base.seeds import derive
 from strop.model.policy import load_policy
+from strop.report.runs import read_runs
+from strop.report.samples import recorded_answers
 from strop.run import assembly
 from strop.run.run import train
 
@@ -50,3 +52,6 @@ def test_findings_2_and_3_servers_evaluate_and_one_that_dies_loses_nothing(
     drawn = {step: (row["evaluation/version"], row["evaluation/newest_version"]) for step, row in rows.items()}
     assert all(step <= oldest <= newest for step, (oldest, newest) in drawn.items())
     assert beside or drawn == {step: (step, step) for step in (0, 2, 4)}
+    # The servers send no entropies: the trainer's are recorded, so that the report has its colours and ΔH.
+    for answer in recorded_answers(read_runs([tmp_path / "run"])[0], byte_tokenizer(), 4):
+        assert all(token.entropy is not None and token.flow is not None for token in answer.tokens)
