@@ -282,7 +282,7 @@ def test_the_probe_catches_a_head_left_behind(monkeypatch: pytest.MonkeyPatch) -
     engine = build_engine(EAGER, policy.settings, byte_tokenizer(), policy)
     np.testing.assert_allclose(engine.verify_weights(probe), expected(policy, probe), atol=1e-4)
 
-    def headless(version: Mapping[str, Tensor], place: Path | None) -> AbstractContextManager[Path]:
+    def headless(version: Mapping[str, Tensor], place: Path | None, file: None) -> AbstractContextManager[Path]:
         return written({name: tensor for name, tensor in version.items() if name != HEAD}, place)
 
     with monkeypatch.context() as patch:
