@@ -227,8 +227,9 @@ def matches(expected: Any, wire: Any, tolerance: float | None = None, depth: int
         return False
     if expected == number:
         return True
-    exact = tolerance is None or (isinstance(expected, int) and isinstance(number, int))
-    return not exact and _close(expected, number, tolerance)
+    if tolerance is None or (isinstance(expected, int) and isinstance(number, int)):
+        return False
+    return _close(expected, number, tolerance)
 
 
 def _matches_mapping(expected: dict[str, Any], wire: Any, tolerance: float | None, depth: int) -> bool:
