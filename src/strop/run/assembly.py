@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.base import progress
 from strop.base.seeds import derive
 from strop.base.view import View
 from strop.config.schema import RunConfig
@@ -58,7 +57,7 @@ class Parts:
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
 
     def start(self, folder: Path, view: View) -> None:
-        """Start the worker processes of the run in `folder`; `view` shows the progress of evaluations."""
+        """Start the worker processes of the run in `folder`; `view` shows a line when one of them dies."""
         self.learner.start(folder)
         self.executor.start(folder)
         self.evaluator.start(folder, view)
@@ -88,8 +87,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
-    with progress.CURRENT.reporting_to(view.aside):
-        engine, measuring = _engines(config, policy, tokenizer, placement)
+    engine, measuring = _engines(config, policy, tokenizer, placement)
     room = RequestLimits.of_policy(policy, tokenizer, config.engine.max_tokens).max_tokens
     asked = fitted_into(config, data, tokenizer, room, view)
     note(asked.findings, view)

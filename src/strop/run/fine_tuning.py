@@ -131,6 +131,7 @@ class FineTuningData(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
+@progress.doing("reading the demonstrations")
 def read_data(config: SftConfig) -> FineTuningData:
     """The tokenizer and the demonstrations, without the model.
 
@@ -368,7 +369,7 @@ class _FineTuningRun:
             self.tuner.load(self.checkpoints, step)
             self.step = step
             self.view.passing(f"going on after update {step} of {self.total}")
-        with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
+        with on_interrupt(self._ask_to_stop):
             try:
                 self._train(step)
             except Stopped:  # within an update, which is given up

@@ -519,8 +519,10 @@ class VllmEngine(BaseEngine):
                 await self._going.wait()
                 body = sample.ask(f"strop-{uuid.uuid4().hex}", f"{self._salt}-{self._version}")
                 async for chunk in self._client.generate(body):
-                    self._silent = 0.0
-                    if sample.take(chunk):
+                    self._silent, before = 0.0, len(sample.token_ids)
+                    ended = sample.take(chunk)
+                    self._drew(len(sample.token_ids) - before)
+                    if ended:
                         await self._client.abort([body["request_id"]])
                 sample.end()
         self._finish(sample)
