@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from dimensions import Dimensions
 from transformers import (
+    AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen2Config,
@@ -61,8 +62,19 @@ class Spent(NamedTuple):
     runs: int = 1
 
 
+def shape_or_folder(text: str) -> str:
+    """An argument that names a shape or a model's folder."""
+    if text not in SHAPES and not Path(text, "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{text}: no folder of a model, and none of {', '.join(SHAPES)}")
+    return text
+
+
 def model_of(shape: str, dtype: torch.dtype, device: str, seed: int = 0) -> PreTrainedModel:
-    """A model of random weights, drawn with standard deviation 0.02, with no id that would end a sequence."""
+    """The model of a folder, or one of random weights, drawn with standard deviation 0.02; no id ends a sequence."""
+    if shape not in SHAPES:
+        real: PreTrainedModel = AutoModelForCausalLM.from_pretrained(shape, dtype=dtype, local_files_only=True)
+        real.generation_config.eos_token_id = None
+        return real.to(device).eval()
     torch.manual_seed(seed)
     common = {"tie_word_embeddings": True, "max_position_embeddings": POSITIONS, "attention_dropout": 0.0,
               "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # fmt: skip

@@ -19,7 +19,6 @@ bytes, full versions among them. `qwen3-8b-layer` is one layer of that shape.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import statistics
 import sys
@@ -84,32 +83,35 @@ def delta(given: argparse.Namespace) -> None:
         policy = policy_of(model_of(given.model, torch.bfloat16, given.device))
     rng = np.random.default_rng(3)
     trainer = Trainer(policy, Objective(PpoClip()), AdamW(lr=given.lr), 10_000, 1.0)
-    base, size, sent = np.zeros(0, np.uint8), 0, []
+    base, sent = np.zeros(0, np.uint8), []
     seconds: dict[str, list[float]] = {"store": [], "difference": [], "apply": []}
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         for version in range(given.repeats + 1):
             begin = time.perf_counter()
-            stored = WeightFile(Path(folder, "weights")).write(version, policy.weights().items())
+            stored = WeightFile(Path(folder, f"weights-{version}")).write(version, policy.weights().items())
             seconds["store"].append(time.perf_counter() - begin)
-            content = np.fromfile(stored.path, np.uint8)
+            content = np.memmap(stored.path, np.uint8, "r")
+            Path(stored.path).unlink()
             begin = time.perf_counter()
             found = difference(base, content)
+            sent.append(1.0 if found is None else len(found) / len(content))
             if found is None:
-                base, found = content, None
+                base = content
             else:
                 seconds["difference"].append(time.perf_counter() - begin)
-                begin = time.perf_counter()
-                whole = np.concatenate([np.frombuffer(piece, np.uint8) for piece in patched(base, found)])
+                begin, start = time.perf_counter(), 0
+                for piece in patched(base, found):
+                    assert np.array_equal(np.frombuffer(piece, np.uint8), content[start : start + len(piece)])
+                    start += len(piece)
+                assert start == len(content)
                 seconds["apply"].append(time.perf_counter() - begin)
-                assert hashlib.sha256(whole).digest() == hashlib.sha256(content).digest()
-            size = len(content)
-            sent.append(1.0 if found is None else len(found) / size)
             print(f"  version {version}: {sent[-1]:.4f}", file=sys.stderr, flush=True)
             samples = [random_sample(rng, 64, 8, policy.vocabulary, place) for place in range(given.sequences)]
             trainer.update(pack(samples, TokenMean(), 4096))
     after = sent[1:]  # the first version is full for everybody
     emit("publication", f"{given.model} delta at {given.lr:g}", statistics.fmean(after), 1.0, "full versions",
-         "share of the bytes", device=given.device, bytes=size, full_versions=sum(share == 1.0 for share in after),
+         "share of the bytes", device=given.device, bytes=stored.bytes,
+         full_versions=sum(share == 1.0 for share in after),
          first_delta=min(after), largest_delta=max((share for share in after if share < 1), default=None),
          versions=len(after), threads=torch.get_num_threads(),
          **{f"{name}_s": statistics.median(spent) for name, spent in seconds.items() if spent})  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from strop.base.types import InputError, StropError
-from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
+from strop.orchestration.messages import Cancel, Failed, Finished, StoredWeights, Updated, WeightUpdate, Work
 from strop.orchestration.ray_workers import Cargo, QueueConnection, RayHost, RayWorkers
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightFile, read
@@ -64,7 +64,10 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
     assert here.version == 7 and here.path != stored.path
     found = read(here)
     assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
+    connection.send(Finished((), Work()))  # a generator goes on while it reads
+    assert Path(here.path).exists()
     connection.send(Updated(7, np.zeros(2, np.float32), Work()))
+    assert connection.receive(0.0) == []
     assert not Path(here.path).exists() and torch.equal(found["a"], tensors["a"])  # still mapped
     for broken in (content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
         with pytest.raises(StropError, match="version"):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from strop.base import progress
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, Request, Sampling
@@ -164,6 +165,7 @@ class BaseEngine(ABC):
         self._version = version
         self._failure: StropError | None = None
         self._open: dict[str, int] = {}  # samples not yet reported, by the id of their request
+        self._drawn = self._most = 0  # tokens drawn since it was idle, and what they can become in the end
         self._reports: list[Completion] = []
 
     @property
@@ -200,6 +202,9 @@ class BaseEngine(ABC):
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
         self._enqueue(checked(request, self._limits, self._tokenizer, self._strings))
+        if not self._open:
+            self._drawn = self._most = 0
+        self._most += request.n * request.sampling.max_new_tokens
         self._open[request.id] = request.n
 
     def cancel(self, request_id: str) -> None:
@@ -237,8 +242,15 @@ class BaseEngine(ABC):
     def _abort(self, request_id: str) -> None:
         """Drop an unfinished request, and report its samples as aborted."""
 
+    def _drew(self, tokens: int) -> None:
+        """Record that running samples drew so many tokens, or ended."""
+        self._drawn += tokens
+        progress.part("tokens", self._drawn, self._most, at_most=True)
+
     def _reported(self) -> list[Completion]:
         """The completions to return now."""
+        if self._reports:
+            self._drew(0)
         reports, self._reports = self._reports, []
         for completion in reports:
             self._open[completion.request_id] -= 1
@@ -268,6 +280,7 @@ class BaseEngine(ABC):
     ) -> None:
         """Let the next step return a completion; `chain` is None if the sample was never started."""
         length = len(token_ids)
+        self._most -= entry.request.sampling.max_new_tokens - length
         if chain is not None:
             chain.drawn_by(self._version, length)
         self._reports.append(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
+from strop.base import progress
 from strop.base.types import FloatArray, InputError, IntArray
 from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
 from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
@@ -346,7 +347,7 @@ class Policy(nn.Module):
         if kernels is None:
             return
         packed = _probe(self)
-        with torch.no_grad():
+        with progress.doing("comparing the kernels with the model"), torch.no_grad():
             plain = self._predicting(packed)
             with in_float32(self.model):
                 exact = self._predicting(packed)
@@ -445,6 +446,7 @@ class WithoutAdapters(nn.Module):
         return found
 
 
+@progress.doing("loading the model")
 def load_policy(
     settings: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None, seed: int = 0
 ) -> tuple[Policy, PreTrainedTokenizerBase]:

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import FloatArray, IntArray, StropError
 from strop.base.view import SilentView, View
@@ -136,7 +137,6 @@ class InProcessEvaluator:
         self._sets = sets
         self._judges = judges
         self._devices = devices
-        self._view: View = SilentView()
         self._begun: list[int] = []
         self._done: list[MeasuredVersion] = []
 
@@ -151,8 +151,7 @@ class InProcessEvaluator:
         return True
 
     def start(self, folder: Path, view: View) -> None:
-        """Begin for the run in `folder`; `view` shows the progress of evaluations."""
-        self._view = view
+        """Nothing to start."""
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Measure the named sets on `weights`, those after training step `step`; returns when it is done.
@@ -164,7 +163,7 @@ class InProcessEvaluator:
         begin = time.perf_counter()
         self.engine.update_weights(weights.weights().items(), step)
         with breakable():
-            results = measure(self.engine, self._sets, names, self._judges, self._report)
+            results = measure(self.engine, self._sets, names, self._judges, _report)
         seconds = time.perf_counter() - begin
         self._done.append(MeasuredVersion(step, results, seconds, seconds * self._devices))
 
@@ -179,8 +178,9 @@ class InProcessEvaluator:
         """Close the judges."""
         self._judges.close()
 
-    def _report(self, name: str, done: int, total: int) -> None:
-        self._view.aside("evaluation", done, total)
+
+def _report(name: str, done: int, total: int) -> None:
+    progress.part("evaluation", done, total)
 
 
 AT_ONCE = 2  # one under way, one that waits
@@ -281,7 +281,7 @@ class WorkerEvaluator:
             self._done.append(MeasuredVersion(message.step, message.results, message.seconds, device_seconds))
             self._remove_old_weights()
         elif isinstance(message, Evaluating):
-            self._view.aside(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
+            progress.part(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
         elif isinstance(message, Ready):
             self._ready = True
         else:

@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import Completion
-from strop.base.view import SilentView, View
+from strop.base.view import View
 from strop.engines.protocol import Request
 from strop.evaluation.evaluate import Measurement, ProblemSet
 from strop.evaluation.result import EvaluationResult
@@ -163,7 +164,6 @@ class PoolEvaluator:
         self._judges = OpenJudges()
         self._devices = devices
         self._beside = beside
-        self._view: View = SilentView()
         self._open: _Open | None = None
         self._measurement: Measurement | None = None
         self._done: list[MeasuredVersion] = []
@@ -180,8 +180,7 @@ class PoolEvaluator:
         return self._open is None
 
     def start(self, folder: Path, view: View) -> None:
-        """Begin for the run in `folder`; `view` shows the progress of evaluations."""
-        self._view = view
+        """Nothing to start."""
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Begin to measure the named sets on `weights`, those after training step `step`.
@@ -228,7 +227,7 @@ class PoolEvaluator:
             self._pool.ask(measurement.requests())
             if measurement.done > before:
                 name = f"evaluation of step {now.step}, {now.left[0].name}"
-                self._view.aside(name, measurement.done, measurement.total)
+                progress.part(name, measurement.done, measurement.total)
             if measurement.done < measurement.total:
                 return
             now.results[now.left.pop(0).name] = measurement.result(now.step)

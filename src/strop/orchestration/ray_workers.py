@@ -108,12 +108,15 @@ class QueueConnection:
     # ------------------------------------------------------------------ the entry's
 
     def send(self, message: object) -> None:
-        """Queue a message; weights that came with the last one received have been read by now."""
-        self._unstage()
+        """Queue a message."""
         self._leave(written(message))
 
     def receive(self, seconds: float) -> list[Any]:
-        """The messages that are in, up to the first with weights; waits up to `seconds` for one."""
+        """The messages that are in, up to the first with weights; waits up to `seconds` for one.
+
+        Weights that came with the last one have been read by now.
+        """
+        self._unstage()
         self.progress()
         with self._changed:
             self._changed.wait_for(lambda: self._in or self._closed, seconds)
@@ -138,12 +141,11 @@ class QueueConnection:
 
     def _stage(self, weights: Cargo) -> str:
         """A file without a name, which ends with this process at the latest; its reader checks the digest."""
-        self._unstage()
         self._staged = os.memfd_create("strop-weights")
         for piece in weights.pieces():
             while piece:
                 piece = piece[os.write(self._staged, piece) :]
-        return f"/proc/self/fd/{self._staged}"
+        return f"/proc/{os.getpid()}/fd/{self._staged}"
 
     def _unstage(self) -> None:
         if self._staged is not None:

@@ -312,7 +312,9 @@ class TorchEngine(BaseEngine):
         self._scheduler.shrink({slot for job in jobs for slot in job.slots})
         width = self._scheduler.width()
         if width:
+            drawn = int(self._slots.active.sum())
             self._record(width, *self._runner.step(width, jobs))
+            self._drew(drawn)
 
     def _record(self, width: int, tokens: Ids, logprobs: FloatArray, entropies: FloatArray) -> None:
         """Note what was drawn [width] for the running sequences, and finish those that end with it."""

@@ -293,14 +293,16 @@ class SolutionServer:
         return lambda: types.SimpleNamespace(**functions)
 
     def _write(self, value: Any) -> Any:
-        return encode(_plain(value), self._export)
+        return encode(value, self._export)
 
     def _read(self, wire: Any) -> Any:
         return decode(wire, self._import)
 
-    def _export(self, value: Any) -> list[Any]:
+    def _export(self, value: Any) -> Any:
         if type(value) is Callback:
             return ["back", value._number]
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+            return encode(value.item(), self._export)  # a scalar is equal to the Python value that it is
         number = self._handles.get(id(value))
         if number is None:
             number = self._handles[id(value)] = len(self._objects)
@@ -313,13 +315,6 @@ class SolutionServer:
 
     def _import(self, wire: list[Any]) -> Any:
         return self._objects[wire[1]] if wire[0] == "handle" else Callback(self, wire[1])
-
-
-def _plain(value: Any) -> Any:
-    """A numpy scalar as the Python number that it is; what a solution claims costs nothing to make readable."""
-    if type(value).__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__len__"):
-        return value.item()
-    return value
 
 
 def run(code: types.CodeType, channels: list[int]) -> NoReturn:
