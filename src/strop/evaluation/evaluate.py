@@ -205,7 +205,7 @@ def reporting_to(view: View) -> Progress:
     def progress(done: int, total: int, rollout: Rollout) -> None:
         nonlocal right, judged
         right += rollout.verdict.passed
-        judged += rollout.verdict.usable
+        judged += not rollout.verdict.failed
         view.advance(done, {"pass_rate": right / judged} if judged else {})
 
     return progress
@@ -358,7 +358,7 @@ class _Tally:
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
         usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))
         for place, verdict in self._verdicts.items():
-            usable[place], unparsed[place] = verdict.usable, verdict.status is Status.UNPARSED
+            usable[place], unparsed[place] = not verdict.failed, verdict.status is Status.UNPARSED
             scores[place] = verdict.score if verdict.usable else 0.0
         return EvaluationResult(
             dataset=self._dataset.name,
@@ -374,7 +374,7 @@ class _Tally:
             seconds=seconds,
             surprise=self._surprise if whole else None,
             sampled=self._sampled if whole else None,
-            first_failure=next((verdict.detail for verdict in self._verdicts.values() if not verdict.usable), ""),
+            first_failure=next((verdict.detail for verdict in self._verdicts.values() if verdict.failed), ""),
         )
 
 

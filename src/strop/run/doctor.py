@@ -301,6 +301,9 @@ def review(target: str, sets: Sequence[str], small: bool, ask: int, view: View) 
     data, found = preview(config, view)
     if data is None or any(one.level == "error" for one in found):
         return found
+    if not any(one.code == "references-as-text" for one in found):
+        every = f"{config.verifier.piece_name()} can decide each of {len(data.train.problems):,}"
+        found = [*found, Finding("references", "ok", "references", every)]
     try:
         beginning = _asked(config, data.train, ask, view) if ask else _first_steps(run)
     except InputError as error:
