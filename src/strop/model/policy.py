@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
-from strop.base.types import InputError
+from strop.base import progress
+from strop.base.types import FloatArray, InputError, IntArray
 from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
 from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
 from strop.model.files import byte_tokenizer, checkpoint_layers, export, fresh_model, load_pretrained, stored_model
@@ -346,7 +347,7 @@ class Policy(nn.Module):
         if kernels is None:
             return
         packed = _probe(self)
-        with torch.no_grad():
+        with progress.doing("comparing the kernels with the model"), torch.no_grad():
             plain = self._predicting(packed)
             with in_float32(self.model):
                 exact = self._predicting(packed)
@@ -394,6 +395,13 @@ class Policy(nn.Module):
             return None
         return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
+    @torch.no_grad()
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The log-probs [L - 1] of `token_ids` [L] after the first, at temperature 1."""
+        packed = PackedInputs.whole([token_ids.tolist()]).to(self.device)
+        found: FloatArray = self(packed, 1.0)[0].float().cpu().numpy()
+        return found
+
     def forward(self, packed: PackedInputs, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
 
@@ -438,6 +446,7 @@ class WithoutAdapters(nn.Module):
         return found
 
 
+@progress.doing("loading the model")
 def load_policy(
     settings: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None, seed: int = 0
 ) -> tuple[Policy, PreTrainedTokenizerBase]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ class ShownToken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShownCompletion:
-    """A completion with its prompt, verdict and first tokens; `length` counts all tokens."""
+    """A completion with the prompt as the model saw it, verdict and first tokens; `length` counts all tokens."""
 
     prompt: str
     reference: str
@@ -64,26 +65,37 @@ class ShownCompletion:
 
 
 def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: int) -> list[ShownCompletion]:
-    """About `count` rollouts, half of them from the first and half from the last recorded step.
-
-    Of the rollouts of a prompt, the one with the most turns is taken.
-    """
+    """About `count` rollouts, half of them from the first and half from the last recorded step."""
     steps = run.folder.rollout_steps()
-    found = []
-    for step in dict.fromkeys((*steps[:1], *steps[-1:])):
-        of_ticket: dict[int, list[dict[str, Any]]] = {}
-        for row in run.folder.read_rollouts(step):
-            if row["token_ids"]:
-                of_ticket.setdefault(row["ticket"], []).append(row)
-        for rows in list(of_ticket.values())[: max(1, count // 2)]:
-            row = max(rows, key=lambda one: len(one["turns"]))  # the first of those
-            found.append(
-                ShownCompletion(
-                    row["prompt"], row["reference"], f"Step {step}", row["status"], row["finish_reason"],
-                    shown_tokens(tokenizer, row), len(row["token_ids"]), len(row["turns"]) + 1,
-                )
-            )  # fmt: skip
-    return found
+    return [
+        ShownCompletion(
+            prompt_of(tokenizer, row), row["reference"], f"Step {step}", row["status"], row["finish_reason"],
+            shown_tokens(tokenizer, row), len(row["token_ids"]), len(row["turns"]) + 1,
+        )
+        for step in dict.fromkeys((*steps[:1], *steps[-1:]))
+        for row in chosen(run.folder.read_rollouts(step), max(1, count // 2))
+    ]  # fmt: skip
+
+
+def chosen(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """At most `most` rollouts of a step: of a prompt a right and a wrong one, from groups that have both if there are.
+
+    The groups are drawn with a fixed seed. Of the rollouts of a prompt that are alike, the one with the most turns.
+    """
+    of_ticket: dict[int, dict[bool, list[dict[str, Any]]]] = {}
+    for row in rows:
+        if row["token_ids"]:
+            outcomes = of_ticket.setdefault(row["ticket"], {})
+            outcomes.setdefault(row["status"] == "correct", []).append(row)
+    tickets = random.Random(0).sample(sorted(of_ticket), len(of_ticket))
+    tickets.sort(key=lambda ticket: -len(of_ticket[ticket]))
+    found = [max(alike, key=lambda one: len(one["turns"])) for each in tickets for alike in of_ticket[each].values()]
+    return sorted(found[:most], key=lambda row: (row["ticket"], row["status"] != "correct"))
+
+
+def prompt_of(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> str:
+    """The prompt of a row of the rollout table as the model saw it, template and special tokens included."""
+    return text_of(tokenizer, row["prompt_ids"])
 
 
 def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[ShownToken]:
