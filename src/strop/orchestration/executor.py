@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import Completion, FloatArray, IntArray, StropError
 from strop.engines.protocol import Engine, KvMode, Request
@@ -214,7 +213,6 @@ class InProcess:
             with breakable():  # of a large model on a CPU one step takes seconds
                 completions = self.engine.step()
             found += completions
-            progress.made("tokens")
         return found
 
     def publish(self, version: int, probe: Probe) -> Publication:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from strop.base import progress
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines import weights
 from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, SlotEntry
@@ -319,6 +320,7 @@ class TorchEngine(BaseEngine):
 
     def _record(self, width: int, tokens: Ids, logprobs: FloatArray, entropies: FloatArray) -> None:
         """Note what was drawn [width] for the running sequences, and finish those that end with it."""
+        progress.made("tokens")
         slots = self._slots
         part = slice(0, width)
         active = slots.active[part]

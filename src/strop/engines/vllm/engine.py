@@ -510,6 +510,7 @@ class VllmEngine(BaseEngine):
                 body = sample.ask(f"strop-{uuid.uuid4().hex}", f"{self._salt}-{self._version}")
                 async for chunk in self._client.generate(body):
                     self._silent = 0.0
+                    progress.made("tokens")
                     if sample.take(chunk):
                         await self._client.abort([body["request_id"]])
                 sample.end()
