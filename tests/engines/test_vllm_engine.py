@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ from torch import Tensor
 from strop.base.types import InputError, StropError
 from strop.config.parse import edit, validated
 from strop.config.schema import RunConfig
-from strop.engines.build import build_engine, embedded_settings, own_engine
+from strop.engines import weights
+from strop.engines.build import build_engine, own_engine
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.settings import PYTHON_VARIABLE, EngineSettings, Vllm
 from strop.engines.torch.engine import TorchEngine
@@ -86,8 +88,6 @@ def test_settings_that_mean_nothing_to_it_are_refused() -> None:
             Vllm.model_validate(wrong)
     with pytest.raises(InputError, match=r"engine.tensor_paralel\b.* engine.tensor_parallel"):
         resolve("grpo", ["engine=Vllm", "engine.tensor_paralel=2"])
-    assert type(embedded_settings(Vllm(slots=77))) is EngineSettings
-    assert embedded_settings(Vllm(slots=77)).slots == 77
 
 
 def test_each_generator_has_a_server_of_its_own() -> None:
@@ -231,6 +231,24 @@ def test_weights_go_through_the_folder_that_both_see(fake: FakeVllm, tmp_path: P
 # ---------------------------------------------------------------------- vLLM
 
 
+def test_finding_8_samples_go_on_while_weights_are_checked(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_at(fake, slots=16)
+    engine.submit(Request("x", PROMPT, Sampling(max_new_tokens=2), seed=1, n=32))
+    check, left = weights.checked, []
+
+    def slowly(*given: Any) -> dict[str, Tensor]:
+        deadline = time.monotonic() + 5
+        while len(engine._samples) > 8 and time.monotonic() < deadline:  # so that some had to wait for a slot
+            time.sleep(0.01)
+        left.append(len(engine._samples))
+        return check(*given)
+
+    monkeypatch.setattr(weights, "checked", slowly)
+    engine.update_weights(model(1, tie=True).weights(), 1)
+    assert left[0] <= 8
+    engine.close()
+
+
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[VllmEngine]:
     policy = model(0, tie=True)
@@ -284,7 +302,7 @@ def test_the_probe_catches_a_head_left_behind(monkeypatch: pytest.MonkeyPatch) -
     engine = build_engine(EAGER, policy.settings, byte_tokenizer(), policy)
     np.testing.assert_allclose(engine.verify_weights(probe), expected(policy, probe), atol=1e-4)
 
-    def headless(version: Mapping[str, Tensor], place: Path | None) -> AbstractContextManager[Path]:
+    def headless(version: Mapping[str, Tensor], place: Path | None, file: None) -> AbstractContextManager[Path]:
         return written({name: tensor for name, tensor in version.items() if name != HEAD}, place)
 
     with monkeypatch.context() as patch:

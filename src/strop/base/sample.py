@@ -37,7 +37,8 @@ class Sample:
         values: float32 [L], the critic's when the batch began, of the state in which the token was chosen.
         returns: float32 [L], what the critic learns.
         trainer_logprobs: float32 [L], the policy's when it learned from the token, in the last pass of several.
-        routed_experts: int16 [L, layers, k], see `Completion`; -1 for a token whose experts are not known.
+        trainer_entropies: float32 [L], nats, likewise.
+        routed_experts: [up to L, layers, k], see `Completion`; of the tokens after those they are not known.
     """
 
     token_ids: IntArray
@@ -55,12 +56,17 @@ class Sample:
     values: FloatArray | None = None
     returns: FloatArray | None = None
     trainer_logprobs: FloatArray | None = None
+    trainer_entropies: FloatArray | None = None
     routed_experts: ExpertArray | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(column) for column in vars(self).values() if isinstance(column, np.ndarray)}
+        columns = {name: column for name, column in vars(self).items() if isinstance(column, np.ndarray)}
+        experts = columns.pop("routed_experts", ())
+        lengths = {len(column) for column in columns.values()}
         if len(lengths) != 1:
             raise ValueError(f"sample of group {self.group}: per-token fields of different lengths {sorted(lengths)}")
+        if len(experts) > len(self.token_ids):
+            raise ValueError(f"sample of group {self.group}: experts of {len(experts)} tokens, which has {len(self)}")
         if len(self.trained) and self.trained[0]:
             raise ValueError(f"sample of group {self.group}: the first token of a sequence cannot be trained")
 

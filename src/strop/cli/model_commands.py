@@ -25,6 +25,7 @@ from strop.cli.options import (
     recipe_option,
     show,
     viewing,
+    waiting,
 )
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def evaluate(
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks or (HELD_OUT,))
     chosen = protocols.changed(base, samples, _parts(metric))
+    protocols.refuse_few_samples(chosen, measured)
     if endpoint is None:
         for model in named:
             usable(model, recipe, sets)
@@ -175,9 +177,9 @@ def compare(
     from strop.evaluation.grid import load_grid
     from strop.report.evaluation_report import write_report
 
-    grid = load_grid(folders)
     target = folders[0] if out is None else out
-    value = write_report(grid, target, _parts(metric) or ("avg",), baseline)
+    with waiting("comparing"):
+        value = write_report(load_grid(folders), target, _parts(metric) or ("avg",), baseline)
     _finish(value, target, as_json)
 
 
@@ -337,7 +339,8 @@ def export(
     taken = int(named) if named else known[-1] if step is None else step
     from strop.model.location import asks_plainly
 
-    written = export_checkpoint(folder.path, out, taken, adapter, dtype)
+    with waiting(f"exporting step {taken}"):
+        written = export_checkpoint(folder.path, out, taken, adapter, dtype)
     print(f"step {taken} of {folder.path}:", file=sys.stderr)
     if out is not None and asks_plainly(folder.path):
         print("its prompts asked for no form of the answer; use it with data.template.instruct=false", file=sys.stderr)
@@ -397,6 +400,7 @@ def serve(
     allow(imports, sets)
     named = parse_model(model)
     config = usable(named, recipe, sets).config  # before torch takes its seconds to load
+    from strop.base.progress import CURRENT
     from strop.run.models import open_engine, open_model
     from strop.serving import ServeLimits
     from strop.serving.driver import ServedEngine
@@ -408,7 +412,6 @@ def serve(
         viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view,
         listen(host, port, key, insecure) as listening,  # a port that is taken is known before the model is loaded
     ):
-        view.note(f"loading {named.label}")
         policy, tokenizer = open_model(config, view, named)
         engine = open_engine(config, policy, tokenizer, named)
         assert isinstance(engine, ServedEngine)
@@ -424,7 +427,8 @@ def serve(
         text = f"{served.model} at {server.url}{' (requires the key)' if key else ''}; Ctrl-C ends it\n"
         text += f"{facts['context']} tokens of context, {facts['slots']} sequences at once, {max_requests} requests"
         print(json.dumps(facts) if as_json else text, flush=True)
-        server.run()
+        with CURRENT.quiet():
+            server.run()
     print(f"stopped; {server.answered} requests were answered", file=sys.stderr)
 
 

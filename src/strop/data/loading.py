@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from strop.base.progress import doing
 from strop.base.seeds import permutation
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data, Dataset, make_example
@@ -36,6 +37,7 @@ def never_seen(problem: Problem) -> bool:
     return False
 
 
+@doing("reading the problems")
 def load_data(
     settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction, seen: Seen = never_seen
 ) -> Data:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from strop.base import progress
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, Request, Sampling
 from strop.engines.sampling import stream_key
 from strop.model import endings
 from strop.model.attention_kinds import longest_sequence
+
+if TYPE_CHECKING:
+    from strop.model.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,13 @@ class RequestLimits:
         if max_tokens is not None and longest is not None and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
         return cls(max_tokens or int(longest or 0), vocabulary, endings.end_ids(end_ids, tokenizer))
+
+    @classmethod
+    def of_policy(cls, policy: Policy, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> RequestLimits:
+        """The limits of a policy's model; see `of`."""
+        generation = policy.model.generation_config
+        end_ids = None if generation is None else generation.eos_token_id
+        return cls.of(policy.model.config.to_dict(), policy.vocabulary, end_ids, tokenizer, max_tokens)
 
     def refuse_sequence(self, ids: IntArray, spare: int = 0) -> None:
         """Refuse tokens that cannot be scored by an engine which needs `spare` free positions after them.
@@ -154,6 +165,7 @@ class BaseEngine(ABC):
         self._version = version
         self._failure: StropError | None = None
         self._open: dict[str, int] = {}  # samples not yet reported, by the id of their request
+        self._drawn = self._most = 0  # tokens drawn since it was idle, and what they can become in the end
         self._reports: list[Completion] = []
 
     @property
@@ -190,6 +202,9 @@ class BaseEngine(ABC):
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
         self._enqueue(checked(request, self._limits, self._tokenizer, self._strings))
+        if not self._open:
+            self._drawn = self._most = 0
+        self._most += request.n * request.sampling.max_new_tokens
         self._open[request.id] = request.n
 
     def cancel(self, request_id: str) -> None:
@@ -227,8 +242,15 @@ class BaseEngine(ABC):
     def _abort(self, request_id: str) -> None:
         """Drop an unfinished request, and report its samples as aborted."""
 
+    def _drew(self, tokens: int) -> None:
+        """Record that running samples drew so many tokens, or ended."""
+        self._drawn += tokens
+        progress.part("tokens", self._drawn, self._most, at_most=True)
+
     def _reported(self) -> list[Completion]:
         """The completions to return now."""
+        if self._reports:
+            self._drew(0)
         reports, self._reports = self._reports, []
         for completion in reports:
             self._open[completion.request_id] -= 1
@@ -258,6 +280,9 @@ class BaseEngine(ABC):
     ) -> None:
         """Let the next step return a completion; `chain` is None if the sample was never started."""
         length = len(token_ids)
+        if routed_experts is not None and routed_experts.max(initial=0) < 255:  # a number more must fit too
+            routed_experts = routed_experts.astype(np.uint8)
+        self._most -= entry.request.sampling.max_new_tokens - length
         if chain is not None:
             chain.drawn_by(self._version, length)
         self._reports.append(

@@ -15,6 +15,7 @@ from strop.engines.settings import EngineSettings, Vllm
 from strop.engines.torch.engine import TorchEngine
 from strop.model.device import pick_device
 from strop.model.files import export, load_tokenizer
+from strop.model.location import in_folder
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 
@@ -63,6 +64,7 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
     Raises:
         InputError, StropError: see `build_engine`; or there is no such model.
     """
+    model = in_folder(model)
     if isinstance(settings, Vllm):
         folder = _local(model)
         if folder is not None:
@@ -72,36 +74,6 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
     policy, tokenizer = load_policy(model, seed=seed)
     policy.to(pick_device(device)).requires_grad_(False)
     return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
-
-
-def evaluating_engine(
-    settings: EngineSettings, policy: Policy, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool
-) -> Engine:
-    """The embedded engine for evaluations next to a trainer whose generators are those of `settings`.
-
-    Args:
-        sampling: of training, refused here if the generators could not honour it.
-        shared: it computes with the very parameters of `policy`.
-
-    Raises:
-        InputError: as `build_engine`.
-    """
-    own = embedded_settings(settings)
-    if not shared:
-        own = own.model_copy(update={"share_parameters": False})
-    engine = TorchEngine(policy, tokenizer, own)
-    if isinstance(settings, Vllm):
-        settings.refuse_unable(sampling)
-    else:
-        engine.check(sampling)
-    return engine
-
-
-def embedded_settings(settings: EngineSettings) -> EngineSettings:
-    """Settings of the embedded engine with the limits of `settings`."""
-    if not isinstance(settings, Vllm):
-        return settings
-    return EngineSettings(slots=settings.slots, max_tokens=settings.max_tokens, prefill_tokens=settings.prefill_tokens)
 
 
 def _local(model: ModelSettings) -> Path | None:

@@ -30,6 +30,7 @@ from transformers import (
 from transformers.utils import logging
 
 from strop.base.files import writing
+from strop.base.progress import doing
 from strop.base.types import InputError, StropError, first_line
 from strop.model.attention import NAME
 from strop.model.endings import end_ids
@@ -223,6 +224,7 @@ def cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
+@doing("writing the model")
 def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load.
 

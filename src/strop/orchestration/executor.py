@@ -19,6 +19,7 @@ from strop.engines.protocol import Engine, KvMode, Request
 
 if TYPE_CHECKING:
     from strop.model.policy import Policy
+    from strop.orchestration.weight_store import Publish
 
 
 # Nats a token, mean. Of Gemma 3 270M bfloat16 is 0.05 to 0.20 from float32 over 24 probes, and 0.41 and more where one
@@ -157,7 +158,7 @@ class Executor(Protocol):
         """
         ...
 
-    def publish(self, version: int, probe: Probe) -> Publication:
+    def publish(self, version: int, probe: Probe, source: Publish | None = None) -> Publication:
         """Store the trainer's current parameters as `version`; each generator takes them when it can, all or nothing.
 
         The first publication returns once all generators have them.
@@ -166,6 +167,8 @@ class Executor(Protocol):
             version: greater than the one before.
             probe: what every generator computes under the new weights, before anything that it draws with them is
                 reported.
+            source: writes the weights, where they are not those that the trainer has now. An executor of the trainer's
+                own process ignores it.
 
         Raises:
             StropError: there is no room for them, or the generators cannot go on.
@@ -222,7 +225,7 @@ class InProcess:
             found += completions
         return found
 
-    def publish(self, version: int, probe: Probe) -> Publication:
+    def publish(self, version: int, probe: Probe, source: Publish | None = None) -> Publication:
         """Give the engine the policy's parameters; where it shares them only their version is new."""
         begin = time.perf_counter()
         self.engine.update_weights(self._policy.weights().items(), version, self._kv)

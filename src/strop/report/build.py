@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 import strop
 from strop.base.files import write_text
+from strop.base.progress import part
 from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
@@ -320,7 +321,6 @@ def _benchmarks(run: RunData) -> Table | None:
 PAGE = "report.html"
 SAMPLES = 8
 ORIGIN = "Rollouts of the first and of the last step; of a prompt a right and a wrong one, where there are both."
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class Written:
 
 
 def write_report(
-    paths: Sequence[Path], out: Path | None = None, samples: int = SAMPLES, progress: Progress | None = None
+    paths: Sequence[Path], out: Path | None = None, samples: int = SAMPLES
 ) -> Written:
     """Write the report of one or several runs as one HTML file.
 
@@ -340,19 +340,16 @@ def write_report(
         paths: run folders.
         out: a folder, or a file that ends in .html; None for RUN/report of a single run and `report` for several.
         samples: completions of each run that are shown token by token; 0 for none.
-        progress: called with the name of the next part.
 
     Raises:
         InputError: a folder is no run, no run has anything to show, or `out` cannot be written to.
     """
-    say = progress if progress is not None else lambda _: None
     runs = read_runs(paths)
     target = target_of(runs, out)
     if not any(run.rows or run.folder.rollout_steps() for run in runs):
         names = ", ".join(str(run.path) for run in runs)
         raise InputError(f"{names}: no metrics.jsonl and no rollouts to report yet; let the run make a step first")
     page = Page(" · ".join(run.name for run in runs), _intro(runs))
-    say("curves")
     page.section("Summary", summary(runs, page.left_out))
     page.section("Evaluations", evaluations(runs, page.left_out))
     for heading, charts in training_charts(runs):
@@ -360,7 +357,7 @@ def write_report(
     absent, zero = not_drawn(runs)
     page.left_out += ["0 at every step: " + "; ".join(zero)] if zero else []
     page.left_out += ["without a metric: " + "; ".join(absent)] if absent else []
-    _add_samples(runs, page, samples, say)
+    _add_samples(runs, page, samples)
     write_text(target, page.html())
     return Written(target, tuple(page.left_out))
 
@@ -387,11 +384,11 @@ def _intro(runs: Sequence[RunData]) -> str:
     return f"{run.recipe}, {run.outcome()}, begun {began}"
 
 
-def _add_samples(runs: Sequence[RunData], page: Page, count: int, say: Progress) -> None:
+def _add_samples(runs: Sequence[RunData], page: Page, count: int) -> None:
     """Add the section of recorded completions."""
     blocks: list[Block] = []
     for place, run in enumerate(runs if count else ()):
-        say(f"{run.name}: rollouts")
+        part("rollouts of runs", place, len(runs))
         tokenizer = tokenizer_of(run)
         if tokenizer is None:
             page.left_out.append(f"{run.name}: samples: its tokenizer is not on this machine")

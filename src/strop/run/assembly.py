@@ -8,28 +8,30 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.base import progress
 from strop.base.seeds import derive
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
-from strop.engines.build import build_engine, embedded_settings, evaluating_engine
+from strop.engines.base import RequestLimits
+from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings, Vllm
 from strop.evaluation.evaluate import ProblemSet
+from strop.model.location import RESERVED, in_folder
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
 from strop.orchestration.executor import Executor, InProcess, ProbeCheck
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
+from strop.orchestration.pool import Pool, PoolEvaluator
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import WeightStore
 from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.checks import findings
-from strop.run.devices import driver_device, local_placement, seat
+from strop.run.devices import devices_apart, driver_device, local_placement, seat
 from strop.run.finding import note, refuse
 from strop.run.learners import Learning, RankGroupLearner, make_learner, modules_of
 from strop.run.questions import facts_of, fitted_into, read_problems
@@ -55,7 +57,7 @@ class Parts:
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
 
     def start(self, folder: Path, view: View) -> None:
-        """Start the worker processes of the run in `folder`; `view` shows the progress of evaluations."""
+        """Start the worker processes of the run in `folder`; `view` shows a line when one of them dies."""
         self.learner.start(folder)
         self.executor.start(folder)
         self.evaluator.start(folder, view)
@@ -85,11 +87,13 @@ def assemble(config: RunConfig, view: View) -> Parts:
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
-    with progress.CURRENT.reporting_to(view.aside):
-        engine, measuring = _engines(config, policy, tokenizer, placement)
-    asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
+    engine, measuring = _engines(config, policy, tokenizer, placement)
+    room = RequestLimits.of_policy(policy, tokenizer, config.engine.max_tokens).max_tokens
+    asked = fitted_into(config, data, tokenizer, room, view)
     note(asked.findings, view)
     config, play, sets = asked.config, asked.play, asked.sets
+    for sampling in (config.sampling, *(each.sampling for each in sets)):
+        config.engine.refuse_unable(sampling)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
@@ -98,12 +102,18 @@ def assemble(config: RunConfig, view: View) -> Parts:
     verdicts = judge_for(config.verifier)
     judge: Responder = verdicts if play is None else play.responder(verdicts)
     executor = _executor(config, policy, engine, learner, launcher, placement, view)
-    if sets and config.evaluates_apart:
-        evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
+    devices = devices_of(policy.device)
+    if measuring is None:
+        generators = 1 if config.orchestration.in_process else config.orchestration.generators
+        executor = pool = Pool(executor, generators * config.engine.slots)
+        generating = devices_apart(config, devices)[1] or devices
+        evaluator: Evaluator = PoolEvaluator(pool, sets, generating, beside=config.evaluation.asynchronous is True)
+    elif sets and config.evaluates_apart:
+        evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
     else:
         # A judge is shared where nothing else is judged meanwhile.
         judges = OpenJudges([(config.verifier, play, judge)] if engine is measuring else [])
-        evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
+        evaluator = InProcessEvaluator(measuring, sets, judges, devices)
     return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
 
 
@@ -114,8 +124,8 @@ def _worker_evaluator(
     """A worker that evaluates with the engine settings of this process, so that the results are equal."""
     threads, given = _threads(config), seat(config, placement, EVALUATOR)
     settings = EvaluatorSettings(
-        model=located(config.model, config.seed, view).model_copy(update={"lora": None}),
-        engine=embedded_settings(config.engine),
+        model=_plain_model(config, view),
+        engine=config.engine,
         seed=derive(config.seed, "model"),
         device=given.device,
         sets=sets,
@@ -150,22 +160,25 @@ def _version_bytes(policy: Policy) -> int:
 
 def _engines(
     config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, placement: Placement | None
-) -> tuple[Engine | None, Engine]:
-    """The engine that generates here (None: workers do), and the one that evaluates; the same where they take turns.
+) -> tuple[Engine | None, Engine | None]:
+    """The engine that generates here (None: workers do), and the embedded one that evaluates (None: servers do).
 
-    Completions in flight must not mix with those of an evaluation, so another embedded engine evaluates. It reads the
-    trainer's parameters; if these are in other processes, it reads a copy that follows their publications.
+    It is the same where they take turns. Elsewhere completions in flight must not mix with those of an evaluation, so
+    another one evaluates. It reads the trainer's parameters; if these are in other processes, it reads a copy that
+    follows their publications.
     """
-    orchestration = config.orchestration
+    orchestration, sampling = config.orchestration, config.sampling
     engine = None
     if orchestration.in_process:
         own = () if placement is None else placement.of(f"{GENERATOR}-0").gpus
-        sampling, gpus = config.sampling, own or None
-        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling, gpus=gpus)
-        if orchestration.max_lag == 0:
-            return engine, engine
+        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling, gpus=own or None)
+    if isinstance(config.engine, Vllm):
+        return engine, None
+    if engine is not None and orchestration.max_lag == 0:
+        return engine, engine
     shared = orchestration.trainers == 1 or config.evaluates_apart  # else it needs a copy of the weights
-    return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
+    settings = config.engine if shared else config.engine.model_copy(update={"share_parameters": False})
+    return engine, build_engine(settings, config.model, tokenizer, policy, sampling=sampling)
 
 
 def _launcher(config: RunConfig, registry: ProcessRegistry) -> WorkerLauncher:
@@ -188,8 +201,7 @@ def _executor(
     check = ProbeCheck(config.engine.quantises, view.note)
     if engine is not None:
         return InProcess(engine, policy, check, orchestration.kv)
-    # Adapters are merged into what is published.
-    plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
+    plain = _plain_model(config, view)
     return Fleet(
         launcher=launcher,
         specs=[generator_spec(config, plain, placement, number) for number in range(orchestration.generators)],
@@ -200,6 +212,17 @@ def _executor(
         check=check,
         kv=orchestration.kv,
     )
+
+
+def _plain_model(config: RunConfig, view: View) -> ModelSettings:
+    """The model as workers with an engine load it, without adapters: these are merged into what is published.
+
+    It is in a folder, so that all processes of this host share its pages. Each node of a cluster has a cache of the
+    hub's models, and finds a name there itself.
+    """
+    by_name = config.orchestration.executor == "ray" and config.model.path not in RESERVED
+    model = config.model if by_name else located(config.model, config.seed, view)
+    return model.model_copy(update={"lora": None})
 
 
 def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement | None, number: int) -> WorkerSpec:
@@ -229,4 +252,15 @@ def _learner(
     seats = [seat(config, placement, f"{TRAINER}-{rank}") for rank in range(trainers)]
     if not in_cluster:  # processes of this host, where Ray reserves nothing
         seats = [replace(one, gpus=0) for one in seats]
+        config = _in_folders(config, view)
     return RankGroupLearner(config, launcher, view.note, in_cluster, seats)
+
+
+def _in_folders(config: RunConfig, view: View) -> RunConfig:
+    """The configuration with its models in folders, for ranks of this host: each reads only its rows from there."""
+    critic = config.critic
+    if critic is not None and critic.path is not None:
+        other = config.model.model_copy(update={"path": critic.path, "revision": None})
+        critic = critic.model_copy(update={"path": in_folder(other, "critic.path").path})
+    model = located(config.model, config.seed, view)
+    return config.model_copy(update={"model": model, "critic": critic})

@@ -20,10 +20,11 @@ from strop.base.imports import MAIN, not_allowed, refuse_absent
 from strop.base.text import counted, percent
 from strop.base.types import InputError, Problem
 from strop.config.schema import RunConfig
+from strop.data.columns import CODE
 from strop.data.dataset import Data, Dataset
 from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
-from strop.data.source import ProblemSource, question_key
+from strop.data.source import ProblemSource, damage, question_key
 from strop.data.templates import Auto, ChatTemplate
 from strop.engines.settings import Vllm
 from strop.evaluation.benchmarks import SUFFIXES
@@ -301,11 +302,22 @@ def of_problems(
         yield from _verifier(config, data.train, tokenizer)
         yield from _narrow(config.verifier, data.train.problems)
         yield from _template(config, tokenizer)
+    yield from damaged(data.train.name, data.train.problems)
     yield from contradictory(data.train.name, data.train.problems)
     yield from _left_out(config, data)
     if trains:
         yield from _few(config, data)
         yield from _held_out(config, data)
+
+
+def damaged(name: str, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Questions and answers from which JSON took a backslash."""
+    read = (problem for problem in problems if problem.domain != CODE)
+    found = [(problem, what) for problem in read if (what := damage(problem)) is not None]
+    if found:
+        problem, what = found[0]
+        said = f"{name}: {counted(len(found), 'problems')} of {len(problems):,}, the first {problem.id!r}: {what}"
+        yield Finding("damaged-text", "warning", "data", said, "write the file anew, each backslash doubled")
 
 
 def unjudgeable(

@@ -35,11 +35,11 @@ from strop.model.policy import Policy, load_policy
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import serve
 from strop.orchestration.workers import ControllerConnection
-from strop.run.checks import large_adapters
+from strop.run.checks import damaged, large_adapters
 from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free, questions_of, write_questions
 from strop.run.learners import RankSettings, TrainerRanks, agreed, forwarded, meet
-from strop.run.memory import Device, largest_microbatch, of_tuning
+from strop.run.memory import Device, largest_microbatch, of_tuning, positions
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import Trackers
@@ -120,15 +120,18 @@ def as_taught(config: SftConfig) -> SftConfig:
 class FineTuningData(NamedTuple):
     """The demonstrations of a run as token ids; `questions` are the digests of what it trains on.
 
-    In `answered_before` of them the assistant speaks before the completion too, which is not trained.
+    In `answered_before` of them the assistant speaks before the completion too, which is not trained. `findings` are on
+    the rows as they are written.
     """
 
     tokenizer: PreTrainedTokenizerBase
     demonstrations: list[Demonstration]
     questions: frozenset[str]
     answered_before: int
+    findings: tuple[Finding, ...] = ()
 
 
+@progress.doing("reading the demonstrations")
 def read_data(config: SftConfig) -> FineTuningData:
     """The tokenizer and the demonstrations, without the model.
 
@@ -144,7 +147,8 @@ def read_data(config: SftConfig) -> FineTuningData:
     problems = config.source.load()
     demonstrations = as_demonstrations(problems, config, tokenizer)
     questions = frozenset(map(question_digest, problems))
-    return FineTuningData(tokenizer, demonstrations, questions, sum(map(is_answered_before, problems)))
+    found = tuple(damaged(config.source.file.label, problems))
+    return FineTuningData(tokenizer, demonstrations, questions, sum(map(is_answered_before, problems)), found)
 
 
 def shuffled(config: SftConfig) -> SftSettings:
@@ -308,7 +312,7 @@ def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan, here: bool
     lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
     device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
     memory = of_tuning(config.model, data.tokenizer, lengths, device, config.trainers)
-    found = [memory if here else elsewhere(memory), *large_adapters(config.model)]
+    found = [memory if here else elsewhere(memory), *large_adapters(config.model), *data.findings]
     if data.answered_before:
         said = (
             f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
@@ -317,6 +321,10 @@ def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan, here: bool
         found.append(Finding("several-turns", "note", "demonstrations", said, "rows that end with them train them too"))
     if plan.overflow is not None:
         found.append(Finding("demonstrations-left-out", "note", "demonstrations", plan.overflow))
+    most = positions(config.model)
+    if most is not None and longest > most:
+        said = f"the longest has {longest:,} tokens, and the model {most:,} positions"
+        found.append(Finding("too-long", "error", "demonstrations", said, f"set training.max_length={most}"))
     training = config.training
     if training.epochs is not None and len(plan.batches) < FEW_UPDATES:
         said = (
@@ -365,7 +373,7 @@ class _FineTuningRun:
             self.tuner.load(self.checkpoints, step)
             self.step = step
             self.view.passing(f"going on after update {step} of {self.total}")
-        with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
+        with on_interrupt(self._ask_to_stop):
             try:
                 self._train(step)
             except Stopped:  # within an update, which is given up

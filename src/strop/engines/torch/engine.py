@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from strop.base import progress
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines import weights
 from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, SlotEntry
@@ -193,10 +192,7 @@ class TorchEngine(BaseEngine):
         if not settings.share_parameters:
             policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
-        generation = policy.model.generation_config
-        end_ids = None if generation is None else generation.eos_token_id
-        config = policy.model.config.to_dict()
-        limits = RequestLimits.of(config, policy.vocabulary, end_ids, tokenizer, settings.max_tokens)
+        limits = RequestLimits.of_policy(policy, tokenizer, settings.max_tokens)
         super().__init__(limits, settings.slots, tokenizer, version)
         self.policy = policy
         self.settings = settings
@@ -316,11 +312,12 @@ class TorchEngine(BaseEngine):
         self._scheduler.shrink({slot for job in jobs for slot in job.slots})
         width = self._scheduler.width()
         if width:
+            drawn = int(self._slots.active.sum())
             self._record(width, *self._runner.step(width, jobs))
+            self._drew(drawn)
 
     def _record(self, width: int, tokens: Ids, logprobs: FloatArray, entropies: FloatArray) -> None:
         """Note what was drawn [width] for the running sequences, and finish those that end with it."""
-        progress.made("tokens")
         slots = self._slots
         part = slice(0, width)
         active = slots.active[part]
