@@ -283,6 +283,15 @@ def test_rows_of_trl_train_their_last_answer_behind_the_models_template(
     assert found.completion_ids.tolist() == [*tokenizer.encode("3", add_special_tokens=False), tokenizer.eos_token_id]
 
 
+def test_a_demonstration_beyond_the_models_positions_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    file.write_text(json.dumps({"prompt": "1+1=", "completion": "2" * 600}))
+    sets = [text for text in SMALL if not text.startswith("training.max_length")]
+    config = sft_config.configure("fresh", file, [*sets, "model.fresh.max_positions=512"])
+    with pytest.raises(InputError, match=r"the longest has 60\d tokens, and the model 512 positions; .*max_length=512"):
+        fine_tuning.train(config, tmp_path / "run", SilentView())
+
+
 def test_a_demonstration_ends_as_the_chat_template_ends_a_turn() -> None:
     tokenizer = chat_tokenizer(QWEN_LIKE)
     rows = [Problem("1", "1+2=", "3")]

@@ -580,8 +580,12 @@ def fingerprint(policy: Policy) -> str:
 
 
 def folder_name(label: str) -> str:
-    """A label as one folder's name: letters, digits and `-._@` stay, a `/` becomes `--`, the rest `-`."""
-    plain = label.replace("/", "--")
+    """A label as one folder's name: letters, digits and `-._@` stay, a `/` becomes `--`, the rest `-`.
+
+    A period in front becomes `_`, so that the folder is not hidden.
+    """
+    bare = label.lstrip(".")
+    plain = "_" * (len(label) - len(bare)) + bare.replace("/", "--")
     return "".join(letter if letter.isalnum() or letter in "-._@" else "-" for letter in plain)
 
 

@@ -28,11 +28,12 @@ from strop.engines.settings import Vllm
 from strop.engines.torch import fused_forward
 from strop.model.attention_kinds import longest_sequence
 from strop.model.kernels import native
+from strop.model.location import RESERVED, found_config
 from strop.model.policy import Policy, meta_policy
 from strop.model.settings import ModelSettings
 from strop.run.devices import seen_gpus
 from strop.run.finding import Finding
-from strop.training.embedded_base import named_base
+from strop.training.embedded_base import EmbeddedBase, named_base
 
 Device = Literal["cpu", "cuda"]
 _MOMENTS = 8  # bytes a trained parameter: two moments in float32
@@ -284,6 +285,15 @@ def of_tuning(
     update = update_need(outline(model, tokenizer), MicroBatch.of(lengths), device, ranks)
     need = {name: size * (ranks if device == "cpu" else 1) for name, size in update.items()}
     return fitting(need, room_of(device), TUNING_WAYS_OUT)
+
+
+def positions(model: ModelSettings) -> int | None:
+    """The longest sequence of a model that is not loaded; None where it does not say."""
+    if model.fresh is not None:
+        return model.fresh.max_positions
+    if model.path in RESERVED:
+        return EmbeddedBase().model.max_positions
+    return longest_sequence(found_config(model))
 
 
 def room_of(device: Device) -> int:
