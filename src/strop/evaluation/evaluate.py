@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from strop.base.progress import CURRENT
 from strop.base.seeds import derive
 from strop.base.text import counted
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
@@ -116,11 +117,11 @@ def measure_set(
         judges: the judges of verifiers, opened when first used; they stay open.
         progress: called as `progress(done, total, rollout)` after each judged completion.
         turn: called between two steps of the engine; an exception of it ends the evaluation.
-        stall_seconds: how long neither a completion nor a verdict may arrive.
+        stall_seconds: how long neither a token nor a completion nor a verdict may arrive.
 
     Raises:
         InputError: the engine is busy, a prompt leaves no room for `max_new_tokens`, or there is nothing to evaluate.
-        StropError: a completion was aborted, or none arrived for `stall_seconds`.
+        StropError: a completion was aborted, or nothing arrived for `stall_seconds`.
     """
     if engine.unfinished:
         raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
@@ -208,7 +209,7 @@ def _collect(
     turn: Callable[[], None] | None,
 ) -> None:
     """Step until every sample is judged."""
-    last_arrival = time.monotonic()
+    last_arrival, made = time.monotonic(), CURRENT.count
     while measurement.done < measurement.total:
         if turn is not None:
             turn()
@@ -223,13 +224,13 @@ def _collect(
         for done, rollout in rollouts:
             if progress is not None:
                 progress(done, measurement.total, rollout)
-        if completions or rollouts:
-            last_arrival = time.monotonic()
+        if completions or rollouts or made != CURRENT.count:  # of long completions an hour may be too short for one
+            last_arrival, made = time.monotonic(), CURRENT.count
         elif not engine.unfinished:
             time.sleep(POLL_SECONDS)  # every sample is there; what is left are verdicts
         if time.monotonic() - last_arrival > stall_seconds:
             raise StropError(
-                f"evaluation: no completion for {stall_seconds:.0f} s, {measurement.total - measurement.done} of "
+                f"evaluation: no token for {stall_seconds:.0f} s, {measurement.total - measurement.done} of "
                 f"{measurement.total} are missing; the engine says: {engine.health().detail}"
             )
 
