@@ -17,7 +17,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
@@ -255,7 +255,10 @@ def handlers(learner: Learner) -> dict[str, Handler]:
 
     def learn(*arguments: Any) -> TrainResult | None:
         result = learner.learn(*arguments)
-        return None if result is None else TrainResult(result.samples, plain(result.metrics))
+        if result is None:
+            return None
+        samples = tuple(replace(sample, routed_experts=None) for sample in result.samples)  # which nobody reads again
+        return TrainResult(samples, plain(result.metrics))
 
     def publish(path: str, version: int) -> tuple[StoredWeights | None, str]:
         weights = learner.weights()  # of all ranks together; the first one has them and writes them
@@ -400,7 +403,7 @@ class TrainerRanks:
             )
             for rank in range(self._size)
         ]
-        self._ranks = RankGroup(self._launcher, specs, silence, stall)
+        self._ranks = RankGroup(self._launcher, specs, silence, stall, one_host=not self._scattered)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method on every rank and return the result of the first. Scattered ranks meet at the first call.

@@ -24,7 +24,7 @@ from strop.algorithms.tokens import Tokens
 from strop.base.sample import Sample, completions_of
 from strop.base.seeds import permutation
 from strop.base.types import FloatArray, InputError, StropError
-from strop.model.policy import PackedInputs
+from strop.model.policy import PackedInputs, RecordedExperts
 
 
 class NothingToTrain(StropError):
@@ -163,9 +163,10 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
     sequence = np.repeat(np.asarray(members), lengths)[at]
     generator = np.concatenate([sample.logprobs for sample in chosen])[at]
     anchors = _column(chosen, "anchors", at)
+    experts = RecordedExperts.of([sample.routed_experts for sample in chosen], lengths)
     packed = PackedInputs(
         token_ids=_int64(token_ids), positions=_int64(positions), lengths=lengths,
-        rows=_int64(at - 1), targets=_int64(token_ids[at]), experts=_experts(chosen),
+        rows=_int64(at - 1), targets=_int64(token_ids[at]), experts=experts,
     )  # fmt: skip
     tokens = Tokens(
         sequence=_int64(sequence),
@@ -183,16 +184,6 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
         value_target=_column(chosen, "returns", at),
     )
     return MicroBatch(packed, tokens)
-
-
-def _experts(samples: Sequence[Sample]) -> torch.Tensor | None:
-    """The experts of all tokens, int64 [N, L, k]; unknown for a sample that came without, None where all did."""
-    given = [sample.routed_experts for sample in samples]
-    shape = next((one.shape[1:] for one in given if one is not None), None)
-    if shape is None:
-        return None
-    unknown = [np.full((len(sample), *shape), -1, np.int16) for sample in samples]
-    return _int64(np.concatenate([other if one is None else one for one, other in zip(given, unknown, strict=True)]))
 
 
 def _column(
