@@ -391,6 +391,7 @@ class TrainerRanks:
             rendezvous = f"file://{self._meeting}/meet"
         environment = {} if self._scattered else loopback()
         silence, stall = self._patience
+        team = int(self._config.get("orchestration", {}).get("sequence_parallel", 1))
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
@@ -399,7 +400,8 @@ class TrainerRanks:
                 threads=max(torch.get_num_threads() // self._size, 1),
                 environment={**environment, **self._seats[rank].environment},
                 gpus=self._seats[rank].gpus,
-                beside_controller=rank == 0,  # it writes the weights, into memory of this host
+                beside_controller=rank < team,  # the first writes the weights, into memory of this host
+                team=(rank % team, team),
             )
             for rank in range(self._size)
         ]
