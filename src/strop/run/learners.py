@@ -405,7 +405,7 @@ class TrainerRanks:
             )
             for rank in range(self._size)
         ]
-        self._ranks = RankGroup(self._launcher, specs, silence, stall, one_host=not self._scattered)
+        self._ranks = RankGroup(self._launcher, specs, silence, stall, not self._scattered)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method on every rank and return the result of the first. Scattered ranks meet at the first call.
