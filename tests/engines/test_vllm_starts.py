@@ -21,6 +21,7 @@ OURS = {
     "PYTHONPATH": "/ours", "PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "a:b",
     "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1", "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a",
     "TORCHELASTIC_RUN_ID": "7", "SLURM_PROCID": "3", "RAY_ADDRESS": "a:1", "STROP_VLLM_PYTHON": "/x",
+    "VLLM_API_KEY": "of another server",
 }  # fmt: skip
 THEIRS = {
     "PATH": "/bin", "HOME": "/h", "LD_LIBRARY_PATH": "/l", "HF_HOME": "/hf", "VLLM_USE_DEEP_GEMM": "1",

@@ -614,8 +614,9 @@ def _refuse_by_probe(policy: Policy) -> None:
         )
     policy._plain_tokens = context.plain_tokens
     gap = (own.float().log_softmax(-1) - ours.log_softmax(-1)).abs().max().item()
-    # The model's own logits are rounded to its type, ours are not.
-    if not gap < (1e-3 if own.dtype == torch.float32 else 2.0**-7 * float(own.abs().max())):
+    # The model's own logits are rounded to its type, ours are not: of 55 families in bfloat16 Gemma 2 has the largest
+    # gap, 0.75 of a rounding of the largest logit. A scale that is missed would be many.
+    if not gap < (1e-3 if own.dtype == torch.float32 else 4 * 2.0**-7 * float(own.abs().max())):
         raise InputError(
             f"{name}: log-probs differ from the model's own by {gap:.3g}; does it scale or cap its logits?"
         )

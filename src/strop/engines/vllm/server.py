@@ -153,6 +153,7 @@ def environment_of(settings: Vllm, gpus: Sequence[int] | None) -> dict[str, str]
     custom all-reduce does not work with it.
     """
     kept = {n: v for n, v in os.environ.items() if n.upper() in _PASSED or n.startswith(_PASSED_FAMILIES)}
+    kept.pop("VLLM_API_KEY", None)  # the key of some other server, which this one would ask us for
     eager = {"TORCHDYNAMO_DISABLE": "1"} if settings.eager else {}
     return {**kept, **ENVIRONMENT, **eager, **({} if gpus is None else cuda_visible(gpus))}
 
