@@ -250,6 +250,13 @@ class Policy(nn.Module):
         return sum(weight.numel() for weight in self.weights().values())
 
     @property
+    def attention_width(self) -> int:
+        """What a query and a key are multiplied over, summed over heads and layers."""
+        config = self.model.config
+        size = self._head_dim or int(config.to_dict()["v_head_dim"])
+        return int(config.num_hidden_layers * config.num_attention_heads * size)
+
+    @property
     def computing_parameters(self) -> int:
         """Parameters that a token is multiplied with: all but the embedding, the head's own counted once.
 

@@ -391,6 +391,7 @@ class TrainerRanks:
             rendezvous = f"file://{self._meeting}/meet"
         environment = {} if self._scattered else loopback()
         silence, stall = self._patience
+        team = int(self._config.get("orchestration", {}).get("sequence_parallel", 1))
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
@@ -399,11 +400,12 @@ class TrainerRanks:
                 threads=max(torch.get_num_threads() // self._size, 1),
                 environment={**environment, **self._seats[rank].environment},
                 gpus=self._seats[rank].gpus,
-                beside_controller=rank == 0,  # it writes the weights, into memory of this host
+                beside_controller=rank < team,  # the first writes the weights, into memory of this host
+                team=(rank % team, team),
             )
             for rank in range(self._size)
         ]
-        self._ranks = RankGroup(self._launcher, specs, silence, stall, one_host=not self._scattered)
+        self._ranks = RankGroup(self._launcher, specs, silence, stall, not self._scattered)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method on every rank and return the result of the first. Scattered ranks meet at the first call.
