@@ -12,12 +12,14 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
@@ -394,6 +396,11 @@ class Policy(nn.Module):
             return None
         return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
+    def _keeping(self) -> AbstractContextManager[Any]:
+        """Inside, what layers keep for backward is kept where `model.offload_activations` says."""
+        offloads = self.checkpoints_layers and self.settings.offload_activations is True
+        return save_on_cpu(pin_memory=self.head_weight.is_cuda) if offloads else nullcontext()
+
     def forward(self, packed: PackedInputs, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
 
@@ -406,11 +413,12 @@ class Policy(nn.Module):
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         self.use_kernels()
         part = None if self.sequence is None else self.sequence.part(**vars(packed))
-        if part is None:
-            hidden, targets = self._predicting(packed), packed.targets
-        else:
-            hidden = self.hidden(part.token_ids, part.positions, part.context, part.experts)[part.rows]
-            targets = part.targets
+        with self._keeping():
+            if part is None:
+                hidden, targets = self._predicting(packed), packed.targets
+            else:
+                hidden = self.hidden(part.token_ids, part.positions, part.context, part.experts)[part.rows]
+                targets = part.targets
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
