@@ -81,6 +81,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     found = findings(config, data, facts)
     refuse(found)  # before a model is loaded that does not fit
     note(found, view)
+    memory = None if facts.memory is None else facts.memory(data.longest_prompt)
+    asked_for, config = config, config if memory is None else memory.config
     model = located(config.model, config.seed, view)  # which may train a base
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))

@@ -30,10 +30,12 @@ from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
 from strop.run.checks import ModelFacts, findings, unjudgeable
+from strop.run.devices import seen_gpus
 from strop.run.finding import Finding, refuse
 from strop.run.finding import note as note_findings
 from strop.run.folder import trained_before
-from strop.run.memory import of_memory, outline
+from strop.run.memory import planned
+from strop.run.update_memory import outline
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 from strop_verify.verdict import shortened
 
@@ -72,7 +74,7 @@ def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
     """
     tokenizer, room = tokenizer_of(config.model), known_room(config)
     policy, in_cluster = outline(config.model, tokenizer), config.orchestration.executor == "ray"
-    memory = None if in_cluster else partial(of_memory, config, policy, trains)
+    memory = None if in_cluster and not seen_gpus(config) else partial(planned, config, policy, trains)
     return ModelFacts(tokenizer, policy.parameter_count, room, memory)
 
 

@@ -48,7 +48,7 @@ class Place:
     Attributes:
         mesh: all ranks, in one dimension.
         device: of this rank.
-        offload: what is loaded lies in the host's memory until it is taken: a GPU has no room for the optimizer's state.
+        offload: what is loaded lies in the host's memory until it is taken, as a GPU has no room for it.
     """
 
     mesh: DeviceMesh
