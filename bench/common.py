@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from dimensions import Dimensions
 from transformers import (
+    AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen2Config,
@@ -46,7 +47,9 @@ QWEN2 = {
 QWEN3 = {
     "qwen3-0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28},
     "qwen3-1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28},
-}
+    "qwen3-8b-layer": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 1,
+                       "num_attention_heads": 32, "vocab_size": 4096},
+}  # fmt: skip
 SHAPES = (*QWEN2, *QWEN3)
 POSITIONS = 40_960
 
@@ -59,8 +62,19 @@ class Spent(NamedTuple):
     runs: int = 1
 
 
+def shape_or_folder(text: str) -> str:
+    """An argument that names a shape or a model's folder."""
+    if text not in SHAPES and not Path(text, "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{text}: no folder of a model, and none of {', '.join(SHAPES)}")
+    return text
+
+
 def model_of(shape: str, dtype: torch.dtype, device: str, seed: int = 0) -> PreTrainedModel:
-    """A model of random weights, drawn with standard deviation 0.02, with no id that would end a sequence."""
+    """The model of a folder, or one of random weights, drawn with standard deviation 0.02; no id ends a sequence."""
+    if shape not in SHAPES:
+        real: PreTrainedModel = AutoModelForCausalLM.from_pretrained(shape, dtype=dtype, local_files_only=True)
+        real.generation_config.eos_token_id = None
+        return real.to(device).eval()
     torch.manual_seed(seed)
     common = {"tie_word_embeddings": True, "max_position_embeddings": POSITIONS, "attention_dropout": 0.0,
               "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # fmt: skip
@@ -69,7 +83,7 @@ def model_of(shape: str, dtype: torch.dtype, device: str, seed: int = 0) -> PreT
             model: PreTrainedModel = Qwen2ForCausalLM(Qwen2Config(**QWEN2[shape], **common))
         else:
             heads = {"vocab_size": 151_936, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
-            model = Qwen3ForCausalLM(Qwen3Config(**QWEN3[shape], **heads, **common))
+            model = Qwen3ForCausalLM(Qwen3Config(**heads | QWEN3[shape], **common))
     return model.to(dtype).eval()
 
 

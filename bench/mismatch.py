@@ -14,7 +14,7 @@ import argparse
 
 import numpy as np
 import torch
-from common import SHAPES, begin, emit, endless_tokenizer, model_of, parser_of, policy_of
+from common import begin, emit, endless_tokenizer, model_of, parser_of, policy_of, shape_or_folder
 
 from strop.engines.protocol import Request, Sampling
 from strop.engines.settings import EngineSettings
@@ -60,7 +60,7 @@ def measured(given: argparse.Namespace, dtype: torch.dtype, fp32: bool) -> dict[
 def main() -> None:
     """Both heads, and float32 beside them."""
     parser = parser_of(__doc__, ())
-    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--model", type=shape_or_folder, default="3.4m")
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--sharpness", type=float, default=8.0)

@@ -2,7 +2,8 @@
 
     python bench/rollout.py                                        # transformers' generate, batches of the same memory
     python bench/rollout.py --peer continuous --sequences 64       # transformers' continuous batching
-    python bench/rollout.py --peer vllm --vllm-python PYTHON
+    python bench/rollout.py --peer vllm --peer-python PYTHON
+    python bench/rollout.py --model FOLDER --peer llamacpp --peer-python PYTHON --gguf FILE       # xllamacpp is there
     python bench/rollout.py --device cuda --case decode --model qwen3-0.6b
 
 The long-tailed case: `--sequences` completions, eight a prompt, of log-normal lengths up to `--longest`, on a model of
@@ -27,7 +28,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import (
-    SHAPES,
     OtherProcess,
     Spent,
     bandwidth,
@@ -42,6 +42,7 @@ from common import (
     parameter_count,
     parser_of,
     policy_of,
+    shape_or_folder,
     timed,
 )  # fmt: skip
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
 
 GROUP = 8
-DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))
+DECODE = ((256, 1024), (64, 4096), (16, 16_384))
 CACHED = 64 << 20  # bytes of weights that caches may hold between two steps
 Work = list[tuple[list[int], int]]  # prompt ids, completion tokens
 
@@ -142,8 +143,6 @@ def vllm(
 
     `arguments` are further ones of vLLM's `LLM`.
     """
-    if given.vllm_python is None:
-        raise SystemExit("--peer vllm wants --vllm-python, the interpreter of a virtual environment that has it")
     model.save_pretrained(folder)
     what = {
         "model": str(folder), "dtype": str(next(model.parameters()).dtype).removeprefix("torch."), "rows": rows,
@@ -151,7 +150,16 @@ def vllm(
         "seeds": seeds, "arguments": arguments or {},
         "kv_bytes": 2 * rows * kv_bytes_a_token(model) * max(len(prompt) + length for prompt, length in work),
     }  # fmt: skip
-    return OtherProcess(given.vllm_python, "vllm_worker.py", what, environment)
+    return OtherProcess(given.peer_python, "vllm_worker.py", what, environment)
+
+
+def llamacpp(work: Work, rows: int, given: argparse.Namespace) -> OtherProcess:
+    """Sample everything with llama.cpp, from the same weights as GGUF; without log-probs."""
+    what = {
+        "gguf": str(given.gguf), "rows": rows, "work": work, "threads": torch.get_num_threads(),
+        "tokens": max(len(prompt) + length for prompt, length in work),
+    }  # fmt: skip
+    return OtherProcess(given.peer_python, "llama_worker.py", what, {})
 
 
 def rows_of_steps(lengths: Sequence[int], slots: int) -> NDArray[np.int64]:
@@ -202,6 +210,10 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> None
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # its processor seconds are those of the worker
             other = vllm(model, work, slots, given, Path(folder), one_process)
+            stack.callback(other.close)
+            sides["peer"] = other.spent
+        elif given.peer == "llamacpp":
+            other = llamacpp(work, slots, given)
             stack.callback(other.close)
             sides["peer"] = other.spent
         found = interleaved(sides, given.repeats, given.patience)
@@ -260,17 +272,20 @@ def decode(given: argparse.Namespace, dtype: torch.dtype, running: int, context:
 
 def main() -> None:
     """Run the cases asked for."""
-    parser = parser_of(__doc__, ("generate", "continuous", "vllm"))
+    parser = parser_of(__doc__, ("generate", "continuous", "vllm", "llamacpp"))
     parser.add_argument("--case", choices=("long-tail", "decode"), default="long-tail")
-    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--model", type=shape_or_folder, default="3.4m", help="a shape, or a folder")
     parser.add_argument("--dtype", default="float32,bfloat16", help="precisions, one or both")
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--slots", default="256", help="numbers of slots, and rows of a batch of `generate`")
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--shapes", default=",".join(f"{n}x{c}" for n, c in DECODE), help="of the decode case")
     parser.add_argument("--steps", type=int, default=16, help="of a timing of the decode case")
-    parser.add_argument("--vllm-python", type=Path)
+    parser.add_argument("--peer-python", type=Path, help="of a virtual environment that has vLLM or xllamacpp")
+    parser.add_argument("--gguf", type=Path, help="the model for llama.cpp; peers/widen_gguf.py makes it bfloat16")
     given = parser.parse_args()
+    if given.peer in ("vllm", "llamacpp") and given.peer_python is None:
+        raise SystemExit(f"--peer {given.peer} wants --peer-python, the interpreter of an environment that has it")
     begin(given)
     dtypes = [getattr(torch, name) for name in given.dtype.split(",")]
     if given.case == "decode":

@@ -27,7 +27,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from common import (
-    SHAPES,
     Spent,
     begin,
     dimensions_of,
@@ -39,6 +38,7 @@ from common import (
     parser_of,
     policy_of,
     random_sample,
+    shape_or_folder,
     timed,
 )  # fmt: skip
 from transformers import PreTrainedModel
@@ -132,7 +132,7 @@ def operations(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
 def main() -> None:
     """Run the cases asked for."""
     parser = parser_of(__doc__, tuple(PEERS))
-    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--model", type=shape_or_folder, default="3.4m")
     parser.add_argument("--dtype", default="float32,bfloat16", help="precisions, one or both")
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--longest", type=int, default=512)

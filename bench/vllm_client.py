@@ -1,8 +1,8 @@
 """The client of vLLM's server: completion tokens a second, beside vLLM's own offline `LLM.generate` in one process.
 
-    python bench/vllm_client.py --vllm-python PYTHON                                # 3.4M parameters, 256 sequences
-    python bench/vllm_client.py --vllm-python PYTHON --model qwen3-0.6b --sequences 32 --slots 32 --longest 128
-    python bench/vllm_client.py --vllm-python PYTHON --case publication
+    python bench/vllm_client.py --peer-python PYTHON                                # 3.4M parameters, 256 sequences
+    python bench/vllm_client.py --peer-python PYTHON --model qwen3-0.6b --sequences 32 --slots 32 --longest 128
+    python bench/vllm_client.py --peer-python PYTHON --case publication
 
 Both sample the same prompts to the same lengths from the same weights in the same precision, head included, with
 log-probs and a seed for each sequence, each with vLLM's own choice of threads, warm, and take turns: what does not run
@@ -22,7 +22,6 @@ import httpx
 import numpy as np
 import torch
 from common import (
-    SHAPES,
     Spent,
     begin,
     emit,
@@ -32,6 +31,7 @@ from common import (
     model_of,
     parser_of,
     policy_of,
+    shape_or_folder,
     timed,
 )  # fmt: skip
 from rollout import Work, vllm, work_of
@@ -113,12 +113,12 @@ def main() -> None:
     """One line."""
     parser = parser_of(__doc__, ("vllm",))
     parser.add_argument("--case", choices=("throughput", "publication"), default="throughput")
-    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--model", type=shape_or_folder, default="3.4m")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--longest", type=int, default=512)
-    parser.add_argument("--vllm-python", type=Path, required=True)
+    parser.add_argument("--peer-python", type=Path, required=True)
     given = parser.parse_args()
     begin(given)
     model = model_of(given.model, getattr(torch, given.dtype), given.device)
@@ -127,7 +127,7 @@ def main() -> None:
     eager = given.device == "cpu"
     case = f"{given.case} {given.model} {given.sequences} sequences {given.slots} slots {given.dtype}"
     with ExitStack() as stack:
-        engine = client_of(model, work, given.slots, given.vllm_python, eager)
+        engine = client_of(model, work, given.slots, given.peer_python, eager)
         stack.callback(engine.close)
         if given.case == "publication":
             torch.set_num_threads(max(torch.get_num_threads() // 2, 1))

@@ -36,7 +36,7 @@ shift 2
 : "${STROP_VENV:=$HOME/strop/.venv}"
 : "${GPUS_PER_NODE:=8}"
 : "${TRAINERS:=8}"   # GPUs that train, of the first node; all others generate
-: "${EVALUATORS:=1}" # but one, which evaluates beside training; 0 with --set evaluation.asynchronous=false
+: "${EVALUATORS:=1}" # but one, which evaluates beside training; 0 with engine=Vllm or evaluation.asynchronous=false
 : "${RAY_PORT:=6379}"
 # shellcheck source=/dev/null
 source "$STROP_VENV/bin/activate"

@@ -116,6 +116,7 @@ def test_a_worker_evaluates_where_workers_generate() -> None:
     assert edit(plain, ["orchestration.executor=embedded"]).evaluates_apart
     assert edit(plain, ["evaluation.asynchronous=true"]).evaluates_apart
     assert not edit(resolve("scalerl"), ["evaluation.asynchronous=false"]).evaluates_apart
+    assert not edit(resolve("scalerl"), ["engine=Vllm", "evaluation.asynchronous=true"]).evaluates_apart
 
 
 def test_none_is_a_choice_where_one_is_called_so() -> None:

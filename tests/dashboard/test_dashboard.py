@@ -125,6 +125,7 @@ def test_a_completion_comes_with_its_tokens(tmp_path: Path) -> None:
     assert [token["version"] for token in found["tokens"]] == [2] * 6
     assert {(token["logprob"], token["entropy"]) for token in found["tokens"]} == {(-0.5, 0.25)}
     assert "".join(token["text"] for token in found["tokens"]) == "bcdefg"
+    assert found["seen"] == byte_tokenizer().decode([1]) and "prompt_ids" not in found
     with pytest.raises(InputError):
         FollowedRuns([run.path]).completion("run", 3, 10)
 

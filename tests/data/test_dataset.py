@@ -124,6 +124,16 @@ def test_load_data_reports() -> None:
     )
 
 
+@pytest.mark.parametrize(("count", "said"), [(None, False), (40, False), (39, True)])
+def test_held_out_problems_that_are_not_taken_are_said(count: int | None, said: bool) -> None:
+    source = ChainSum(count=40, terms=3, digits=1, seed=9)
+    held_out = HeldOutSettings(source=source, count=count)
+    data = load_data(DataSettings(source=ChainSum(count=90, digits=1), held_out=held_out), TOKENIZER)
+    assert data.held_out is not None
+    assert [problem.id for problem in data.held_out.problems] == [problem.id for problem in source.load(count)]
+    assert any("only the first" in line and "data.held_out.count=none" in line for line in data.report()) is said
+
+
 def test_limit_and_no_held_out() -> None:
     data = load_data(DataSettings(source=ChainSum(count=60), limit=7), TOKENIZER)
     assert len(data.train) == 7 and data.held_out is None and data.removed == 0

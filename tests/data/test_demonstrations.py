@@ -41,7 +41,7 @@ def test_every_shape_is_the_same_demonstration(tmp_path: Path, row: Any, sets: t
     (one,) = as_demonstrations(found.source.load(), found, words)
     asked = words.apply_chat_template([ASKED], tokenize=False, add_generation_prompt=True)
     assert words.decode(one.prompt_ids.tolist()) == asked
-    assert words.decode(one.completion_ids.tolist()) == "It is 8." + words.eos_token
+    assert words.decode(one.completion_ids.tolist()) == "It is 8.<|im_end|>"
 
 
 @pytest.mark.parametrize("sets", [(), ("columns.answer=output",)])
@@ -59,4 +59,4 @@ def test_of_a_conversation_the_last_turn_is_learned(tmp_path: Path) -> None:
     (one,) = as_demonstrations(found.source.load(), found, words)
     asked = words.apply_chat_template([ASKED, SAID, MORE], tokenize=False, add_generation_prompt=True)
     assert words.decode(one.prompt_ids.tolist()) == asked
-    assert words.decode(one.completion_ids.tolist()) == "9" + words.eos_token
+    assert words.decode(one.completion_ids.tolist()) == "9<|im_end|>"

@@ -268,7 +268,8 @@ class ServedModel(FakeVllm):
             time.sleep(0.001)
 
     def load(self, folder: Path) -> None:
-        self.staged = with_experts_as_one(load_file(folder / "model.safetensors"))
+        files = sorted(folder.glob("*.safetensors"))
+        self.staged = with_experts_as_one({name: one for file in files for name, one in load_file(file).items()})
 
     def call(self, version: str) -> None:
         with self.changed:

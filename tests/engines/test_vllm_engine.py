@@ -26,7 +26,7 @@ from torch import Tensor
 from strop.base.types import InputError, StropError
 from strop.config.parse import edit, validated
 from strop.config.schema import RunConfig
-from strop.engines.build import build_engine, embedded_settings, own_engine
+from strop.engines.build import build_engine, own_engine
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.settings import PYTHON_VARIABLE, EngineSettings, Vllm
 from strop.engines.torch.engine import TorchEngine
@@ -86,8 +86,6 @@ def test_settings_that_mean_nothing_to_it_are_refused() -> None:
             Vllm.model_validate(wrong)
     with pytest.raises(InputError, match=r"engine.tensor_paralel\b.* engine.tensor_parallel"):
         resolve("grpo", ["engine=Vllm", "engine.tensor_paralel=2"])
-    assert type(embedded_settings(Vllm(slots=77))) is EngineSettings
-    assert embedded_settings(Vllm(slots=77)).slots == 77
 
 
 def test_each_generator_has_a_server_of_its_own() -> None:
@@ -284,7 +282,7 @@ def test_the_probe_catches_a_head_left_behind(monkeypatch: pytest.MonkeyPatch) -
     engine = build_engine(EAGER, policy.settings, byte_tokenizer(), policy)
     np.testing.assert_allclose(engine.verify_weights(probe), expected(policy, probe), atol=1e-4)
 
-    def headless(version: Mapping[str, Tensor], place: Path | None) -> AbstractContextManager[Path]:
+    def headless(version: Mapping[str, Tensor], place: Path | None, file: None) -> AbstractContextManager[Path]:
         return written({name: tensor for name, tensor in version.items() if name != HEAD}, place)
 
     with monkeypatch.context() as patch:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runs import small_config
 
+from strop.base import progress
 from strop.base.types import StropError
 from strop.base.view import SilentView
 from strop.engines.settings import Vllm
@@ -67,14 +68,10 @@ def test_finding_10_a_model_has_the_same_path_at_every_start(tmp_path: Path) -> 
 
 
 class Console(SilentView):
-    """Keeps what is said of parts of something long, and notes."""
+    """Keeps notes."""
 
     def __init__(self) -> None:
-        self.asides: list[str] = []
         self.notes: list[str] = []
-
-    def aside(self, name: str, done: int, total: int) -> None:
-        self.asides.append(f"{name} {done}/{total}")
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -82,13 +79,16 @@ class Console(SilentView):
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_server_that_ends_before_it_has_served_ends_the_run_with_its_words(
-    tmp_path: Path, forked: None, lag: int
+    tmp_path: Path, forked: None, lag: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     starts, view = tmp_path / "starts", Console()
+    monkeypatch.setattr(progress, "SILENCE", 0.5)
     settings = interpreter(tmp_path, f"echo x >> {starts}; sleep 1.5; echo 'ValueError: no such attention'; exit 1")
     config = small_config("engine=Vllm", f"engine.python={settings.python}", f"orchestration.max_lag={lag}")
-    with pytest.raises(StropError, match=r"log\.txt, says: ValueError: no such attention"):
+    told = pytest.raises(StropError, match=r"log\.txt, says: ValueError: no such attention")
+    with told, progress.heartbeat():
         train(config, tmp_path / "run", view)
     assert starts.read_text() == "x\n"  # not ten times
-    assert any("vLLM's server starts, its log is /" in line and "second 1/900" in line for line in view.asides)
+    lines = capsys.readouterr().err.splitlines()
+    assert any("vLLM's server starts, its log is /" in line and "second 1/900" in line for line in lines)
     assert not any("is started again" in line for line in view.notes)

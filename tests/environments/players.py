@@ -36,11 +36,11 @@ STRICT = (
 )
 
 
-def chat_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """A byte tokenizer with the special tokens of the templates above."""
+def chat_tokenizer(template: str, *more: str) -> PreTrainedTokenizerFast:
+    """A byte tokenizer with the special tokens of the templates above, and `more`."""
     from strop.model.files import byte_tokenizer  # here, because processes that import this module need no torch
 
-    specials = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    specials = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", *more)
     tokenizer = byte_tokenizer(specials)
     tokenizer.add_special_tokens({"additional_special_tokens": list(specials)})
     tokenizer.chat_template = template

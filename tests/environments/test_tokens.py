@@ -67,8 +67,9 @@ def test_what_a_template_does_to_earlier_turns_is_said() -> None:
     assert "plain text" in line
 
 
-def test_a_chat_goes_on_until_the_template_rewrites_it() -> None:
-    tokenizer = chat_tokenizer(QWEN_LIKE)
+@pytest.mark.parametrize("special", [(), ("<think>", "</think>")])
+def test_a_chat_goes_on_until_the_template_rewrites_it(special: tuple[str, ...]) -> None:
+    tokenizer = chat_tokenizer(QWEN_LIKE, *special)
     chat: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
 
     def rendered() -> str:

@@ -15,6 +15,8 @@ from strop.engines.vllm.engine import EMBEDDING, HEAD, ModelFolder, written
 from strop.model.files import export
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel
+from strop.model.tensor_file import Mapped
+from strop.orchestration.weight_store import WeightFile
 
 
 def exported(policy: Policy, folder: Path) -> ModelFolder:
@@ -90,6 +92,21 @@ def test_weights_are_there_while_they_are_read_and_no_longer(tmp_path: Path, in_
         assert found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
         assert (folder / "model.safetensors").is_symlink() == in_memory and (folder.parent == tmp_path) != in_memory
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_finding_8_a_stored_version_is_not_copied_for_the_server(tmp_path: Path, tie: bool) -> None:
+    given = tiny_qwen3(tie=tie).weights()
+    stored = Mapped(Path(WeightFile(tmp_path / "stored").write(1, given.items()).path))
+    head = {"lm_head.weight": stored["model.embed_tokens.weight"]} if tie else {}
+    with written({**stored, **head}, None, stored) as folder:
+        assert (folder / "stored.safetensors").resolve() == tmp_path / "stored"
+        assert load_file(folder / "model.safetensors").keys() == head.keys()  # nothing else is written again
+    changed = {**stored, "model.norm.weight": stored["model.norm.weight"].bfloat16()}
+    with written(changed, None, stored) as folder:
+        assert load_file(folder / "model.safetensors").keys() == changed.keys() and len(list(folder.iterdir())) == 1
+    with written(stored, tmp_path, stored) as folder:  # another machine sees this folder only
+        assert load_file(folder / "model.safetensors").keys() == stored.keys()
 
 
 def test_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:

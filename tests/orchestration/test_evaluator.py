@@ -16,6 +16,7 @@ from tests.forks import forking
 from tests.runs import assert_same_run, metrics, small_config
 from torch import Tensor
 
+from strop.base import progress
 from strop.base.imports import allow_module
 from strop.base.types import Problem, StropError, Verdict
 from strop.base.view import SilentView
@@ -328,24 +329,18 @@ def test_evaluations_are_no_compute_of_training(examined: tuple[Path, RunOutcome
     assert again.evaluated(1.0) == {"compute/evaluator_seconds": 8.0}
 
 
-class Asides(SilentView):
-    """Notes how far evaluations are said to be."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[str, int, int]] = []
-
-    def aside(self, name: str, done: int, total: int) -> None:
-        self.said.append((name, done, total))
-
-
-def test_in_this_process_an_evaluation_is_done_when_it_was_begun_and_polled_once(tmp_path: Path) -> None:
-    parts, view = assemble(configured(), SilentView()), Asides()
+def test_in_this_process_an_evaluation_is_done_when_it_was_begun_and_polled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(progress, "part", lambda *part, **how: said.append(part))
+    parts, view = assemble(configured(), SilentView()), SilentView()
     assert isinstance(parts.evaluator, InProcessEvaluator)
     evaluator = InProcessEvaluator(parts.evaluator.engine, parts.validation, OpenJudges(), devices=2)
     evaluator.start(tmp_path, view)
     for step in (3, 4):
         evaluator.begin(step, [HELD_OUT], WeightsOf(parts.policy))
-    assert view.said[-1] == ("evaluation", 16, 16)
+    assert said[-1] == ("evaluation", 16, 16)
     with pytest.raises(StropError, match="cannot be had"):
         evaluator.begin(5, [HELD_OUT], _Gone(parts.policy))
     assert list(evaluator.outstanding) == [3, 4, 5] and evaluator.has_room

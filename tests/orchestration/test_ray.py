@@ -23,7 +23,8 @@ from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
-from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.ray_workers import Cargo, RayWorkers
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.workers import Supervision, WorkerHandle, WorkerSpec, end
 from strop.run.run import resume, train
@@ -273,3 +274,34 @@ def test_an_actor_evaluates_beside_training_and_comes_to_the_same(cluster: Any, 
     train(small_config(*sets, "orchestration.executor=ray"), tmp_path / "ray", SilentView())
     assert_same_run(tmp_path / "one", tmp_path / "ray")
     assert {path.name for path in (tmp_path / "ray" / "logs").iterdir()} == {"generator-0.txt", "evaluator.txt"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_finding_8_a_generator_of_another_node_gets_differences(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    taken = ray.util.placement_group([{"CPU": CPUS}])
+    assert taken.wait(30)
+    node = cluster.add_node(num_cpus=CPUS, object_store_memory=100 << 20)
+    packed: list[bool] = []
+    pack = RayWorkers._pack
+
+    def seen(self: RayWorkers, stored: StoredWeights) -> Cargo:
+        found = pack(self, stored)
+        packed.append(found.base is not None)
+        return found
+
+    monkeypatch.setattr(RayWorkers, "_pack", seen)
+    sets = ("steps=3", "evaluation.every=none", "model.dtype=bfloat16", "optim.lr=1e-5")
+    try:
+        train(small_config(*sets, "orchestration.executor=ray"), tmp_path / "ray", SilentView())
+    finally:
+        ray.util.remove_placement_group(taken)
+        cluster.remove_node(node)
+    with forking():
+        train(small_config(*sets, "orchestration.executor=embedded"), tmp_path / "embedded", SilentView())
+    assert packed == [False, True, True, True]
+    assert_same_run(tmp_path / "embedded", tmp_path / "ray")

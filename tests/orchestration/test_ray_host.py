@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from strop.base.types import InputError, StropError
-from strop.orchestration.messages import Cancel, Failed, StoredWeights, Updated, WeightUpdate, Work
-from strop.orchestration.ray_workers import QueueConnection, RayHost, RayWorkers
+from strop.orchestration.messages import Cancel, Failed, Finished, StoredWeights, Updated, WeightUpdate, Work
+from strop.orchestration.ray_workers import Cargo, QueueConnection, RayHost, RayWorkers
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerGone, WorkerSetup, WorkerSpec, written
@@ -48,7 +48,7 @@ def test_who_waits_is_woken(tmp_path: Path) -> None:
 
 def stage(connection: QueueConnection, stored: StoredWeights, content: bytes) -> StoredWeights:
     update = WeightUpdate(stored, "keep", np.arange(3, dtype=np.int32))
-    connection.come(connection._due, written(update), np.frombuffer(content, np.uint8))
+    connection.come(connection._due, written(update), Cargo(np.frombuffer(content, np.uint8)))
     (message,) = connection.receive(0.0)
     assert isinstance(message, WeightUpdate)
     return message.weights
@@ -64,7 +64,10 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
     assert here.version == 7 and here.path != stored.path
     found = read(here)
     assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
+    connection.send(Finished((), Work()))  # a generator goes on while it reads
+    assert Path(here.path).exists()
     connection.send(Updated(7, np.zeros(2, np.float32), Work()))
+    assert connection.receive(0.0) == []
     assert not Path(here.path).exists() and torch.equal(found["a"], tensors["a"])  # still mapped
     for broken in (content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
         with pytest.raises(StropError, match="version"):
@@ -76,7 +79,7 @@ def test_of_two_versions_in_a_queue_each_is_whole_when_it_is_read(tmp_path: Path
     for version in (1, 2):
         stored = WeightFile(tmp_path / "weights").write(version, {"a": torch.full((4,), float(version))}.items())
         content = np.frombuffer(Path(stored.path).read_bytes(), np.uint8)
-        connection.come(version - 1, written(WeightUpdate(stored, "keep", probe)), content)
+        connection.come(version - 1, written(WeightUpdate(stored, "keep", probe)), Cargo(content))
     for version in (1, 2):
         (message,) = connection.receive(0.0)
         assert read(message.weights)["a"].tolist() == [version] * 4

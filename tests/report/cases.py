@@ -29,7 +29,7 @@ def group(prompt: str, text: str, ticket: int = 0, verdict: Verdict = RIGHT) -> 
     ids = np.array(tokenizer.encode(text), dtype=np.int32)
     problem = Problem(id="p", prompt=prompt, reference=prompt)
     completion = Completion(
-        request_id="r", index=0, prompt_ids=np.array([5, 6], dtype=np.int32), token_ids=ids,
+        request_id="r", index=0, prompt_ids=np.array(tokenizer.encode(prompt), dtype=np.int32), token_ids=ids,
         logprobs=np.full(len(ids), -0.25, dtype=np.float32), versions=(VersionSpan(0, 0, len(ids)),),
         injected=np.zeros(len(ids), dtype=np.bool_), text=text, finish_reason="stop",
     )  # fmt: skip

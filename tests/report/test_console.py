@@ -5,6 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from strop.base import progress
+from strop.base.progress import Progress
 from strop.base.text import counted, duration
 from strop.base.view import Pace, PlainView, SilentView, View, describe_step
 from strop.report.console import LiveView, open_view, sparkline
@@ -140,7 +142,8 @@ def test_a_late_evaluation_is_shown_with_its_step_and_its_benchmarks() -> None:
 
 
 def test_not_a_terminal_means_plain_lines() -> None:
-    assert isinstance(open_view(stream=io.StringIO()), PlainView)
+    with open_view(stream=io.StringIO()) as view:
+        assert isinstance(view, PlainView)
 
 
 def test_live_view_draws_every_kind_of_step() -> None:
@@ -178,22 +181,22 @@ def test_sparkline() -> None:
     assert len(sparkline([float(i % 7) for i in range(500)], width=24)) == 24
 
 
-def test_a_long_evaluation_is_seen_beside_the_stage() -> None:
-    stream, clock = io.StringIO(), FakeClock()
-    view = PlainView(stream, clock)
+def test_what_is_being_done_is_seen_with_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Progress()
+    monkeypatch.setattr(progress, "CURRENT", now)
+    stream = io.StringIO()
+    view = PlainView(stream, FakeClock())
     view.stage("rl", 4)
-    for done in range(1, 31):
-        clock.now += 1.0
-        view.aside("evaluation", done, 30)
-    assert stream.getvalue().splitlines()[1:] == ["evaluation 10/30", "evaluation 20/30"]
-    console = Console(file=io.StringIO(), width=80, force_terminal=True)
-    live = LiveView("t", console)
+    now.part("evaluation", 3, 30)
+    view.beat(now.text)
+    assert stream.getvalue().splitlines()[1:] == ["rl 0/4 · evaluation 3/30 for 0 s"]
+    live = LiveView("t", Console(file=io.StringIO(), width=80, force_terminal=True))
     live.stage("rl", 4)
-    live.aside("evaluation", 3, 30)
+    console = Console(width=80)
     with console.capture() as seen:
         console.print(live._render())
-    live.aside("evaluation", 30, 30)
+    now.part("evaluation", 30, 30)
     with console.capture() as gone:
         console.print(live._render())
     live.close()
-    assert "evaluation 3/30" in seen.get() and "evaluation" not in gone.get()
+    assert "evaluation 3/30 for 0 s" in seen.get() and "evaluation" not in gone.get()

@@ -10,7 +10,15 @@ from tests.runs import small_config
 
 from strop.model.files import byte_tokenizer
 from strop.report.runs import read_runs
-from strop.report.samples import SHOWN_TOKENS, flow_of, recorded_answers, shown_tokens, tokenizer_of
+from strop.report.samples import (
+    SHOWN_TOKENS,
+    chosen,
+    flow_of,
+    prompt_of,
+    recorded_answers,
+    shown_tokens,
+    tokenizer_of,
+)
 from strop.run.folder import RunFolder
 
 
@@ -18,10 +26,30 @@ def test_rollouts_of_the_first_and_of_the_last_step_have_entropies(real_run: Pat
     (run,) = read_runs([real_run])
     found = recorded_answers(run, byte_tokenizer(), 4)
     assert [each.label for each in found] == ["Step 1", "Step 1", "Step 4", "Step 4"]
-    assert len({each.prompt for each in found[:2]}) == 2
     tokens = [token for each in found for token in each.tokens]
     assert all(token.entropy is not None and token.logprob is not None and token.flow is not None for token in tokens)
     assert [token.text for token in found[0].tokens] and found[0].verdict in ("correct", "wrong", "unparsed")
+
+
+def test_a_prompt_shows_what_the_model_saw_and_a_right_and_a_wrong_answer_to_it() -> None:
+    tokenizer = byte_tokenizer()
+    prompt = tokenizer.encode("Q: 1+1=2\nQ: 2+2=")
+    assert prompt_of(tokenizer, row(prompt_ids=prompt)) == "Q: 1+1=2\nQ: 2+2="
+    outcomes = {1: ("wrong", "wrong"), 2: ("wrong", "correct", "wrong"), 3: ("correct",), 4: ("unparsed", "correct")}
+    numbered = [(ticket, place, one) for ticket, of in outcomes.items() for place, one in enumerate(of, 1)]
+    rows = [row(ticket, status=one, tokens=place) for ticket, place, one in numbered]
+
+    def shown(most: int) -> list[tuple[int, str, int]]:
+        return [(each["ticket"], each["status"], len(each["token_ids"])) for each in chosen(rows, most)]
+
+    both = [(2, "correct", 2), (2, "wrong", 1), (4, "correct", 2), (4, "unparsed", 1)]
+    assert shown(4) == both and shown(6) == [(1, "wrong", 1), *both[:2], (3, "correct", 1), *both[2:]]
+    uniform = [row(ticket, status="wrong") for ticket in range(50)]
+    spread = [each["ticket"] for each in chosen(uniform, 4)]
+    assert spread == sorted(spread) != [0, 1, 2, 3] and max(spread) > 20
+    assert chosen(uniform, 4) == chosen(uniform, 4) and chosen([row(token_ids=[])], 4) == []
+    turns = [row(1, turns=[]), row(1, turns=[2])]
+    assert chosen(turns, 4) == [turns[1]]
 
 
 def test_without_entropies_only_the_surprise_is_known() -> None:

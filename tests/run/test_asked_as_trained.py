@@ -69,7 +69,8 @@ def test_a_trained_model_is_asked_with_the_template_that_its_run_has_stored(
     assert prompts == [f"{before}7+8={behind}"]
     notes = Notes()
     assert evaluate_model(configure("run"), 1, notes)["unparsed_rate"] == 1.0
-    assert any(line.startswith("100.0% of the completions hold no answer that Answer finds") for line in notes.lines)
+    (line,) = (line for line in notes.lines if "hold no answer" in line)
+    assert line.startswith("100.0% of the completions hold no answer that Answer finds") and "few-shot" in line
     assert trained and set(trained) <= {f"{before}{one.question}{behind}" for one in config.data.source.load()}
 
 

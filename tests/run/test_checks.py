@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.environments.players import QWEN_LIKE
 from tests.runs import SMALL, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
@@ -28,7 +29,7 @@ from strop.model.settings import ModelSettings
 from strop.prepare import parse_config, prepare
 from strop.recipes.resolve import resolve
 from strop.run import resuming
-from strop.run.checks import contradictions, findings, of_settings
+from strop.run.checks import ModelFacts, contradictions, findings, of_model, of_settings
 from strop.run.doctor import review
 from strop.run.finding import Finding, refuse
 from strop.run.folder import RunFolder
@@ -109,6 +110,37 @@ def test_a_cause_and_its_finding(sets: tuple[str, ...], code: str, key: str, mod
     findings = found(model, problems(tmp_path, rows), *sets)
     assert code in findings, set(findings)
     assert key in findings[code].line
+
+
+@pytest.mark.parametrize(
+    ("parameters", "batch", "updates", "lr", "lora", "high"),
+    [
+        (7.6e9, (32, 8), 8, 1e-6, False, False),  # OPEFO's baselines
+        (7.6e9, (32, 8), 1, 2.83e-6, False, False),
+        (8e9, (48, 16), 1, 5e-7, False, False),  # ScaleRL
+        (671e9, (32, 16), 1, 3e-6, False, False),  # DeepSeek-R1
+        (2.7e8, (12, 8), 1, 4e-6, False, False),  # Gemma 3 270M: rises; the next: lost everything in seven steps
+        (2.7e8, (8, 8), 1, 1e-5, False, True),
+        (2.7e8, (8, 8), 1, 1e-5, True, False),
+        (7e9, (16, 8), 1, 1e-5, False, True),
+    ],
+)
+def test_a_learning_rate_is_high_for_a_size_and_a_batch(
+    parameters: float, batch: tuple[int, int], updates: int, lr: float, lora: bool, high: bool
+) -> None:
+    sets = [f"batch.prompts_per_step={batch[0]}", f"batch.samples_per_prompt={batch[1]}", f"optim.lr={lr}",
+            f"batch.updates_per_step={updates}", *(["model.lora.rank=8"] * lora)]  # fmt: skip
+    facts = ModelFacts(byte_tokenizer(), int(parameters))
+    assert high is ("high-learning-rate" in {one.code for one in of_model(resolve("grpo", sets), facts, None)})
+
+
+def test_a_chat_template_whose_end_is_no_token_is_found(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = QWEN_LIKE
+    export(tiny_qwen3().model, tokenizer, tmp_path / "model")
+    asked = (problems(tmp_path, MANY), ASKS)
+    assert 'sampling.stop=["<|im_end|>"]' in found(tmp_path / "model", *asked)["turn-never-ends"].way_out
+    assert "turn-never-ends" not in found(tmp_path / "model", *asked, 'sampling.stop=["<|im_end|>"]')
 
 
 def test_a_prompt_that_asks_for_two_forms(model: Path, tmp_path: Path) -> None:
@@ -271,6 +303,7 @@ def test_a_run_says_how_it_began(tmp_path: Path) -> None:
     train(small_config("steps=2", "verifier.extract=boxed"), tmp_path / "run", SilentView())
     findings = {one.code: one for one in review(str(tmp_path / "run"), (), False, 0, SilentView())}
     assert findings["extreme-pass-rate"].level == "warning" and findings["extreme-pass-rate"].found.startswith("0.0%")
+    assert all(way in findings["extreme-pass-rate"].way_out for way in ("few-shot", "strop sft", "docs/train.md"))
     result = CliRunner().invoke(app, ["doctor", str(tmp_path / "run")])
     assert result.exit_code == 0 and "WARNING" in result.stdout
 

@@ -102,8 +102,19 @@ def test_each_child_sees_its_own_gpus_alone(gpus: Callable[[int], object]) -> No
     generators = [generator_spec(config, config.model, placement, number) for number in range(2)]
     assert [spec.environment["CUDA_VISIBLE_DEVICES"] for spec in generators] == ["3,4", "5,6"]
     assert [(spec.settings.device, spec.gpus) for spec in generators] == [("cuda", 0)] * 2
-    assert seat(config, placement, "evaluator").environment == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert seat(config, placement, "evaluator").environment == {"CUDA_VISIBLE_DEVICES": ""}  # servers evaluate
     assert driver_device(config, placement) == "cpu"  # its trainers have the GPUs
+
+
+@pytest.mark.parametrize("asynchronous", ["auto", "false"])
+def test_finding_3_four_trainers_and_four_servers_fit_on_eight(gpus: Callable[[int], None], asynchronous: str) -> None:
+    """An evaluator, or the driver in its place, shared the last server's GPU, which has no room."""
+    gpus(8)
+    four = ("orchestration.trainers=4", "orchestration.generators=4", "engine.tensor_parallel=1")
+    config = small_config(*WIDE, *four, f"evaluation.asynchronous={asynchronous}")
+    placement = local_placement(config)
+    assert placement is not None and [share.gpus for share in placement.shares] == [(number,) for number in range(8)]
+    assert driver_device(config, placement) == "cpu"
 
 
 def test_each_rank_of_the_trainer_is_given_one(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.environments.players import QWEN_LIKE, chat_tokenizer
 from tests.forks import forking
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -280,6 +281,15 @@ def test_rows_of_trl_train_their_last_answer_behind_the_models_template(
     (found,) = as_demonstrations(config.source.load(), config, tokenizer)
     assert tokenizer.decode(found.prompt_ids.tolist()) == asked
     assert found.completion_ids.tolist() == [*tokenizer.encode("3", add_special_tokens=False), tokenizer.eos_token_id]
+
+
+def test_a_demonstration_ends_as_the_chat_template_ends_a_turn() -> None:
+    tokenizer = chat_tokenizer(QWEN_LIKE)
+    rows = [Problem("1", "1+2=", "3")]
+    for template, end in (("Auto", "<|im_end|>"), ("Plain", "<eos>")):
+        config = sft_config.configure("fresh", Path("worked.jsonl"), [*SMALL, f"template={template}"])
+        (found,) = as_demonstrations(rows, config, tokenizer)
+        assert tokenizer.decode(found.completion_ids.tolist()) == "3" + end
 
 
 def test_a_thought_that_the_template_opens_is_not_opened_again() -> None:

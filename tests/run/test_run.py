@@ -22,7 +22,7 @@ from tests.runs import assert_same_run, metrics, parameters, small_config
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from strop.base import imports
+from strop.base import imports, progress
 from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError, Problem, StropError, Verdict
@@ -439,17 +439,17 @@ class Slow(Verifier):
         return Verdict(1.0, Status.CORRECT, "")
 
 
-def test_verdicts_that_are_waited_for_are_counted(tmp_path: Path) -> None:
+def test_verdicts_that_are_waited_for_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verifier that takes seconds left a step silent until the last verdict was there."""
     heard: list[tuple[int, int]] = []
 
-    class Hears(SilentView):
-        def aside(self, what: str, done: int, total: int) -> None:
-            if what == "verdicts":
-                heard.append((done, total))
+    def hears(what: str, done: int, total: int, at_most: bool = False) -> None:
+        if what == "verdicts":
+            heard.append((done, total))
 
+    monkeypatch.setattr(progress, "part", hears)
     config = small_config("steps=1").model_copy(update={"verifier": Slow()})
-    train(config, tmp_path / "run", Hears())
+    train(config, tmp_path / "run", SilentView())
     total = config.batch.prompts_per_step * config.batch.samples_per_prompt
     assert heard and {each for _, each in heard} == {total}
     assert [done for done, _ in heard] == sorted(done for done, _ in heard) and heard[-1][0] < total

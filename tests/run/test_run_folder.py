@@ -164,12 +164,24 @@ def test_injected_tokens_have_no_advantage(tmp_path: Path) -> None:
     completion = dataclasses.replace(group.rollouts[0].completion, injected=forced)
     (sample,) = as_samples(completion, group.ticket)
     column = after_prompt(np.full(3, 1.5, np.float32), len(sample))
-    learned = dataclasses.replace(sample, advantages=column, trainer_logprobs=-column)
+    learned = dataclasses.replace(sample, advantages=column, trainer_logprobs=-column, trainer_entropies=2 * column)
     run = RunFolder.create(tmp_path, {})
     rollout = dataclasses.replace(group.rollouts[0], completion=completion)
     run.write_rollouts(1, [dataclasses.replace(group, rollouts=(rollout,))], [learned])
     (row,) = run.read_rollouts(1)
     assert row["advantages"] == [1.5, 0, 1.5] and row["trainer_logprobs"] == [-1.5, 0, -1.5]
+    assert row["entropies"] == [3.0, 0, 3.0]  # the engine knew none
+
+
+def test_entropies_are_the_engines_where_it_knows_them(tmp_path: Path) -> None:
+    group = a_group(samples=1)
+    known = dataclasses.replace(group.rollouts[0].completion, entropies=np.array([1, 2, 3], np.float32))
+    (sample,) = as_samples(known, group.ticket)
+    learned = dataclasses.replace(sample, trainer_entropies=np.full(len(sample), 9, np.float32))
+    run = RunFolder.create(tmp_path, {})
+    rollout = dataclasses.replace(group.rollouts[0], completion=known)
+    run.write_rollouts(1, [dataclasses.replace(group, rollouts=(rollout,))], [learned])
+    assert run.read_rollouts(1)[0]["entropies"] == [1, 2, 3]
 
 
 def test_every_steps_table_has_the_same_columns(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from strop.run.finding import Finding
 
 
 def outcomes(*groups: str, model: str | None = None, limit: float = 300.0) -> dict[str, Finding]:
-    return {one.code: one for one in smoke("cpu", model, None, limit, groups, lambda group: None)}
+    return {one.code: one for one in smoke("cpu", model, None, limit, groups)}
 
 
 @pytest.mark.timeout(300)

@@ -122,7 +122,7 @@ def test_what_makes_progress_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         watch.view.stage("rl", 10)
         watch.view.advance(3, {})
         watch.view.note("a checkpoint")
-        watch.view.aside("evaluation", 2, 8)
+        progress.part("evaluation", 2, 8)
         deadline = time.monotonic() + 10
         while status(tmp_path)["doing"] is None and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -30,6 +30,18 @@ def scored(module: Learner, samples: list[Sample]) -> list[FloatArray]:
     return score_samples(module.trainer.policy, samples, 1.0, 256)[0]
 
 
+def test_samples_keep_what_the_policy_gave_when_it_learned_from_them() -> None:
+    made = learner("batch.passes_per_batch=2")
+    result = made.learn([forced()], {3}, 0, {})
+    assert result is not None
+    columns = zip(*score_samples(made.trainer.policy, result.samples, 1.0, 256), strict=True)
+    for sample, (logprob, entropy) in zip(result.samples, columns, strict=True):
+        assert sample.trainer_logprobs is not None and sample.trainer_entropies is not None
+        np.testing.assert_allclose(sample.trainer_logprobs, logprob, atol=1e-5)
+        np.testing.assert_allclose(sample.trainer_entropies, entropy, atol=1e-5)
+        assert (sample.trainer_entropies > 0).tolist() == sample.trained.tolist()
+
+
 def forced() -> Group:
     """A right completion with a forced token, and a wrong one."""
     first = Rollout(PROBLEM, completion(4, injected=[1]), rollout(1).verdict, 1.0)

@@ -29,7 +29,8 @@ SCHEMA = pa.schema(
         ("prompt_ids", pa.list_(pa.int32())),
         ("token_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
-        ("entropies", pa.list_(pa.float32())),  # null where the engine does not know them
+        # Where the engine does not know them, the policy's when it learned from the token; null without both.
+        ("entropies", pa.list_(pa.float32())),
         # The next two are null where the completion was not trained on, and 0 on injected tokens, which never are.
         ("advantages", pa.list_(pa.float32())),
         ("trainer_logprobs", pa.list_(pa.float32())),  # of the policy when it learned from the token
@@ -120,7 +121,11 @@ def _learned(ticket: int, completion: Completion, trained: Mapping[int, Sample])
     found: dict[str, FloatArray] = {}
     for part, (prompt_ids, start, end) in enumerate(completion.sequences):
         sample = trained.get(sample_id(ticket, completion.index, part))
-        known = {} if sample is None else {"advantages": sample.advantages, "trainer_logprobs": sample.trainer_logprobs}
+        known: dict[str, FloatArray | None] = {}
+        if sample is not None:
+            known = {"advantages": sample.advantages, "trainer_logprobs": sample.trainer_logprobs}
+            if completion.entropies is None:
+                known["entropies"] = sample.trainer_entropies
         for name, column in known.items():
             if column is not None:
                 whole = found.setdefault(name, np.zeros(len(completion.token_ids), dtype=np.float32))

@@ -37,6 +37,7 @@ class Sample:
         values: float32 [L], the critic's when the batch began, of the state in which the token was chosen.
         returns: float32 [L], what the critic learns.
         trainer_logprobs: float32 [L], the policy's when it learned from the token, in the last pass of several.
+        trainer_entropies: float32 [L], nats, likewise.
         routed_experts: int16 [L, layers, k], see `Completion`; -1 for a token whose experts are not known.
     """
 
@@ -55,6 +56,7 @@ class Sample:
     values: FloatArray | None = None
     returns: FloatArray | None = None
     trainer_logprobs: FloatArray | None = None
+    trainer_entropies: FloatArray | None = None
     routed_experts: ExpertArray | None = None
 
     def __post_init__(self) -> None:

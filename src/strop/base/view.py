@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
+from strop.base import progress
 from strop.base.text import counted, duration, number, percent
 
 Values = Mapping[str, float | None]
@@ -38,8 +39,8 @@ class View(Protocol):
         """Show an evaluation after `step`: an earlier step, or 0, where it ran while training went on."""
         ...
 
-    def aside(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` of something between two steps, such as an evaluation; done == total ends it."""
+    def beat(self, text: str) -> None:
+        """There was no output for a while; `text` is what is being done. Called by the thread of the heartbeat."""
         ...
 
     def note(self, text: str) -> None:
@@ -63,7 +64,7 @@ class SilentView:
     def evaluated(self, step: int, metrics: Values) -> None:
         pass
 
-    def aside(self, name: str, done: int, total: int) -> None:
+    def beat(self, text: str) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -75,7 +76,6 @@ class SilentView:
 
 Clock = Callable[[], float]
 
-ASIDE_INTERVAL, SAME_INTERVAL = 10.0, 60.0  # seconds without a line
 BURSTS = 0.1  # the share of a stage after which the pace of results that arrive in bursts is known
 
 
@@ -195,10 +195,10 @@ class PlainView:
         self._name = ""
         self._pace: Pace | None = None
         self._written: float | None = None
-        self._last = ("", clock())  # line, and when it was printed
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self._name, self._pace, self._written = name, Pace.of(total, unit, self._clock), None
+        progress.made(f"the start of {name}")
         self._print(f"{name}: {counted(total, unit)}" if total is not None else name)
 
     def advance(self, step: int, metrics: Values) -> None:
@@ -206,6 +206,7 @@ class PlainView:
         if self._pace is None:
             self.stage("steps", None)
         assert self._pace is not None
+        progress.made(f"{self._name} {step}")
         self._pace.advance(step)
         now, total = self._clock(), self._pace.total
         steady = "reward/mean" in metrics or "evaluation/pass_rate" in metrics or step == total
@@ -217,12 +218,11 @@ class PlainView:
         """A line."""
         self._print(describe_step("evaluation of step", step, None, metrics, None))
 
-    def aside(self, name: str, done: int, total: int) -> None:
-        """A line if nothing was printed for a while; the same line again only after a longer while."""
-        line = f"{name} {done}/{total}"
-        before, at = self._last
-        if done < total and self._clock() - at >= (SAME_INTERVAL if line == before else ASIDE_INTERVAL):
-            self._print(line)
+    def beat(self, text: str) -> None:
+        """A line with the stage, its step and what is being done."""
+        pace = self._pace
+        stage = [] if pace is None else [describe_step(self._name, pace.step, pace.total, {}, pace.left)]
+        self._print(" · ".join([*stage, text]))
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -232,7 +232,7 @@ class PlainView:
 
     def _print(self, line: str) -> None:
         """Write a line; a closed pipe or terminal does not end the run."""
-        self._last = (line, self._clock())
+        progress.CURRENT.shown()
         with contextlib.suppress(BrokenPipeError, OSError):
             if line:
                 print(line, file=self._stream)

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from strop.base.progress import heartbeat
 from strop.cli import lab_commands, model_commands, run_commands, setup_commands
 from strop_verify.child_process import wait_politely
 
@@ -106,7 +107,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal of ASCII shows ? for other signs
     try:
-        code = app(prog_name="strop", standalone_mode=False)
+        with heartbeat():
+            code = app(prog_name="strop", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # what it tells is the whole help

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, print_json, print_table, show, viewing
+from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, print_json, print_table, show, viewing, waiting
 
 if TYPE_CHECKING:
     from strop.lab.ablation.collect import Ablation
@@ -146,8 +146,8 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
     from strop.lab.ablation.collect import collect
     from strop.report.lab_figures import write_ablation_report
 
-    with bar("reading and fitting") as tell:
-        found = collect(folder, x, level, margin, tell)
+    with waiting("reading and fitting"):
+        found = collect(folder, x, level, margin)
     written = write_ablation_report(found)
     if as_json:
         print_json(table.as_json(found))
@@ -241,8 +241,8 @@ def fit(
     chosen = study.fit_settings(settings)
     computes = study.computes("--predict", predict)
     recipes = read_sources(sources, x, r0, metric)
-    with bar("fitting", sum(map(len, recipes.values()))) as tell:
-        found = fit_study(recipes, chosen, computes, margin, tell)
+    with waiting("fitting"):
+        found = fit_study(recipes, chosen, computes, margin)
     pictures = _draw(plot, found) if plot is not None else []
     show(as_json, plain_values(found), lambda: _print(found, pictures))
     if all(each.refused is not None for each in found.fits):
@@ -304,7 +304,8 @@ def plan(
     """
     from dataclasses import replace
 
-    from strop.lab.planning import simulate
+    from strop.base.progress import part
+    from strop.lab.planning import Simulation, simulate
     from strop.lab.planning.bound import plan_values
     from strop.lab.planning.costs import Costs, default_lengths, parse_lags, parse_lengths, scalerl_costs, setup_of
     from strop.recipes.resolve import resolve
@@ -316,13 +317,13 @@ def plan(
     seconds = Costs().edited(costs) if costs else scalerl_costs()
     setup = replace(setup_of(config), drop=drop)
     setups = [setup] if compare is None else setup.schedules(parse_lags(compare))
-    with bar("planning", len(setups)) as tell:
-        plans = []
+    with waiting("simulating"):
+        plans: list[Simulation] = []
         for each in setups:
+            part("schedules", len(plans), len(setups))
             # As many updates of each: the batches of PPO-off-policy-k are k times as large.
             count = max(1, steps * setup.updates_per_step // each.updates_per_step)
             plans.append(simulate(each, seconds, drawn, count, seed))
-            tell(len(plans))
     value: dict[str, Any] = {
         "costs": seconds.model_dump(),
         "plans": [plan_values(each, seconds) for each in plans],

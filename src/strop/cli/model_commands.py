@@ -25,6 +25,7 @@ from strop.cli.options import (
     recipe_option,
     show,
     viewing,
+    waiting,
 )
 
 if TYPE_CHECKING:
@@ -175,9 +176,9 @@ def compare(
     from strop.evaluation.grid import load_grid
     from strop.report.evaluation_report import write_report
 
-    grid = load_grid(folders)
     target = folders[0] if out is None else out
-    value = write_report(grid, target, _parts(metric) or ("avg",), baseline)
+    with waiting("comparing"):
+        value = write_report(load_grid(folders), target, _parts(metric) or ("avg",), baseline)
     _finish(value, target, as_json)
 
 
@@ -332,7 +333,8 @@ def export(
     taken = int(named) if named else known[-1] if step is None else step
     from strop.model.location import asks_plainly
 
-    written = export_checkpoint(folder.path, out, taken, adapter)
+    with waiting(f"exporting step {taken}"):
+        written = export_checkpoint(folder.path, out, taken, adapter)
     print(f"step {taken} of {folder.path}:", file=sys.stderr)
     if out is not None and asks_plainly(folder.path):
         print("its prompts asked for no form of the answer; use it with data.template.instruct=false", file=sys.stderr)
@@ -392,6 +394,7 @@ def serve(
     allow(imports, sets)
     named = parse_model(model)
     config = usable(named, recipe, sets).config  # before torch takes its seconds to load
+    from strop.base.progress import CURRENT
     from strop.run.models import open_engine, open_model
     from strop.serving import ServeLimits
     from strop.serving.driver import ServedEngine
@@ -403,7 +406,6 @@ def serve(
         viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view,
         listen(host, port, key, insecure) as listening,  # a port that is taken is known before the model is loaded
     ):
-        view.note(f"loading {named.label}")
         policy, tokenizer = open_model(config, view, named)
         engine = open_engine(config, policy, tokenizer, named)
         assert isinstance(engine, ServedEngine)
@@ -419,7 +421,8 @@ def serve(
         text = f"{served.model} at {server.url}{' (requires the key)' if key else ''}; Ctrl-C ends it\n"
         text += f"{facts['context']} tokens of context, {facts['slots']} sequences at once, {max_requests} requests"
         print(json.dumps(facts) if as_json else text, flush=True)
-        server.run()
+        with CURRENT.quiet():
+            server.run()
     print(f"stopped; {server.answered} requests were answered", file=sys.stderr)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -98,37 +98,30 @@ def viewing(plain: bool, title: str, on_interrupt: str | Callable[[], str], to_s
     """A view that is closed at the end; an unhandled Ctrl-C prints `on_interrupt` and exits with code 130."""
     from strop.report.console import open_view
 
-    view = open_view(plain, title, sys.stderr if to_stderr else sys.stdout)
     try:
-        yield view
+        with open_view(plain, title, sys.stderr if to_stderr else sys.stdout) as view:
+            yield view
     except KeyboardInterrupt:
-        view.close()
         print(on_interrupt if isinstance(on_interrupt, str) else on_interrupt(), file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        view.close()
-
-
-class Tell(Protocol):
-    """Updates a progress bar."""
-
-    def __call__(self, done: int | None = None, total: int | None = None, what: str | None = None) -> None: ...
 
 
 @contextmanager
-def bar(title: str, total: int | None = None) -> Iterator[Tell]:
-    """A progress bar on standard error; nothing is shown if that is not a terminal."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
+def waiting(title: str) -> Iterator[None]:
+    """Inside, a terminal shows at every moment what is being done; elsewhere the heartbeat does."""
+    from strop.base import progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task(title, total=total)
+    with progress.doing(title):
+        if not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
 
-        def tell(done: int | None = None, total: int | None = None, what: str | None = None) -> None:
-            progress.update(task, completed=done, total=total, description=None if what is None else escape(what))
-
-        yield tell
+        live = Live(console=Console(stderr=True), transient=True, get_renderable=lambda: Text(progress.CURRENT.text))
+        with progress.CURRENT.quiet(), live:
+            yield
 
 
 def print_markdown(text: str) -> None:

@@ -18,11 +18,11 @@ from strop.cli.options import (
     Sets,
     Tiny,
     allow,
-    bar,
     print_table,
     set_option,
     show,
     viewing,
+    waiting,
 )
 
 if TYPE_CHECKING:
@@ -259,14 +259,17 @@ def sft(
 def report_run(folder: Path) -> None:
     """Print the last evaluation, where model and curves are, and the next commands."""
     from strop.base.imports import command
-    from strop.report.training_figures import plot_run
     from strop.run.folder import RunFolder
 
     run = RunFolder.open(folder)
     rows = _last_values(run.path)
     if rows:
+        with waiting("drawing the curves"):
+            from strop.report.training_figures import plot_run
+
+            curves = plot_run(run.path)
         print_table(("", "at the end"), rows)
-        print(f"curves   {plot_run(run.path)}")
+        print(f"curves   {curves}")
     print(f"model    {run.model}")
     if run.fine_tunes:
         print_next(
@@ -401,8 +404,8 @@ def report(
         RunFolder.open(run)  # says what is wrong before torch takes its seconds to load
     from strop.report.build import write_report
 
-    with bar("reading") as tell:
-        written = write_report(runs, out, samples, lambda what: tell(what=what))
+    with waiting("reading and drawing"):
+        written = write_report(runs, out, samples)
     value = {"report": str(written.page), "left_out": list(written.left_out)}
 
     def lines() -> None:
@@ -423,9 +426,11 @@ def plot(
     from strop.run.folder import RunFolder
 
     folder = RunFolder.open(run)  # says what is wrong before what is heavy takes its seconds to load
-    from strop.report.training_figures import plot_run
+    with waiting("drawing the curves"):
+        from strop.report.training_figures import plot_run
 
-    print(plot_run(folder.path, out))
+        written = plot_run(folder.path, out)
+    print(written)
 
 
 def status(run: Run, as_json: Json = False) -> None:
@@ -496,6 +501,7 @@ def dashboard(
     strop dashboard runs/grpo runs/dapo --port 0
     strop dashboard runs
     """
+    from strop.base.progress import CURRENT
     from strop.base.text import counted
     from strop.base.types import InputError
     from strop.dashboard.app import Dashboard, FollowedRuns
@@ -507,7 +513,8 @@ def dashboard(
         raise InputError(f"{folders[0]} holds no run; name run folders: strop dashboard runs/grpo")
     server = HttpServer(Dashboard(FollowedRuns(runs)), listen("127.0.0.1", port, None, False))
     print(f"dashboard of {counted(len(runs), 'runs')}: {server.url}/", flush=True)
-    server.run()
+    with CURRENT.quiet():
+        server.run()
 
 
 verify_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
@@ -542,7 +549,8 @@ def compare_verifiers(
     from strop.lab.agreement import named_verifier, read_rollouts
 
     allow(imports)
-    found = compared([named_verifier(text) for text in verifiers], read_rollouts(rollouts))
+    with waiting("judging"):
+        found = compared([named_verifier(text) for text in verifiers], read_rollouts(rollouts))
 
     def table() -> None:
         columns = found["histograms"]

@@ -17,12 +17,12 @@ from strop.cli.options import (
     Sets,
     Tiny,
     allow,
-    bar,
     print_json,
     print_markdown,
     print_table,
     show,
     viewing,
+    waiting,
 )
 
 recipes_app = typer.Typer(
@@ -132,7 +132,8 @@ def doctor(
     if target is None:
         from strop.run.doctor import accelerators, examine
 
-        findings = accelerators() if gpu else examine()
+        with waiting("looking at the machine"):
+            findings = accelerators() if gpu else examine()
     else:
         from strop.recipes.resolve import resolve
         from strop.run.folder import RunFolder, is_run
@@ -188,10 +189,10 @@ def smoke(
 
     if device not in ("auto", "cuda", "cpu"):
         raise InputError(f"--device {device}: it is auto, cuda or cpu")
-    with bar("smoke") as tell:
-        tell(what="looking at the machine")
+    with waiting("looking at the machine"):
         findings = accelerators(vllm)
-        outcomes = list(outcomes_of(device, model, vllm, limit, only, lambda group: tell(what=f"smoke: {group}")))
+    with waiting("training"):
+        outcomes = list(outcomes_of(device, model, vllm, limit, only))
     value = {"machine": [asdict(one) for one in findings], "checks": [asdict(one) for one in outcomes]}
     table = markdown_table(("", "check", "found"), rows([*findings, *outcomes]))
     show(as_json, value, lambda: print_markdown(f"{table}\n"))

@@ -19,7 +19,7 @@ from strop.data.history import ProblemFilter
 from strop.data.settings import DataSettings
 from strop.data.templates import Instruction
 from strop.engines.protocol import Sampling
-from strop.engines.settings import EngineSettings
+from strop.engines.settings import EngineSettings, Vllm
 from strop.environments.base import Environment
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
@@ -84,7 +84,9 @@ class RunConfig(Settings):
 
     @property
     def evaluates_apart(self) -> bool:
-        """Whether a separate worker evaluates, during training."""
+        """Whether a separate worker evaluates, during training; where servers generate, they also evaluate."""
+        if isinstance(self.engine, Vllm):
+            return False
         wanted = self.evaluation.asynchronous
         return not self.orchestration.in_process if wanted == "auto" else wanted
 

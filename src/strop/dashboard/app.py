@@ -219,9 +219,9 @@ class FollowedRuns:
             raise InputError(f"{name} has no completion {row} of step {step}")
         (found,) = table.slice(row, 1).to_pylist()
         with self._decoding:
-            tokens = _tokens(self._known[name], found)
+            tokens, seen = _tokens(self._known[name], found)
         kept = {key: value for key, value in found.items() if key not in PER_TOKEN}
-        return kept | {"row": row, "length": len(found["token_ids"]), "tokens": tokens}
+        return kept | {"row": row, "length": len(found["token_ids"]), "tokens": tokens, "seen": seen}
 
 
 @cache
@@ -233,12 +233,13 @@ def _tokenizer(path: Path) -> Any:
     return tokenizer_of(run)
 
 
-def _tokens(run: RunData, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    from strop.report.samples import shown_tokens
+def _tokens(run: RunData, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str | None]:
+    """The tokens with their values, and the prompt as the model saw it."""
+    from strop.report.samples import prompt_of, shown_tokens
 
     tokenizer = _tokenizer(run.path)
     if tokenizer is None:
-        return None
+        return None, None
     tokens = [token._asdict() for token in shown_tokens(tokenizer, row)]
     for token, advantage in zip(tokens, row["advantages"] or (), strict=False):
         token["advantage"] = None if token["injected"] else advantage
@@ -248,7 +249,7 @@ def _tokens(run: RunData, row: Mapping[str, Any]) -> list[dict[str, Any]] | None
     for span in row["versions"] or ():
         for token in tokens[span["start"] : span["end"]]:
             token["version"] = span["version"]
-    return tokens
+    return tokens, prompt_of(tokenizer, row)
 
 
 STATIC = Path(__file__).parent / "static"

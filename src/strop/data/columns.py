@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from strop.base.near import nearest
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Prompt
+from strop.data.cells import plain
 from strop_verify.extract import boxed_answer
 
 # Names in the data sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
@@ -26,7 +27,12 @@ ANSWERS = (
     "gold", "target", "label",
 )  # fmt: skip
 SOLUTIONS = ("solution", "Solution")  # worked solutions in some data sets, only the answer in others
-PARTS = ("system", "context", "passage", "choices", "options")  # columns with a part of the question
+PARTS = (  # columns with a part of the question
+    "system", "system_prompt", "context", "passage", "choices", "options", "tools", "chat_template_kwargs", "image",
+    "images", "video", "videos", "audio", "audios",
+)  # fmt: skip
+EMPTY: tuple[Any, ...] = (None, "", "None", "[]", "{}", [], {})
+UNASKED = ("tool_calls", "function_call")  # parts of a message that a prompt cannot hold
 HALVES = {"instruction": "input", "input": "instruction"}  # a row with both has its question in two columns
 CODE = "code"  # the domain whose references are tests
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
@@ -158,8 +164,8 @@ class Columns(Settings):
         if self.prompt is None and named.prompt is not None:
             refuse_unseen(row, named.prompt, key.format(prompt=named.prompt, answer=named.answer))
         worked = self.answer is None and named.answer in SOLUTIONS
-        reference, solution = stated(named.reference(row), domain, worked)
-        extra = {name: pick(row, name) for name in named.extra}
+        reference, solution = stated(plain(named.reference(row)), domain, worked)
+        extra = {name: plain(pick(row, name)) for name in named.extra}
         identity = None if named.id is None else str(pick(row, named.id))
         return Fields(named.question(row), reference, {**solution, **extra}, identity)
 
@@ -226,7 +232,24 @@ def _message(turn: Mapping[str, Any]) -> Message:
     if "role" not in turn and "from" in turn:
         speaker = pick(turn, "from")
         return Message(role=SPEAKERS.get(speaker, speaker), content=pick(turn, "value"))
-    return Message(role=pick(turn, "role"), content=pick(turn, "content"))
+    lost = next((name for name in UNASKED if turn.get(name)), None)
+    if lost is not None:
+        raise ValueError(f"a message of the prompt has {lost!r}, which cannot be asked; write it into its content")
+    return Message(role=pick(turn, "role"), content=content_text(pick(turn, "content")))
+
+
+def content_text(content: Any) -> Any:
+    """The content of a message; parts of text, as OpenAI's API writes them, as one text.
+
+    Raises:
+        ValueError: a part is something else, such as a picture.
+    """
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ValueError(f"a message holds a part that is no text: {part!r:.80}")
+    return "".join(part["text"] for part in content)
 
 
 def _answer(value: Any, is_json: bool) -> Any:
@@ -252,7 +275,7 @@ def refuse_unseen(row: Mapping[str, Any], prompt: str, setting: str) -> None:
         ValueError: there is such a column.
     """
     parts = (*PARTS, *([HALVES[prompt]] if prompt in HALVES else []))
-    name = next((name for name in parts if row.get(name) not in (None, "", "None", [])), None)
+    name = next((name for name in parts if row.get(name) not in EMPTY), None)
     if name is not None:
         way_out = f", or ignore {name!r}: {setting}" if setting else ""
         raise ValueError(

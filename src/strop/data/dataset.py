@@ -95,12 +95,14 @@ class Data:
         held_out: None if nothing is held out.
         removed: training problems left out because they ask a held-out question.
         spoilt: problems that were not held out because the model was trained on them before.
+        cut: the source of held-out problems has more than `data.held_out.count` takes.
     """
 
     train: Dataset
     held_out: Dataset | None
     removed: int
     spoilt: int = 0
+    cut: bool = False
 
     @property
     def longest_prompt(self) -> int:
@@ -121,6 +123,8 @@ class Data:
         ]
         if self.removed:
             lines.append(f"train: {counted(self.removed, 'problems')} left out, their questions are held out")
+        if self.cut and self.held_out is not None:
+            lines.append(f"held out: only the first of {self.held_out.name}; data.held_out.count=none takes all")
         if self.spoilt:
             lines.append(f"held out: {counted(self.spoilt, 'problems')} left out, the model was trained on them before")
         return tuple(lines)

@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from strop.base.types import InputError, Problem
-from strop.data.columns import HALVES, PROMPTS, Columns, NoColumn, Row, first_present, has, pick, refuse_unseen
+from strop.data.columns import (
+    HALVES,
+    PROMPTS,
+    Columns,
+    NoColumn,
+    Row,
+    content_text,
+    first_present,
+    has,
+    pick,
+    refuse_unseen,
+)
 from strop.data.rows import JsonLines
 from strop.data.source import check_problem
 
@@ -66,16 +77,15 @@ def _problem(row: Row, columns: Columns) -> Problem:
     if columns.prompt is None:
         cells = _with_whole_question(cells)
     prompt = columns.prompt or first_present(cells, PROMPTS) or "prompt"
-    if has(cells, answer) and pick(cells, answer) is not None:
-        if columns.prompt is None:
-            refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
-    else:
+    if not has(cells, answer) or pick(cells, answer) is None:
         chat = columns.prompt or CHAT
         turns = pick(cells, chat) if has(cells, chat) else None
         if isinstance(turns, list) and turns:
             cells, prompt = {**cells, chat: turns[:-1], answer: turns[-1:]}, chat
         elif answer == COMPLETION and cells.keys() >= ALPACA:
             answer = "output"
+    if columns.prompt is None:
+        refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
     named = columns.model_copy(update={"prompt": prompt, "answer": answer})
     try:
         completion = _completion(named.reference(cells))
@@ -109,7 +119,7 @@ def _completion(said: Any) -> str:
         ignored = next((name for name in UNLEARNED if said[0].get(name)), None)
         if ignored is not None:
             raise ValueError(f"the assistant's message has {ignored!r}, but only its content is learned")
-        said = said[0].get("content")
+        said = content_text(said[0].get("content"))
     if not isinstance(said, str) or not said.strip():
         raise ValueError(f"the completion is empty or no text: {said!r:.60}")
     return said

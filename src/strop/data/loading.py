@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from strop.base.progress import doing
 from strop.base.seeds import permutation
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data, Dataset, make_example
@@ -36,6 +37,7 @@ def never_seen(problem: Problem) -> bool:
     return False
 
 
+@doing("reading the problems")
 def load_data(
     settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction, seen: Seen = never_seen
 ) -> Data:
@@ -53,7 +55,7 @@ def load_data(
     loaded = build_dataset(
         settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens, instruct
     )
-    held_out, spoilt = _held_out(loaded, settings, tokenizer, instruct, seen)
+    held_out, spoilt, cut = _held_out(loaded, settings, tokenizer, instruct, seen)
     if held_out is None:
         return Data(loaded, None, removed=0)
     forbidden = {question_key(example.problem) for example in held_out}
@@ -64,7 +66,7 @@ def load_data(
     assert_disjoint(held_out.problems, train.problems)
     taken = len(held_out) if _splits_source(settings.held_out) else 0
     removed = len(loaded) - len(train) - taken
-    return Data(train, held_out, removed, spoilt=spoilt)
+    return Data(train, held_out, removed, spoilt=spoilt, cut=cut)
 
 
 def build_dataset(
@@ -93,22 +95,23 @@ def build_dataset(
 
 def _held_out(
     loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct, seen: Seen
-) -> tuple[Dataset | None, int]:
-    """The problems that are held out, and how many of their source were seen before."""
+) -> tuple[Dataset | None, int, bool]:
+    """The problems that are held out, how many of their source were seen before, and whether it has more of them."""
     held_out = settings.held_out
     if held_out is None:
-        return None, 0
+        return None, 0, False
     if held_out.source is None:
         assert held_out.count is not None  # HeldOutSettings refuses to be without both
-        return split_by_question(loaded, held_out.count, held_out.seed, seen), 0
-    every = held_out.source.load(held_out.count)
+        return split_by_question(loaded, held_out.count, held_out.seed, seen), 0, False
+    one_more = held_out.source.load(None if held_out.count is None else held_out.count + 1)
+    every = one_more[: held_out.count]
     problems = [problem for problem in every if not seen(problem)]
     label = held_out.source.label
     if not problems:
         raise InputError(f"data.held_out.source: the model was trained on all {len(every)} problems of {label} before")
     room = settings.max_prompt_tokens
     chosen = build_dataset(label, problems, settings.template, tokenizer, room, instruct)
-    return chosen, len(every) - len(problems)
+    return chosen, len(every) - len(problems), len(every) < len(one_more)
 
 
 def _splits_source(settings: HeldOutSettings | None) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, cast
 from strop.base import hub
 from strop.base.imports import require
 from strop.base.types import InputError, Problem, first_line
+from strop.data.cells import rows_of, typed
 from strop.data.columns import BrokenRow, Columns, NoColumn, Row
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import SUFFIXES, ProblemSource, check_problem
@@ -150,8 +151,9 @@ class HubDataset(RowSource):
                 "is the name right, is there a network?" if silent is None else f"only the cache was searched: {silent}"
             )
             raise InputError(f"{self.label} cannot be loaded ({reason}); {where}") from error
+        schema = table.features.arrow_schema
         for number, columns in enumerate(table, start=1):
-            yield Row(number, f"{self.label}: row {number}", columns)
+            yield Row(number, f"{self.label}: row {number}", typed(columns, schema))
 
 
 class FileSource(RowSource):
@@ -212,14 +214,7 @@ class JsonLines(FileSource):
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
         """One record per line."""
-        with _opened(path) as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    where = f"{path}:{number}"
-                    try:
-                        yield Row(number, where, _parse_line(line))
-                    except ValueError as error:
-                        yield BrokenRow(where, str(error))
+        return _records_of_lines(path)
 
 
 class ParquetFile(FileSource):
@@ -260,7 +255,7 @@ class ParquetFile(FileSource):
         try:
             with parquet.ParquetFile(file) as table:
                 for batch in table.iter_batches(batch_size=1024):
-                    for columns in batch.to_pylist():
+                    for columns in rows_of(batch):
                         number += 1
                         yield Row(number, f"{path}: row {number}", columns)
         except (pyarrow.ArrowInvalid, OSError) as error:
@@ -306,6 +301,17 @@ def existing_file(path: str) -> Path:
     if not found.is_file():
         raise InputError(f"{path}: no such file")
     return found
+
+
+def _records_of_lines(path: str) -> Iterator[Row | BrokenRow]:
+    with _opened(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                where = f"{path}:{number}"
+                try:
+                    yield Row(number, where, _parse_line(line))
+                except ValueError as error:
+                    yield BrokenRow(where, str(error))
 
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:
@@ -363,9 +369,9 @@ class CsvFile(FileSource):
 
 
 class JsonFile(FileSource):
-    """A JSON file that is a list. It is read into memory.
+    """A JSON file that is a list, which is read into memory, or JSON lines.
 
-    An entry is an object, or a list whose columns are called `0`, `1` … as on the hub.
+    An entry of the list is an object, or a list whose columns are called `0`, `1` … as on the hub.
     """
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:
@@ -374,6 +380,9 @@ class JsonFile(FileSource):
             with _opened(path) as opened:
                 found = json.load(opened)
         except (ValueError, RecursionError) as error:
+            if getattr(error, "msg", "") == "Extra data":  # behind the first object, as in JSON lines
+                yield from _records_of_lines(path)
+                return
             raise InputError(f"{path}: not a JSON file that can be read ({first_line(error)})") from error
         if not isinstance(found, list):
             raise InputError(f"{path}: a list is expected, not {type(found).__name__}; is it JSON lines (.jsonl)?")

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from strop.base.near import nearest
 from strop.base.pieces import Piece, choices, find
 from strop.base.types import InputError, Problem
+from strop_verify.math.latex import FUNCTIONS, GREEK, NOTHING, SAME, SHORT_WORDS, TEXT
 
 # Short names, file suffixes, and the pieces that they stand for.
 SHORT_NAMES: dict[str, dict[str, Any]] = {
@@ -33,6 +34,11 @@ FORMS = ("reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FOLDER", *(f"FILE{suff
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 ROLES = ("system", "user", "assistant")
+
+COMMANDS = GREEK | FUNCTIONS | TEXT | NOTHING | frozenset(SAME)  # of LaTeX
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
+_SPACE = re.compile(r"[\t\n]([A-Za-z]+)")
+_ESCAPES = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}  # of JSON
 
 
 class ProblemSource(Piece):
@@ -99,7 +105,8 @@ def check_problem(problem: Problem, needs_answer: bool = True) -> None:
     """Refuse a problem that cannot be asked or judged; without `needs_answer` its reference may be None.
 
     Raises:
-        ValueError: the id or the prompt is empty, a message is malformed, or the answer is missing.
+        ValueError: the id or the prompt is empty, a message is malformed, the answer is missing or holds a control
+            character.
     """
     if not problem.id:
         raise ValueError("the id is empty")
@@ -113,10 +120,36 @@ def check_problem(problem: Problem, needs_answer: bool = True) -> None:
         f"{problem.question}{reference if isinstance(reference, str) else ''}".encode()
     except UnicodeEncodeError as error:
         raise ValueError("prompt or answer holds half of a surrogate pair, which is no character") from error
+    if isinstance(reference, str) and (found := _CONTROL.search(reference)):
+        raise ValueError(f"the answer holds {_unescaped(reference, found.start())}")
     if (reference is None and needs_answer) or (isinstance(reference, str) and not reference.strip()):
         raise ValueError("the answer is empty; fill it in, or leave such rows out (by the source's `where`)")
     if isinstance(reference, float) and not math.isfinite(reference):
         raise ValueError(f"the answer is {reference}")
+
+
+def damage(problem: Problem) -> str | None:
+    r"""What a backslash that was not doubled in JSON left in a problem: a line break and `u`, where `\nu` was meant.
+
+    None where there is no sign of it. A line break or tab is one in front of the rest of a command of LaTeX; in a
+    question, which has words too, that rest is neither a letter nor a word.
+    """
+    reference = problem.reference if isinstance(problem.reference, str) else ""
+    for text, words in ((reference, frozenset()), (problem.question, SHORT_WORDS)):
+        for found in (*_CONTROL.finditer(text), *_SPACE.finditer(text)):
+            rest = found[1] if found.lastindex else ""
+            word = rest in words or (len(rest) == 1 and bool(words))
+            if not rest or (_ESCAPES[found[0][0]] + rest in COMMANDS and not word):
+                return _unescaped(text, found.start())
+    return None
+
+
+def _unescaped(text: str, place: int) -> str:
+    """What stands at a place of a text, and which command was probably meant."""
+    behind = text[place + 1 :][:12]
+    letter = _ESCAPES.get(text[place])
+    meant = "" if letter is None else f": was it \\{letter}{behind}, whose backslash was not doubled in JSON?"
+    return f"the control character {text[place]!r} in front of {behind!r}{meant}"
 
 
 def _check_messages(messages: Iterable[object]) -> None:

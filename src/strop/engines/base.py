@@ -5,17 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from strop.base import progress
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, ContinuationPlan, StopStrings, StopWatch
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, Request, Sampling
 from strop.engines.sampling import stream_key
+from strop.model import endings
 from strop.model.attention_kinds import longest_sequence
+
+if TYPE_CHECKING:
+    from strop.model.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,7 @@ class RequestLimits:
 
         Args:
             config: the model's, as transformers writes it.
-            end_ids: the end-of-sequence ids of its generation configuration: a number, a list, or None.
-            tokenizer: its own end-of-sequence id counts too.
+            end_ids, tokenizer: see `endings.end_ids`.
 
         Raises:
             InputError: the model cannot do as many tokens, or does not say how many it can do.
@@ -50,9 +54,14 @@ class RequestLimits:
             raise InputError("the model does not say how long a sequence may be: set engine.max_tokens")
         if max_tokens is not None and longest is not None and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
-        given = [*(end_ids if isinstance(end_ids, list) else [end_ids]), tokenizer.eos_token_id]
-        ends = tuple(sorted({int(one) for one in given if isinstance(one, int)}))
-        return cls(max_tokens or int(longest or 0), vocabulary, ends)
+        return cls(max_tokens or int(longest or 0), vocabulary, endings.end_ids(end_ids, tokenizer))
+
+    @classmethod
+    def of_policy(cls, policy: Policy, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> RequestLimits:
+        """The limits of a policy's model; see `of`."""
+        generation = policy.model.generation_config
+        end_ids = None if generation is None else generation.eos_token_id
+        return cls.of(policy.model.config.to_dict(), policy.vocabulary, end_ids, tokenizer, max_tokens)
 
     def refuse_sequence(self, ids: IntArray, spare: int = 0) -> None:
         """Refuse tokens that cannot be scored by an engine which needs `spare` free positions after them.
@@ -156,13 +165,14 @@ class BaseEngine(ABC):
         self._version = version
         self._failure: StropError | None = None
         self._open: dict[str, int] = {}  # samples not yet reported, by the id of their request
+        self._drawn = self._most = 0  # tokens drawn since it was idle, and what they can become in the end
         self._reports: list[Completion] = []
 
     @property
     def capabilities(self) -> Capabilities:
         """The limits of the engine."""
         most = self._limits.max_tokens
-        return Capabilities(most, self._at_once, self._whole_logprobs)
+        return Capabilities(most, self._at_once, self._whole_logprobs, self._limits.end_ids)
 
     @property
     def weight_version(self) -> int:
@@ -192,6 +202,9 @@ class BaseEngine(ABC):
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
         self._enqueue(checked(request, self._limits, self._tokenizer, self._strings))
+        if not self._open:
+            self._drawn = self._most = 0
+        self._most += request.n * request.sampling.max_new_tokens
         self._open[request.id] = request.n
 
     def cancel(self, request_id: str) -> None:
@@ -229,8 +242,15 @@ class BaseEngine(ABC):
     def _abort(self, request_id: str) -> None:
         """Drop an unfinished request, and report its samples as aborted."""
 
+    def _drew(self, tokens: int) -> None:
+        """Record that running samples drew so many tokens, or ended."""
+        self._drawn += tokens
+        progress.part("tokens", self._drawn, self._most, at_most=True)
+
     def _reported(self) -> list[Completion]:
         """The completions to return now."""
+        if self._reports:
+            self._drew(0)
         reports, self._reports = self._reports, []
         for completion in reports:
             self._open[completion.request_id] -= 1
@@ -260,10 +280,9 @@ class BaseEngine(ABC):
     ) -> None:
         """Let the next step return a completion; `chain` is None if the sample was never started."""
         length = len(token_ids)
+        self._most -= entry.request.sampling.max_new_tokens - length
         if chain is not None:
             chain.drawn_by(self._version, length)
-        text = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
         self._reports.append(
             Completion(
                 request_id=entry.request.id,
@@ -273,7 +292,7 @@ class BaseEngine(ABC):
                 logprobs=logprobs.astype(np.float32),
                 versions=() if chain is None else tuple(chain.versions),
                 injected=np.zeros(length, np.bool_) if chain is None else chain.injected(length),
-                text=text,
+                text=endings.text_of(self._tokenizer, token_ids.tolist(), self._limits.end_ids),
                 finish_reason=reason,
                 interrupted_at=None if chain is None else chain.interrupted_at(length),
                 entropies=entropies,

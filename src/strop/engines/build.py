@@ -74,36 +74,6 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
     return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
 
 
-def evaluating_engine(
-    settings: EngineSettings, policy: Policy, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool
-) -> Engine:
-    """The embedded engine for evaluations next to a trainer whose generators are those of `settings`.
-
-    Args:
-        sampling: of training, refused here if the generators could not honour it.
-        shared: it computes with the very parameters of `policy`.
-
-    Raises:
-        InputError: as `build_engine`.
-    """
-    own = embedded_settings(settings)
-    if not shared:
-        own = own.model_copy(update={"share_parameters": False})
-    engine = TorchEngine(policy, tokenizer, own)
-    if isinstance(settings, Vllm):
-        settings.refuse_unable(sampling)
-    else:
-        engine.check(sampling)
-    return engine
-
-
-def embedded_settings(settings: EngineSettings) -> EngineSettings:
-    """Settings of the embedded engine with the limits of `settings`."""
-    if not isinstance(settings, Vllm):
-        return settings
-    return EngineSettings(slots=settings.slots, max_tokens=settings.max_tokens, prefill_tokens=settings.prefill_tokens)
-
-
 def _local(model: ModelSettings) -> Path | None:
     """The model's folder, where it has one on this machine."""
     folder = None if model.path is None else Path(model.path).expanduser()

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.types import BoolArray, FinishReason, InputError, VersionSpan
 from strop.engines.protocol import Sampling
 from strop.engines.sampling import position_stream, uniforms
+from strop.model.endings import text_of
 
 TokenIds = Sequence[int] | NDArray[np.int64]
 
@@ -66,10 +67,7 @@ class StopStrings:
         return "\ufffd" in piece or any(stop[-1] in piece or stop[-1].isspace() for stop in stops)
 
     def _decode(self, tokens: TokenIds) -> str:
-        ids = [int(token) for token in tokens]
-        text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+        return text_of(self._tokenizer, [int(token) for token in tokens])
 
 
 # Why a sampled span ended: a stop id or stop string, the phase's marker, or its budget. Where several hold at the same

@@ -163,11 +163,13 @@ class Capabilities:
         max_tokens: the longest prompt + completion.
         slots: sequences that run at once.
         whole_logprobs: whether log-probs under top-k or top-p are of the whole vocabulary; else they are NaN.
+        end_ids: the ids that end every completion; its text is without them.
     """
 
     max_tokens: int
     slots: int | None = None
     whole_logprobs: bool = True
+    end_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,12 @@ class TurnTokens:
         self._tokenizer = tokenizer
         self._template = template
         self._arguments: dict[str, Any] | None = None
+        self._frame: tuple[str, ...] = ()  # the special tokens that the chat template writes around turns
         if tokenizer.chat_template and isinstance(template, Auto | ChatTemplate):
             self._arguments = template.arguments
             self._rendered((_NEXT,))  # raises before anything is sampled
+            written = self._render([_QUESTION, {"role": "assistant", "content": _TURN}, _NEXT], False)
+            self._frame = tuple(special for special in tokenizer.all_special_tokens if special in written)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Observation:
         """The prompt of a trajectory whose environment speaks first.
@@ -141,11 +144,15 @@ class TurnTokens:
             raise InputError(f"the model's chat template refuses a chat of {roles}: {error}") from error
 
     def _spelt(self, messages: Sequence[Message]) -> list[Message]:
-        return [Message(role=message["role"], content=self.harmless(message["content"])) for message in messages]
+        said = [(message["role"], message["content"]) for message in messages]
+        return [Message(role=role, content=self.harmless(content, role == "assistant")) for role, content in said]
 
-    def harmless(self, content: str) -> str:
-        """`content` with special tokens broken up, so that an environment cannot end or open turns."""
-        for special in self._tokenizer.all_special_tokens:
+    def harmless(self, content: str, own: bool = False) -> str:
+        """`content` with special tokens broken up, so that it cannot end or open turns.
+
+        In what the model itself said (`own`) only those around turns are: the chat template reads its `</think>`.
+        """
+        for special in self._frame if own else self._tokenizer.all_special_tokens:
             content = content.replace(special, f"{special[0]} {special[1:]}")
         return content
 
@@ -182,7 +189,7 @@ class Chat:
         if self._prompt is None:
             self._prompt = self._without_opening(turn.prompt_ids)
         said = self._tokens.observation(turn, messages)
-        before, own = self._shown, self._tokens.harmless(turn.text).strip()
+        before, own = self._shown, self._tokens.harmless(turn.text, own=True).strip()
         self._messages += [Message(role="assistant", content=turn.text), *messages]
         self._shown = self._tokens.behind_prompt(self._messages)
         if self._shown.startswith(before) and self._shown[len(before) :].lstrip().startswith(own):

@@ -39,8 +39,9 @@ class EvaluationSettings(Settings):
         temperature, top_p: of the samples; budgets are those of training.
         benchmarks: measured as well, each with its curve.
         benchmark_data: a folder with the benchmarks' files; None reads the hub.
-        asynchronous: whether a separate worker evaluates while training goes on; `auto`: where generators are separate
-            workers too.
+        asynchronous: whether training goes on during an evaluation. A separate worker evaluates then; `auto`: where
+            generators are separate workers too. Where vLLM's servers generate, they also evaluate: between two steps
+            (`auto` or false), or in the places that training leaves free (true), perhaps with newer weights.
     """
 
     every: Count | None = None

@@ -4,7 +4,8 @@
     result = measure_set(engine, asked, judges)       # result.pass_rate, result.interval(), result.pass_at(8)
 
 Evaluations of a run while it trains, `strop eval`, `strop doctor --ask` and Python all end here. Completions are judged
-as they arrive, while others are still being generated.
+as they arrive, while others are still being generated. Whoever has no idle engine uses the parts: a `Measurement` says
+what to request, takes the completions in any order, and has the result.
 """
 
 from __future__ import annotations
@@ -121,30 +122,17 @@ def measure_set(
         InputError: the engine is busy, a prompt leaves no room for `max_new_tokens`, or there is nothing to evaluate.
         StropError: a completion was aborted, or none arrived for `stall_seconds`.
     """
-    if asked.samples < 1 or not len(asked.dataset):
-        raise InputError(f"nothing to evaluate: {len(asked.dataset)} problems, {asked.samples} samples of each")
     if engine.unfinished:
         raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
-    started = time.monotonic()
-    judge = judges.of(asked.verifier, asked.play)
-    first = within(asked.sampling, judge.turn_tokens)
-    tally = _Tally(asked, judge)
+    measurement = Measurement(asked, judges, engine.capabilities.slots)
     outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
     try:
-        for index, example in enumerate(() if judge.speaks_first else asked.dataset):
-            stream = _stream(asked.seed, example.problem)
-            request = Request(
-                _request_id(index), example.prompt_ids, first, stream, asked.samples, keeps=judge.several_turns
-            )
-            engine.submit(request)
-            outstanding[request.id] = asked.samples
-        _collect(engine, tally, outstanding, progress, stall_seconds, turn)
+        _collect(engine, measurement, outstanding, progress, stall_seconds, turn)
     except BaseException:
         _leave_idle(engine, outstanding)
-        for index in range(len(asked.dataset)):
-            judge.forget(_request_id(index))
+        measurement.forget()
         raise
-    return tally.result(engine.weight_version, time.monotonic() - started)
+    return measurement.result(engine.weight_version)
 
 
 def measure(
@@ -213,7 +201,7 @@ def reporting_to(view: View) -> Progress:
 
 def _collect(
     engine: Engine,
-    tally: _Tally,
+    measurement: Measurement,
     outstanding: Counter[str],
     progress: Progress | None,
     stall_seconds: float,
@@ -221,31 +209,28 @@ def _collect(
 ) -> None:
     """Step until every sample is judged."""
     last_arrival = time.monotonic()
-    slots = engine.capabilities.slots
-    at_once = tally.total if slots is None else math.ceil(OPEN_A_SLOT * slots)
-    while tally.done < tally.total:
+    while measurement.done < measurement.total:
         if turn is not None:
             turn()
-        tally.begin(at_once)
+        for request in measurement.requests():
+            engine.submit(request)
+            outstanding[request.id] = request.n
         completions = engine.step() if engine.unfinished else []
         outstanding.subtract(completion.request_id for completion in completions)
         for completion in completions:
-            tally.take(completion)
-        rollouts = tally.judged()
-        for request in tally.next_turns():
-            engine.submit(request)
-            outstanding[request.id] = 1
+            measurement.take(completion)
+        rollouts = measurement.judged()
         for done, rollout in rollouts:
             if progress is not None:
-                progress(done, tally.total, rollout)
+                progress(done, measurement.total, rollout)
         if completions or rollouts:
             last_arrival = time.monotonic()
         elif not engine.unfinished:
             time.sleep(POLL_SECONDS)  # every sample is there; what is left are verdicts
         if time.monotonic() - last_arrival > stall_seconds:
             raise StropError(
-                f"evaluation: no completion for {stall_seconds:.0f} s, {tally.total - tally.done} of {tally.total} are "
-                f"missing; the engine says: {engine.health().detail}"
+                f"evaluation: no completion for {stall_seconds:.0f} s, {measurement.total - measurement.done} of "
+                f"{measurement.total} are missing; the engine says: {engine.health().detail}"
             )
 
 
@@ -259,16 +244,38 @@ def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
     engine.step()  # reports what was cancelled; the reports are dropped
 
 
-class _Tally:
-    """Collects the verdicts of an evaluation, by problem and sample."""
+class Measurement:
+    """A problem set that is being measured: requests go out, completions come in any order, and a result comes of them.
 
-    def __init__(self, asked: ProblemSet, judge: Responder) -> None:
+    Args:
+        asked: the set.
+        judges: see `measure_set`; only one measurement may use the set's judge at a time.
+        slots: sequences that run at once, where known; an environment that speaks first begins few more trajectories.
+
+    Raises:
+        InputError: there is nothing to evaluate.
+    """
+
+    def __init__(self, asked: ProblemSet, judges: OpenJudges, slots: int | None) -> None:
+        if asked.samples < 1 or not len(asked.dataset):
+            raise InputError(f"nothing to evaluate: {len(asked.dataset)} problems, {asked.samples} samples of each")
+        self._started = time.monotonic()
         self._dataset, self._sampling, self._verifier = asked.dataset, asked.sampling, asked.verifier
-        self._judge, self._seed = judge, asked.seed
+        self._judge: Responder = judges.of(asked.verifier, asked.play)
+        self._seed = asked.seed
         self._waiting: dict[Key, Completion] = {}
+        self._first_turns: set[Key] = set()  # samples whose first turn is in
         self._turns: dict[str, tuple[Key, Observation]] = {}  # those that are being sampled, by request
-        self._next: list[Request] = []
+        self._versions: set[int] = set()
         self._begun = 0  # trajectories, where the environment begins them
+        self._next: list[Request] = []
+        first = within(asked.sampling, self._judge.turn_tokens)
+        for index, example in enumerate(() if self._judge.speaks_first else asked.dataset):
+            stream, keeps = _stream(asked.seed, example.problem), self._judge.several_turns
+            self._next.append(
+                Request(_request_id(index), example.prompt_ids, first, stream, asked.samples, keeps=keeps)
+            )
+        self._at_once = len(asked.dataset) * asked.samples if slots is None else math.ceil(OPEN_A_SLOT * slots)
         self._index_of = {_request_id(index): index for index in range(len(asked.dataset))}
         shape = (len(asked.dataset), asked.samples)
         self._verdicts: dict[tuple[int, int], Verdict] = {}
@@ -288,21 +295,34 @@ class _Tally:
         """Samples judged."""
         return len(self._verdicts)
 
-    def begin(self, at_once: int) -> None:
-        """If the environment speaks first, let it begin trajectories while fewer than `at_once` are open."""
-        while self._judge.speaks_first and self._begun < min(self.done + at_once, self.total):
+    def requests(self) -> list[Request]:
+        """What is to be sampled and was not yet asked for: all samples at first, later the next turns of some."""
+        while self._judge.speaks_first and self._begun < min(self.done + self._at_once, self.total):
             index, sample = divmod(self._begun, self._lengths.shape[1])
             problem = self._dataset[index].problem
             self._judge.begin((_request_id(index), sample), problem, _stream(self._seed, problem))
             self._begun += 1
+        found, self._next = self._next, []
+        return found
 
     def take(self, completion: Completion) -> None:
-        """Submit a completion, or the next turn of one, to the judge."""
-        key, observation = self._turns.pop(completion.request_id, ((completion.request_id, completion.index), None))
+        """Submit a completion, or the next turn of one, to the judge.
+
+        A request may be sampled again as a whole, where a generator was lost; samples that are known are ignored.
+
+        Raises:
+            StropError: it was aborted, or nobody asked for it.
+        """
+        own = completion.request_id, completion.index
+        key, observation = self._turns.pop(completion.request_id, (own, None))
+        if observation is None and key in self._first_turns:
+            return
         if key[0] not in self._index_of:
             raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
         if completion.finish_reason == "abort":
             raise StropError(f"evaluation: sample {key[1]} of {key[0]!r} was aborted")
+        self._first_turns.add(key)
+        self._versions.update(version for version, _, _ in completion.versions)
         turn = turns.counted(completion, self._sampling, self._judge.turn_tokens)
         whole = turn if observation is None else joined(key, self._waiting.get(key), observation, turn)
         self._submit(key, whole, turn)
@@ -327,10 +347,10 @@ class _Tally:
             found.append((self.done, Rollout(self._dataset[index].problem, completion, answer, reward)))
         return found
 
-    def next_turns(self) -> list[Request]:
-        """The requests that continue trajectories after their observations."""
-        found, self._next = self._next, []
-        return found
+    def forget(self) -> None:
+        """Nobody wants the result any more."""
+        for request_id in self._index_of:
+            self._judge.forget(request_id)
 
     def _go_on(self, key: Key, observation: Observation) -> None:
         whole, limit = self._waiting.get(key), self._judge.turn_tokens
@@ -351,8 +371,9 @@ class _Tally:
         self._surprise[place] = -completion.logprobs[drawn].sum(dtype=np.float64)
         self._sampled[place] = drawn.sum()
 
-    def result(self, version: int, seconds: float) -> EvaluationResult:
-        """The result, once every sample is judged."""
+    def result(self, version: int) -> EvaluationResult:
+        """The result, once every sample is judged; `version` is that of the weights if no sample says which drew it."""
+        versions = self._versions or {version}
         # Samples of a truncated distribution do not estimate the entropy of the whole one.
         whole = not self._sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
@@ -370,8 +391,9 @@ class _Tally:
             truncated=self._truncated,
             lengths=self._lengths,
             answers=tuple(tuple(row) for row in self._answers),
-            version=version,
-            seconds=seconds,
+            version=min(versions),
+            newest=max(versions),
+            seconds=time.monotonic() - self._started,
             surprise=self._surprise if whole else None,
             sampled=self._sampled if whole else None,
             first_failure=next((verdict.detail for verdict in self._verdicts.values() if not verdict.usable), ""),
@@ -390,7 +412,8 @@ def _request_id(index: int) -> str:
 
 
 PREFIX = "evaluation"
-_TAKEN = ("pass_rate", "stderr", "entropy", "seconds")  # metrics of the held-out problems have these names
+# Metrics of the held-out problems have these names.
+_TAKEN = ("pass_rate", "stderr", "entropy", "seconds", "version", "newest_version")
 
 
 def benchmark_sets(
@@ -475,6 +498,8 @@ def metrics(result: EvaluationResult, of: ProblemSet) -> dict[str, float | None]
     row: dict[str, float | None] = {
         f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr,
         f"{prefix}/interval_low": low, f"{prefix}/interval_high": high, f"{prefix}/entropy": result.entropy,
+        f"{prefix}/version": result.version,
+        f"{prefix}/newest_version": result.version if result.newest is None else result.newest,
     }  # fmt: skip
     if own:
         return row | _by_domain(result, of.dataset)

@@ -36,11 +36,12 @@ class EvaluationResult:
         truncated: bool [P, N], the budget ended the completion.
         lengths: int32 [P, N], completion tokens.
         answers: [P][N], the answer that the verifier extracts, for majority votes; None if there is none.
-        version: the engine's weight version.
+        version: the oldest weight version that drew a token; the engine's where that is not known.
         seconds: wall time.
         surprise: float64 [P, N], Σ −log π over the sampled tokens of a completion, nats, at the sampling temperature;
             None where the tokens were not drawn from that distribution (greedy, top-p, top-k), or it was not kept.
         sampled: int32 [P, N], the number of sampled tokens, without injected ones; None with `surprise`.
+        newest: the newest weight version that drew a token; None: `version`.
         first_failure: the error of the verifier or the environment on the first sample that was not usable, if known.
     """
 
@@ -57,6 +58,7 @@ class EvaluationResult:
     seconds: float
     surprise: Array | None = None
     sampled: IntArray | None = None
+    newest: int | None = None
     first_failure: str = ""
 
     @property

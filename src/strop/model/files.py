@@ -30,8 +30,10 @@ from transformers import (
 from transformers.utils import logging
 
 from strop.base.files import writing
+from strop.base.progress import doing
 from strop.base.types import InputError, StropError, first_line
 from strop.model.attention import NAME
+from strop.model.endings import end_ids
 from strop.model.location import dtype_name, locate, refuse_kind
 from strop.model.settings import AUTO, DTypeName, FreshModel, ModelSettings
 
@@ -220,12 +222,18 @@ def cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
+@doing("writing the model")
 def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load.
+
+    Its generation configuration names every id that ends a completion here, so that it ends everywhere else.
 
     Raises:
         StropError: it cannot be written.
     """
+    generation = model.generation_config
+    if generation is not None and len(ends := end_ids(generation.eos_token_id, tokenizer)) > 1:
+        generation.eos_token_id = list(ends)
     with replacing_folder(folder) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)

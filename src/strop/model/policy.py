@@ -23,7 +23,8 @@ from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
-from strop.base.types import InputError
+from strop.base import progress
+from strop.base.types import FloatArray, InputError, IntArray
 from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
 from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
 from strop.model.files import byte_tokenizer, checkpoint_layers, export, fresh_model, load_pretrained, stored_model
@@ -348,7 +349,7 @@ class Policy(nn.Module):
         if kernels is None:
             return
         packed = _probe(self)
-        with torch.no_grad():
+        with progress.doing("comparing the kernels with the model"), torch.no_grad():
             plain = self._predicting(packed)
             with in_float32(self.model):
                 exact = self._predicting(packed)
@@ -401,6 +402,13 @@ class Policy(nn.Module):
         offloads = self.checkpoints_layers and self.settings.offload_activations is True
         return save_on_cpu(pin_memory=self.head_weight.is_cuda) if offloads else nullcontext()
 
+    @torch.no_grad()
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The log-probs [L - 1] of `token_ids` [L] after the first, at temperature 1."""
+        packed = PackedInputs.whole([token_ids.tolist()]).to(self.device)
+        found: FloatArray = self(packed, 1.0)[0].float().cpu().numpy()
+        return found
+
     def forward(self, packed: PackedInputs, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
 
@@ -446,6 +454,7 @@ class WithoutAdapters(nn.Module):
         return found
 
 
+@progress.doing("loading the model")
 def load_policy(
     settings: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None, seed: int = 0
 ) -> tuple[Policy, PreTrainedTokenizerBase]:

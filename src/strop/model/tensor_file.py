@@ -112,6 +112,14 @@ class Whole:
 WHOLE = Whole()
 
 
+class Mapped(dict[str, Tensor]):
+    """The tensors of one file by name, mapped; other processes of this machine may open `path` while they are used."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(read([path]))
+        self.path = path
+
+
 def read(paths: Sequence[Path], layout: Layout = WHOLE) -> dict[str, Tensor]:
     """The tensors of a file, or of files that hold their rows one after the other, by name.
 

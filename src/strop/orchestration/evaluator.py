@@ -4,8 +4,9 @@
     ...                                        # in a worker: returns at once, and training goes on
     for found in evaluator.poll(): ...         # results, in the order of their steps
 
-`InProcessEvaluator` and `WorkerEvaluator` measure the same sets with the same seeds, on engines of the same settings,
-and have the same results. The worker's weights stay in a separate store until the result is in:
+Where servers generate, they also evaluate (`pool`). Else `InProcessEvaluator` and `WorkerEvaluator` measure the same
+sets with the same seeds, on engines of the same settings, and have the same results. The worker's weights stay in a
+separate store until the result is in:
 
     begin ─▶ weights into the store ─Evaluate─▶ worker
     poll  ◀───────────────────────Evaluated── worker
@@ -21,12 +22,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from torch import Tensor
 
+from strop.base import progress
 from strop.base.interrupt import breakable
-from strop.base.types import StropError
+from strop.base.types import FloatArray, IntArray, StropError
 from strop.base.view import SilentView, View
 from strop.engines.protocol import Engine
 from strop.evaluation.evaluate import ProblemSet, measure
@@ -50,6 +52,10 @@ class Weights(Protocol):
         """Write them into a file."""
         ...
 
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """Their log-probs [L - 1] of `token_ids` [L] after the first, at temperature 1."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class WeightsOf:
@@ -64,6 +70,10 @@ class WeightsOf:
     def publish(self, file: WeightFile, version: int, /) -> StoredWeights:
         """Write them into a file."""
         return file.write(version, self.weights().items())
+
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """By the policy."""
+        return self.policy.probe(token_ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +92,36 @@ class MeasuredVersion:
     device_seconds: float
 
 
+class Evaluator(Protocol):
+    """Measures problem sets on the weights after a step."""
+
+    @property
+    def outstanding(self) -> Sequence[int]:
+        """The steps whose evaluation is under way, waits, or was not yet polled."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another evaluation may begin now."""
+        ...
+
+    def start(self, folder: Path, view: View) -> None:
+        """Begin for the run in `folder`; `view` shows the progress of evaluations."""
+        ...
+
+    def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
+        """Begin to measure the named sets on `weights`, those after training step `step`."""
+        ...
+
+    def poll(self, patience: float = 0.0) -> list[MeasuredVersion]:
+        """The evaluations finished since the last call; waits up to `patience` seconds where some are outstanding."""
+        ...
+
+    def close(self) -> None:
+        """End what runs; may be called twice."""
+        ...
+
+
 class InProcessEvaluator:
     """Measures at `begin`, in turn with training. `poll` reports each evaluation once, in the order they were begun.
 
@@ -97,7 +137,6 @@ class InProcessEvaluator:
         self._sets = sets
         self._judges = judges
         self._devices = devices
-        self._view: View = SilentView()
         self._begun: list[int] = []
         self._done: list[MeasuredVersion] = []
 
@@ -112,8 +151,7 @@ class InProcessEvaluator:
         return True
 
     def start(self, folder: Path, view: View) -> None:
-        """Begin for the run in `folder`; `view` shows the progress of evaluations."""
-        self._view = view
+        """Nothing to start."""
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Measure the named sets on `weights`, those after training step `step`; returns when it is done.
@@ -125,7 +163,7 @@ class InProcessEvaluator:
         begin = time.perf_counter()
         self.engine.update_weights(weights.weights().items(), step)
         with breakable():
-            results = measure(self.engine, self._sets, names, self._judges, self._report)
+            results = measure(self.engine, self._sets, names, self._judges, _report)
         seconds = time.perf_counter() - begin
         self._done.append(MeasuredVersion(step, results, seconds, seconds * self._devices))
 
@@ -140,8 +178,9 @@ class InProcessEvaluator:
         """Close the judges."""
         self._judges.close()
 
-    def _report(self, name: str, done: int, total: int) -> None:
-        self._view.aside("evaluation", done, total)
+
+def _report(name: str, done: int, total: int) -> None:
+    progress.part("evaluation", done, total)
 
 
 AT_ONCE = 2  # one under way, one that waits
@@ -242,7 +281,7 @@ class WorkerEvaluator:
             self._done.append(MeasuredVersion(message.step, message.results, message.seconds, device_seconds))
             self._remove_old_weights()
         elif isinstance(message, Evaluating):
-            self._view.aside(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
+            progress.part(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
         elif isinstance(message, Ready):
             self._ready = True
         else:
@@ -259,8 +298,6 @@ class WorkerEvaluator:
         """All but those of evaluations that are under way or wait."""
         self._store.keep({item.weights.version for item in self._open})
 
-
-Evaluator: TypeAlias = InProcessEvaluator | WorkerEvaluator
 
 IDLE_SECONDS = 1.0
 REPORT_SECONDS = 1.0

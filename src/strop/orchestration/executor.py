@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import Completion, FloatArray, IntArray, StropError
 from strop.engines.protocol import Engine, KvMode, Request
 
 if TYPE_CHECKING:
     from strop.model.policy import Policy
+    from strop.orchestration.weight_store import Publish
 
 
 PROBE_TOLERANCE = 0.1  # nats a token, mean, at the first publication: bfloat16 against float32 stays well below
@@ -151,7 +151,7 @@ class Executor(Protocol):
         """
         ...
 
-    def publish(self, version: int, probe: Probe) -> Publication:
+    def publish(self, version: int, probe: Probe, source: Publish | None = None) -> Publication:
         """Store the trainer's current parameters as `version`; each generator takes them when it can, all or nothing.
 
         The first publication returns once all generators have them.
@@ -160,6 +160,8 @@ class Executor(Protocol):
             version: greater than the one before.
             probe: what every generator computes under the new weights, before anything that it draws with them is
                 reported.
+            source: writes the weights, where they are not those that the trainer has now. An executor of the trainer's
+                own process ignores it.
 
         Raises:
             StropError: there is no room for them, or the generators cannot go on.
@@ -214,10 +216,9 @@ class InProcess:
             with breakable():  # of a large model on a CPU one step takes seconds
                 completions = self.engine.step()
             found += completions
-            progress.made("tokens")
         return found
 
-    def publish(self, version: int, probe: Probe) -> Publication:
+    def publish(self, version: int, probe: Probe, source: Publish | None = None) -> Publication:
         """Give the engine the policy's parameters; where it shares them only their version is new."""
         begin = time.perf_counter()
         self.engine.update_weights(self._policy.weights().items(), version, self._kv)

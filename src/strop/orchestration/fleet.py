@@ -18,12 +18,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strop.base import progress
+from strop.base.text import counted
 from strop.base.types import StropError
 from strop.engines.protocol import KvMode, Request
 from strop.orchestration.executor import Event, Lost, Probe, ProbeCheck, Publication
@@ -40,6 +42,7 @@ from strop.orchestration.messages import (
 )
 from strop.orchestration.workers import (
     ControllerConnection,
+    ControllerGone,
     Supervision,
     Team,
     WorkerHandle,
@@ -210,14 +213,16 @@ class Fleet:
         events, self._events = self._events, []
         return events
 
-    def publish(self, version: int, probe: Probe) -> Publication:
+    def publish(self, version: int, probe: Probe, source: Publish | None = None) -> Publication:
         """Store the weights and return; the first time, once every generator has them."""
         begin = time.perf_counter()
         first = self._published is None
-        self._published = self.store.publish(self._source, version), probe
+        self._published = self.store.publish(source or self._source, version), probe
         self._hear()
-        while first and not all(generator.serving for generator in self.generators):
-            self._wait(_LOOK_SECONDS)
+        if first:
+            with progress.doing(f"starting {counted(len(self.generators), 'generators')}"):
+                while not all(generator.serving for generator in self.generators):
+                    self._wait(_LOOK_SECONDS)
         self._tidy()
         return Publication(version, time.perf_counter() - begin, self._idle_share())
 
@@ -323,7 +328,13 @@ def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
     """The entry of a generator: it builds an engine, with the model loaded as the trainer's is."""
     from strop.engines.build import own_engine
 
-    with progress.CURRENT.reporting_to(lambda *part: connection.send(Starting(*part))):
+    def says(text: str) -> None:
+        with suppress(ControllerGone):
+            for part in progress.CURRENT.parts[-1:]:
+                connection.send(Starting(part.name, part.done, part.total))
+
+    progress.CURRENT.show = says
+    with progress.heartbeat():
         engine = own_engine(settings.engine, settings.model, settings.seed, settings.device)
     serve(connection, engine)
 

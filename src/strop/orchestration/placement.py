@@ -70,7 +70,7 @@ def place(
         settings: generators, trainers, and whether they are processes.
         width: GPUs of one generator's engine (tensor parallelism); 0 if generators run on other machines.
         evaluator: a worker evaluates during training.
-        server: if the driver generates too, it does so by a server, which is `generator-0` here.
+        server: engines are servers, which also evaluate; if the driver generates too, its server is `generator-0` here.
 
     Raises:
         InputError: it does not fit; the message names the settings to change.
@@ -95,7 +95,7 @@ def _placed(
     free = _Free(hosts, shared=few and len(hosts) == 1 and settings.trainers == 1 and count <= 1 and not on_ray)
     shares = [free.take(role, 1, everywhere=on_ray and settings.ray.train_in_cluster) for role in trains]
     shares += [free.take(role, width, everywhere=on_ray) for role in generates]
-    if evaluates or DRIVER not in trains:  # a driver that does not train evaluates where no worker does
+    if evaluates or (DRIVER not in trains and not server):  # such a driver evaluates where no worker does
         role = EVALUATOR if evaluates else DRIVER
         if on_ray:  # which lets each worker see GPUs that are its own; the driver sees those of its host
             first = DeviceShare(role, 0, (0,) if hosts[0] else ())

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strop.base import progress
+from strop.base.text import counted
 from strop.base.types import StropError
 from strop.orchestration.workers import (
     ControllerConnection,
@@ -108,7 +110,8 @@ class RankGroup:
         call = RankCall(self._calls, method, pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL))
         for handle in self.handles:
             handle.send(call)
-        found = self._collect(self._calls)
+        with progress.doing(f"waiting for {method} of {counted(len(self.handles), 'ranks')}"):
+            found = self._collect(self._calls)
         refused = [one.error for one in found if isinstance(one, RankRefusal)]
         if refused:
             raise refused[0]

@@ -6,7 +6,8 @@
 Each worker has a placement group, requested with a time-out, and an actor in it that Ray never restarts: an actor that
 came back by itself would have its first weights. A thread for each actor collects its messages; a death is the error of
 that call. Actors on this node read weights from the store. For actors of other nodes weights go through Ray's object
-store, once a version, and are checked there as they are here.
+store, once a version, as a difference to the last version that went in full where that is much smaller
+(`weight_delta`). They are put together, and checked, there.
 
 The actor (`RayHost`) runs the worker's entry in a separate thread. Two queues connect it to the controller, which
 fills one (`deliver`) and empties the other (`collect`: it waits a second at most, so that its answers are heartbeats).
@@ -27,8 +28,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from strop.base.imports import require
 from strop.base.types import InputError, StropError, first_line
@@ -50,6 +53,25 @@ from strop.orchestration.workers import (
     written,
 )
 from strop_verify.child_process import import_path
+
+
+class Cargo(NamedTuple):
+    """Weights as they travel to another node: `content` in full, or what makes them of a `base`.
+
+    uint8 arrays, or Ray's references to those.
+    """
+
+    content: Any
+    base: Any = None
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes of the weights' file."""
+        if self.base is None:
+            yield memoryview(self.content)
+        else:
+            from strop.orchestration.weight_delta import patched
+
+            yield from patched(self.base, self.content)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +97,9 @@ class QueueConnection:
     def __init__(self) -> None:
         self.address = LOOPBACK
         self._changed = threading.Condition()
-        self._early: dict[int, tuple[bytes, Any]] = {}  # a threaded actor may be called out of order
+        self._early: dict[int, tuple[bytes, Cargo | None]] = {}  # a threaded actor may be called out of order
         self._due = 0
-        self._in: list[tuple[bytes, Any]] = []
+        self._in: list[tuple[bytes, Cargo | None]] = []
         self._out: list[bytes] = []
         self._closed = self._ended = False
         self._came_round = time.monotonic()
@@ -86,12 +108,15 @@ class QueueConnection:
     # ------------------------------------------------------------------ the entry's
 
     def send(self, message: object) -> None:
-        """Queue a message; weights that came with the last one received have been read by now."""
-        self._unstage()
+        """Queue a message."""
         self._leave(written(message))
 
     def receive(self, seconds: float) -> list[Any]:
-        """The messages that are in, up to the first with weights; waits up to `seconds` for one."""
+        """The messages that are in, up to the first with weights; waits up to `seconds` for one.
+
+        Weights that came with the last one have been read by now.
+        """
+        self._unstage()
         self.progress()
         with self._changed:
             self._changed.wait_for(lambda: self._in or self._closed, seconds)
@@ -106,21 +131,21 @@ class QueueConnection:
         """The work goes on."""
         self._came_round = time.monotonic()
 
-    def _read(self, body: bytes, weights: Any) -> Any:
+    def _read(self, body: bytes, weights: Cargo | None) -> Any:
         message = pickle.loads(body)
         if weights is None:
             return message
         assert isinstance(message, WeightUpdate | Evaluate)
-        stored = dataclasses.replace(message.weights, path=self._stage(memoryview(weights)))
+        stored = dataclasses.replace(message.weights, path=self._stage(weights))
         return dataclasses.replace(message, weights=stored)
 
-    def _stage(self, content: memoryview) -> str:
+    def _stage(self, weights: Cargo) -> str:
         """A file without a name, which ends with this process at the latest; its reader checks the digest."""
-        self._unstage()
         self._staged = os.memfd_create("strop-weights")
-        while content:
-            content = content[os.write(self._staged, content) :]
-        return f"/proc/self/fd/{self._staged}"
+        for piece in weights.pieces():
+            while piece:
+                piece = piece[os.write(self._staged, piece) :]
+        return f"/proc/{os.getpid()}/fd/{self._staged}"
 
     def _unstage(self) -> None:
         if self._staged is not None:
@@ -129,7 +154,7 @@ class QueueConnection:
 
     # ------------------------------------------------------------------ the actor's
 
-    def come(self, number: int, body: bytes, weights: Any) -> None:
+    def come(self, number: int, body: bytes, weights: Cargo | None) -> None:
         """Message `number` has come; it is received after those before it."""
         with self._changed:
             self._early[number] = body, weights
@@ -182,9 +207,9 @@ class RayHost:
 
         return Hello(RegisteredWorker.of(role, os.getpid()), str(ray.get_runtime_context().get_node_id()))
 
-    def deliver(self, number: int, body: bytes, weights: Any = None) -> None:
-        """Message `number`, counted from 0, with its weights if their file is on another node."""
-        self._connection.come(number, body, weights)
+    def deliver(self, number: int, body: bytes, *cargo: Any) -> None:
+        """Message `number`, counted from 0, with the `Cargo` of its weights if their file is on another node."""
+        self._connection.come(number, body, Cargo(*cargo) if cargo else None)
 
     def collect(self) -> Collected:
         """The messages that the worker has sent since; at least once in a heartbeat."""
@@ -295,7 +320,9 @@ class RayWorkers(WorkerLauncher):
             raise InputError(f"orchestration.executor=ray: no cluster is named; {way_out}")
         self._joined = False
         self._threads: list[threading.Thread] = []
-        self._put: tuple[StoredWeights, Any] | None = None
+        self._packer = ThreadPoolExecutor(1, thread_name_prefix="weights for other nodes")
+        self._packed: tuple[str, Cargo] | None = None  # the last version, by its digest
+        self._base: tuple[Any, Any] | None = None  # the last that went in full: Ray's reference, and what it refers to
 
     def launch(self, spec: WorkerSpec) -> RayHandle:
         """Start a worker; waits for its place in the cluster.
@@ -331,7 +358,8 @@ class RayWorkers(WorkerLauncher):
         for thread in self._threads:
             thread.join(_LOOK_SECONDS * 5)
         self._threads = []
-        self._put = None
+        self._packer.shutdown(cancel_futures=True)
+        self._packed = self._base = None
         if self._joined:
             self._joined = False
             self._ray.shutdown()
@@ -374,31 +402,50 @@ class RayWorkers(WorkerLauncher):
     # ------------------------------------------------------------------ messages
 
     def send(self, handle: RayHandle, message: object) -> None:
-        """Queue a message for a worker, with its weights if the worker cannot read their file."""
+        """Queue a message for a worker, with its weights if the worker cannot read their file.
+
+        Those are packed in another thread, and the messages after them wait for them at the worker.
+        """
         with self._changed:
             if handle.end is not None:
                 return
-            weights = None
-            if isinstance(message, WeightUpdate | Evaluate):
-                weights = None if self._is_on_this_node(handle) else self._shared(message.weights)
             # Under the lock: messages are numbered in the order in which they were sent.
-            handle.actor.deliver.options(num_returns=0).remote(handle.sent, written(message), weights)
-            handle.sent += 1
+            number, handle.sent = handle.sent, handle.sent + 1
+            if isinstance(message, WeightUpdate | Evaluate) and not self._is_on_this_node(handle):
+                self._packer.submit(self._send_weights, handle, number, message)
+            else:
+                handle.actor.deliver.options(num_returns=0).remote(number, written(message))
 
     def _is_on_this_node(self, handle: RayHandle) -> bool:
         assert handle.hello is not None  # it was ready for weights
         return bool(handle.hello.node == self._ray.get_runtime_context().get_node_id())
 
-    def _shared(self, stored: StoredWeights) -> Any:
-        """A version in Ray's object store; the one before goes when the actors have read it."""
-        if self._put is None or self._put[0] != stored:
+    def _send_weights(self, handle: RayHandle, number: int, message: WeightUpdate | Evaluate) -> None:
+        try:
+            content, base = self._pack(message.weights)
+            cargo = (content,) if base is None else (content, base)
+            handle.actor.deliver.options(num_returns=0).remote(number, written(message), *cargo)
+        except Exception as error:  # the version is gone because the worker is, or Ray has no room for it
+            handle.kill(f"version {message.weights.version} was not sent: {type(error).__name__}: {first_line(error)}")
+
+    def _pack(self, stored: StoredWeights) -> Cargo:
+        """References to a version, which is in Ray's object store once, with the full version that it is made of."""
+        if self._packed is None or self._packed[0] != stored.digest:
             import numpy as np
 
-            with open(stored.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                array = np.frombuffer(content, np.uint8)
-                self._put = stored, self._ray.put(array)
-                del array  # or the mapping could not be closed
-        return self._put[1]
+            from strop.orchestration.weight_delta import difference
+
+            with open(stored.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                content = np.frombuffer(mapped, np.uint8)
+                delta = None if self._base is None else difference(self._base[1], content)
+                if delta is not None and self._base is not None:
+                    cargo = Cargo(self._ray.put(delta), self._base[0])
+                else:
+                    cargo = Cargo(self._ray.put(content))
+                    self._base = cargo.content, self._ray.get(cargo.content)  # mapped, not copied
+                del content  # or the mapping could not be closed
+            self._packed = stored.digest, cargo
+        return self._packed[1]
 
     def kill(self, handle: RayHandle) -> None:
         """End a worker's process."""

@@ -68,7 +68,7 @@ class WeightFile:
             raise
 
 
-def read(stored: StoredWeights) -> dict[str, Tensor]:
+def read(stored: StoredWeights) -> tensor_file.Mapped:
     """The tensors of a version by name, on the CPU, checked; they stay in the mapped file until they are copied.
 
     Raises:
@@ -79,7 +79,7 @@ def read(stored: StoredWeights) -> dict[str, Tensor]:
             size = os.fstat(file.fileno()).st_size
             whole = size == stored.bytes and digest.hexdigest(size) == stored.digest
         if whole:
-            return tensor_file.read([Path(stored.path)])
+            return tensor_file.Mapped(Path(stored.path))
     except OSError as error:
         raise StropError(f"weights of version {stored.version}: cannot read {stored.path}: {error}") from error
     raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.base.types import Prompt
+from strop.data.cells import plain
 from strop.data.columns import Columns, Fields, as_prompt, pick
 from strop.evaluation.benchmarks import CATALOGUE
 from strop_verify.code.tests import standard_tests
@@ -61,7 +62,7 @@ def answer_text(value: Any) -> Any:
         return answer_text(value[0])
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else plain(value)
 
 
 def _bare_prompt(value: Any) -> Prompt:

@@ -17,6 +17,7 @@ import numpy as np
 
 from strop.base.files import cache_folder, replacing
 from strop.base.types import InputError, Problem
+from strop.data.cells import numbers, rows_of
 from strop.data.columns import PROMPTS, SOLUTIONS, Columns, first_present, has
 from strop.data.problem_table import ProblemWriter, to_columns
 from strop.data.rows import ParquetFile, RowSource
@@ -145,7 +146,7 @@ def _table_rows(table: ArrowTable) -> Iterable[dict[str, Any]]:
     whole = pa.table(table)
     kept = whole.select([name for name in whole.column_names if not name.startswith(ROW_NUMBER)])
     for batch in kept.to_batches(max_chunksize=1024):
-        yield from batch.to_pylist()
+        yield from rows_of(batch)
 
 
 def _problem(number: int, row: object, columns: Columns | None) -> Problem:
@@ -176,6 +177,4 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
 
 def _plain(value: Any) -> Any:
     """Numbers and arrays of numpy as Python's own."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    return value
+    return numbers(value) if isinstance(value, np.generic | np.ndarray) else value

@@ -19,6 +19,7 @@ from strop.algorithms.losses import PolicyLoss
 from strop.algorithms.rewards import DirectReward
 from strop.base import imports, session
 from strop.base.pieces import Piece
+from strop.base.progress import heartbeat
 from strop.base.types import InputError, Verdict
 from strop.base.view import SilentView, View
 from strop.config.edits import apply_edits, explain, flatten, nested
@@ -330,8 +331,5 @@ def _viewing(quiet: bool, folder: Path) -> Iterator[View]:
         return
     from strop.report.console import open_view
 
-    view = open_view(title=f"strop · {folder}")
-    try:
+    with heartbeat(), open_view(title=f"strop · {folder}") as view:
         yield view
-    finally:
-        view.close()

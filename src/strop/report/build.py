@@ -16,11 +16,12 @@ from markupsafe import Markup
 
 import strop
 from strop.base.files import write_text
+from strop.base.progress import part
 from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.drawing import Chart, page_svg
-from strop.report.runs import ABSENT, RunData, changes, clip, read_runs, visible
+from strop.report.runs import ABSENT, RunData, changes, clip, ends, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
 from strop.report.training_figures import not_drawn, time_shares, training_charts
 from strop.run.folder import read_changes
@@ -113,7 +114,7 @@ class Page:
             loader=PackageLoader("strop.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, finalize=_finalize,
         )  # fmt: skip
-        templates.filters |= {"clip": clip, "shown": _shown}
+        templates.filters |= {"clip": clip, "ends": ends, "shown": _shown}
         style, script = (_source(templates, name) for name in ("style.css", "script.js"))
         return templates.get_template("report.html").render(
             page=self,
@@ -319,7 +320,7 @@ def _benchmarks(run: RunData) -> Table | None:
 
 PAGE = "report.html"
 SAMPLES = 8
-Progress = Callable[[str], None]
+ORIGIN = "Rollouts of the first and of the last step; of a prompt a right and a wrong one, where there are both."
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ class Written:
 
 
 def write_report(
-    paths: Sequence[Path], out: Path | None = None, samples: int = SAMPLES, progress: Progress | None = None
+    paths: Sequence[Path], out: Path | None = None, samples: int = SAMPLES
 ) -> Written:
     """Write the report of one or several runs as one HTML file.
 
@@ -339,19 +340,16 @@ def write_report(
         paths: run folders.
         out: a folder, or a file that ends in .html; None for RUN/report of a single run and `report` for several.
         samples: completions of each run that are shown token by token; 0 for none.
-        progress: called with the name of the next part.
 
     Raises:
         InputError: a folder is no run, no run has anything to show, or `out` cannot be written to.
     """
-    say = progress if progress is not None else lambda _: None
     runs = read_runs(paths)
     target = target_of(runs, out)
     if not any(run.rows or run.folder.rollout_steps() for run in runs):
         names = ", ".join(str(run.path) for run in runs)
         raise InputError(f"{names}: no metrics.jsonl and no rollouts to report yet; let the run make a step first")
     page = Page(" · ".join(run.name for run in runs), _intro(runs))
-    say("curves")
     page.section("Summary", summary(runs, page.left_out))
     page.section("Evaluations", evaluations(runs, page.left_out))
     for heading, charts in training_charts(runs):
@@ -359,7 +357,7 @@ def write_report(
     absent, zero = not_drawn(runs)
     page.left_out += ["0 at every step: " + "; ".join(zero)] if zero else []
     page.left_out += ["without a metric: " + "; ".join(absent)] if absent else []
-    _add_samples(runs, page, samples, say)
+    _add_samples(runs, page, samples)
     write_text(target, page.html())
     return Written(target, tuple(page.left_out))
 
@@ -386,11 +384,11 @@ def _intro(runs: Sequence[RunData]) -> str:
     return f"{run.recipe}, {run.outcome()}, begun {began}"
 
 
-def _add_samples(runs: Sequence[RunData], page: Page, count: int, say: Progress) -> None:
+def _add_samples(runs: Sequence[RunData], page: Page, count: int) -> None:
     """Add the section of recorded completions."""
     blocks: list[Block] = []
     for place, run in enumerate(runs if count else ()):
-        say(f"{run.name}: rollouts")
+        part("rollouts of runs", place, len(runs))
         tokenizer = tokenizer_of(run)
         if tokenizer is None:
             page.left_out.append(f"{run.name}: samples: its tokenizer is not on this machine")
@@ -398,7 +396,7 @@ def _add_samples(runs: Sequence[RunData], page: Page, count: int, say: Progress)
         answers = recorded_answers(run, tokenizer, count)
         if answers:
             blocks += [Text(run.name, "heading")] if len(runs) > 1 else []
-            blocks.append(Samples(f"r{place}", "Rollouts of the first and of the last step.", answers))
+            blocks.append(Samples(f"r{place}", ORIGIN, answers))
         else:
             page.left_out.append(f"{run.name}: samples: it has no rollouts")
     page.section("Samples", blocks)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from strop.base import progress
 from strop.base.text import counted, duration, percent
 from strop.base.view import SECONDS, SHOWN, Pace, PlainView, Values, View, benchmark_rates, known
 
@@ -50,7 +52,6 @@ class LiveView:
         self._pace = Pace(None)
         self._latest: dict[str, float] = {}
         self._history: dict[str, deque[float]] = {}
-        self._aside: tuple[str, int, int] | None = None
         self._lock = threading.Lock()  # rich draws from its own thread
         self._live = Live(
             console=console, get_renderable=self._render, refresh_per_second=refresh_per_second, transient=False
@@ -83,9 +84,8 @@ class LiveView:
         with self._lock:
             self._take(metrics)
 
-    def aside(self, name: str, done: int, total: int) -> None:
-        with self._lock:
-            self._aside = (name, done, total) if done < total else None
+    def beat(self, text: str) -> None:
+        """Nothing: the panel is drawn anew all the time."""
 
     def note(self, text: str) -> None:
         self._console.print(Text(text))
@@ -99,13 +99,8 @@ class LiveView:
 
     def _panel(self) -> RenderableType:
         parts: list[RenderableType] = [self._progress()]
-        if self._aside is not None:
-            name, done, total = self._aside
-            line = Table.grid(padding=(0, 2), expand=True)
-            line.add_column(no_wrap=True)
-            line.add_column(ratio=1)
-            line.add_row(Text(f"{name} {done}/{total}"), ProgressBar(total=total, completed=done))
-            parts.append(line)
+        if doing := progress.CURRENT.text:
+            parts.append(Text(doing, style="bright_black", no_wrap=True, overflow="ellipsis"))
         if self._latest:
             parts += [Text(), self._metrics()]
             shares = self._seconds()
@@ -146,15 +141,22 @@ class LiveView:
         return Text(f"seconds a step  {parts}  together {whole:.1f}", style="bright_black")
 
 
-def open_view(plain: bool = False, title: str = "strop", stream: TextIO | None = None) -> View:
-    """The live view on a wide enough terminal with UTF-8, else plain lines.
+@contextmanager
+def open_view(plain: bool = False, title: str = "strop", stream: TextIO | None = None) -> Iterator[View]:
+    """The live view on a wide enough terminal with UTF-8, else plain lines; the heartbeat shows in it what goes on.
 
     On standard output unless `stream` is given.
     """
     target = stream if stream is not None else sys.stdout
-    if plain or not target.isatty() or not (target.encoding or "").lower().startswith("utf"):
-        return PlainView(target)
     console = Console(file=target)
-    if console.is_dumb_terminal or console.width < LIVE_MINIMUM_WIDTH:
-        return PlainView(target)
-    return LiveView(title, console)
+    live = not plain and target.isatty() and (target.encoding or "").lower().startswith("utf")
+    if live and not console.is_dumb_terminal and console.width >= LIVE_MINIMUM_WIDTH:
+        view: View = LiveView(title, console)
+    else:
+        view = PlainView(target)
+    progress.CURRENT.show = view.beat
+    try:
+        yield view
+    finally:
+        progress.CURRENT.show = progress.to_stderr
+        view.close()

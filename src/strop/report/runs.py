@@ -231,6 +231,11 @@ def _visible(letter: str) -> str:
     return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{code:04X}⟩"
 
 
+def ends(text: str, length: int) -> str:
+    """Its beginning and its end, of at most `length` characters each."""
+    return text if len(text) <= 2 * length else f"{text[:length]}\n…\n{text[-length:]}"
+
+
 def clip(text: str, length: int) -> str:
     """At most `length` characters of it."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.statistics import entropy_flow
 from strop.base.types import FloatArray
+from strop.model.endings import text_of
 from strop.model.files import byte_tokenizer, load_tokenizer
 from strop.report.runs import RunData
 from strop.training.embedded_base import named_base
@@ -50,7 +52,7 @@ class ShownToken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShownCompletion:
-    """A completion with its prompt, verdict and first tokens; `length` counts all tokens."""
+    """A completion with the prompt as the model saw it, verdict and first tokens; `length` counts all tokens."""
 
     prompt: str
     reference: str
@@ -63,26 +65,37 @@ class ShownCompletion:
 
 
 def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: int) -> list[ShownCompletion]:
-    """About `count` rollouts, half of them from the first and half from the last recorded step.
-
-    Of the rollouts of a prompt, the one with the most turns is taken.
-    """
+    """About `count` rollouts, half of them from the first and half from the last recorded step."""
     steps = run.folder.rollout_steps()
-    found = []
-    for step in dict.fromkeys((*steps[:1], *steps[-1:])):
-        of_ticket: dict[int, list[dict[str, Any]]] = {}
-        for row in run.folder.read_rollouts(step):
-            if row["token_ids"]:
-                of_ticket.setdefault(row["ticket"], []).append(row)
-        for rows in list(of_ticket.values())[: max(1, count // 2)]:
-            row = max(rows, key=lambda one: len(one["turns"]))  # the first of those
-            found.append(
-                ShownCompletion(
-                    row["prompt"], row["reference"], f"Step {step}", row["status"], row["finish_reason"],
-                    shown_tokens(tokenizer, row), len(row["token_ids"]), len(row["turns"]) + 1,
-                )
-            )  # fmt: skip
-    return found
+    return [
+        ShownCompletion(
+            prompt_of(tokenizer, row), row["reference"], f"Step {step}", row["status"], row["finish_reason"],
+            shown_tokens(tokenizer, row), len(row["token_ids"]), len(row["turns"]) + 1,
+        )
+        for step in dict.fromkeys((*steps[:1], *steps[-1:]))
+        for row in chosen(run.folder.read_rollouts(step), max(1, count // 2))
+    ]  # fmt: skip
+
+
+def chosen(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """At most `most` rollouts of a step: of a prompt a right and a wrong one, from groups that have both if there are.
+
+    The groups are drawn with a fixed seed. Of the rollouts of a prompt that are alike, the one with the most turns.
+    """
+    of_ticket: dict[int, dict[bool, list[dict[str, Any]]]] = {}
+    for row in rows:
+        if row["token_ids"]:
+            outcomes = of_ticket.setdefault(row["ticket"], {})
+            outcomes.setdefault(row["status"] == "correct", []).append(row)
+    tickets = random.Random(0).sample(sorted(of_ticket), len(of_ticket))
+    tickets.sort(key=lambda ticket: -len(of_ticket[ticket]))
+    found = [max(alike, key=lambda one: len(one["turns"])) for each in tickets for alike in of_ticket[each].values()]
+    return sorted(found[:most], key=lambda row: (row["ticket"], row["status"] != "correct"))
+
+
+def prompt_of(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> str:
+    """The prompt of a row of the rollout table as the model saw it, template and special tokens included."""
+    return text_of(tokenizer, row["prompt_ids"])
 
 
 def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[ShownToken]:
@@ -169,9 +182,9 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     begin = 0  # the first token whose text is not given out yet
     for end in range(1, len(ids) + 1):
         context = ids[max(0, begin - CONTEXT) : begin]
-        before = _decode(tokenizer, context)
-        whole = _decode(tokenizer, [*context, *ids[begin:end]])
-        added = whole[len(before) :] if whole.startswith(before) else _decode(tokenizer, ids[begin:end])
+        before = text_of(tokenizer, context)
+        whole = text_of(tokenizer, [*context, *ids[begin:end]])
+        added = whole[len(before) :] if whole.startswith(before) else text_of(tokenizer, ids[begin:end])
         # Half a character is waited for, but not longer than a character can be.
         if added.endswith(BROKEN) and end < len(ids) and end - begin < 4:
             found.append("")
@@ -179,8 +192,3 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
         found.append(added)
         begin = end
     return found
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return str(text)

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.base import progress
 from strop.base.seeds import derive
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
-from strop.engines.build import build_engine, embedded_settings, evaluating_engine
+from strop.engines.base import RequestLimits
+from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings, Vllm
 from strop.evaluation.evaluate import ProblemSet
@@ -23,13 +23,14 @@ from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProces
 from strop.orchestration.executor import Executor, InProcess, ProbeCheck
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
+from strop.orchestration.pool import Pool, PoolEvaluator
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import WeightStore
 from strop.orchestration.workers import Supervision, WorkerLauncher, WorkerSpec
 from strop.run.checks import findings
-from strop.run.devices import driver_device, local_placement, seat
+from strop.run.devices import devices_apart, driver_device, local_placement, seat
 from strop.run.finding import note, refuse
 from strop.run.learners import Learning, RankGroupLearner, make_learner, modules_of
 from strop.run.questions import facts_of, fitted_into, read_problems
@@ -41,7 +42,10 @@ from strop.verifiers.protocol import Responder
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run, and its configuration, fitted to the model's room where the user left it to the recipe."""
+    """The parts of a run, and its configuration, fitted to the model's room where the user left it to the recipe.
+
+    What was chosen by this machine's memory is in the parts, not in the configuration, which may go on elsewhere.
+    """
 
     config: RunConfig
     tokenizer: PreTrainedTokenizerBase
@@ -55,7 +59,7 @@ class Parts:
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
 
     def start(self, folder: Path, view: View) -> None:
-        """Start the worker processes of the run in `folder`; `view` shows the progress of evaluations."""
+        """Start the worker processes of the run in `folder`; `view` shows a line when one of them dies."""
         self.learner.start(folder)
         self.executor.start(folder)
         self.evaluator.start(folder, view)
@@ -82,16 +86,19 @@ def assemble(config: RunConfig, view: View) -> Parts:
     refuse(found)  # before a model is loaded that does not fit
     note(found, view)
     memory = None if facts.memory is None else facts.memory(data.longest_prompt)
-    asked_for, config = config, config if memory is None else memory.config
+    chosen, config = config, config if memory is None else memory.settle(config)
     model = located(config.model, config.seed, view)  # which may train a base
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
-    with progress.CURRENT.reporting_to(view.aside):
-        engine, measuring = _engines(config, policy, tokenizer, placement)
-    asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
+    engine, measuring = _engines(config, policy, tokenizer, placement)
+    room = RequestLimits.of_policy(policy, tokenizer, config.engine.max_tokens).max_tokens
+    asked = fitted_into(chosen, data, tokenizer, room, view)
     note(asked.findings, view)
-    config, play, sets = asked.config, asked.play, asked.sets
+    chosen, play, sets = asked.config, asked.play, asked.sets
+    config = chosen if memory is None else memory.settle(chosen)
+    for sampling in (config.sampling, *(each.sampling for each in sets)):
+        config.engine.refuse_unable(sampling)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
@@ -100,13 +107,19 @@ def assemble(config: RunConfig, view: View) -> Parts:
     verdicts = judge_for(config.verifier)
     judge: Responder = verdicts if play is None else play.responder(verdicts)
     executor = _executor(config, policy, engine, learner, launcher, placement, view)
-    if sets and config.evaluates_apart:
-        evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
+    devices = devices_of(policy.device)
+    if measuring is None:
+        generators = 1 if config.orchestration.in_process else config.orchestration.generators
+        executor = pool = Pool(executor, generators * config.engine.slots)
+        generating = devices_apart(config, devices)[1] or devices
+        evaluator: Evaluator = PoolEvaluator(pool, sets, generating, beside=config.evaluation.asynchronous is True)
+    elif sets and config.evaluates_apart:
+        evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
     else:
         # A judge is shared where nothing else is judged meanwhile.
         judges = OpenJudges([(config.verifier, play, judge)] if engine is measuring else [])
-        evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
-    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+        evaluator = InProcessEvaluator(measuring, sets, judges, devices)
+    return Parts(chosen, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
 
 
 def _worker_evaluator(
@@ -117,7 +130,7 @@ def _worker_evaluator(
     threads, given = _threads(config), seat(config, placement, EVALUATOR)
     settings = EvaluatorSettings(
         model=located(config.model, config.seed, view).model_copy(update={"lora": None}),
-        engine=embedded_settings(config.engine),
+        engine=config.engine,
         seed=derive(config.seed, "model"),
         device=given.device,
         sets=sets,
@@ -152,22 +165,25 @@ def _version_bytes(policy: Policy) -> int:
 
 def _engines(
     config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, placement: Placement | None
-) -> tuple[Engine | None, Engine]:
-    """The engine that generates here (None: workers do), and the one that evaluates; the same where they take turns.
+) -> tuple[Engine | None, Engine | None]:
+    """The engine that generates here (None: workers do), and the embedded one that evaluates (None: servers do).
 
-    Completions in flight must not mix with those of an evaluation, so another embedded engine evaluates. It reads the
-    trainer's parameters; if these are in other processes, it reads a copy that follows their publications.
+    It is the same where they take turns. Elsewhere completions in flight must not mix with those of an evaluation, so
+    another one evaluates. It reads the trainer's parameters; if these are in other processes, it reads a copy that
+    follows their publications.
     """
-    orchestration = config.orchestration
+    orchestration, sampling = config.orchestration, config.sampling
     engine = None
     if orchestration.in_process:
         own = () if placement is None else placement.of(f"{GENERATOR}-0").gpus
-        sampling, gpus = config.sampling, own or None
-        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling, gpus=gpus)
-        if orchestration.max_lag == 0:
-            return engine, engine
+        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling, gpus=own or None)
+    if isinstance(config.engine, Vllm):
+        return engine, None
+    if engine is not None and orchestration.max_lag == 0:
+        return engine, engine
     shared = orchestration.trainers == 1 or config.evaluates_apart  # else it needs a copy of the weights
-    return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
+    settings = config.engine if shared else config.engine.model_copy(update={"share_parameters": False})
+    return engine, build_engine(settings, config.model, tokenizer, policy, sampling=sampling)
 
 
 def _launcher(config: RunConfig, registry: ProcessRegistry) -> WorkerLauncher:

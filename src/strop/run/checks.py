@@ -20,13 +20,15 @@ from strop.base.imports import MAIN, not_allowed, refuse_absent
 from strop.base.text import counted, percent
 from strop.base.types import InputError, Problem
 from strop.config.schema import RunConfig
+from strop.data.columns import CODE
 from strop.data.dataset import Data, Dataset
 from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
-from strop.data.source import ProblemSource, question_key
-from strop.data.templates import Auto
+from strop.data.source import ProblemSource, damage, question_key
+from strop.data.templates import Auto, ChatTemplate
 from strop.engines.settings import Vllm
 from strop.evaluation.benchmarks import SUFFIXES
+from strop.model.endings import turn_end
 from strop.model.location import RESERVED, locate, refuse_kind, stored_config
 from strop.model.settings import EMBEDDED, ModelSettings
 from strop.run.finding import Finding, Level, elsewhere, refused
@@ -44,7 +46,12 @@ USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
 JUDGED = 40  # problems whose references are judged
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
+SMALL = 2e7  # parameters up to which nothing is known of rates beyond strop's own small models
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which there is a note
+SHOW_EXAMPLES = (
+    "show this one worked examples, in the prompt (few-shot) or by strop sft: docs/train.md, When the model cannot do "
+    "it at all"
+)
 SHOWN = 40  # characters of a question or an answer
 
 
@@ -253,11 +260,31 @@ def of_model(
             "the model's weights are random, and a model that solves nothing learns nothing",
             "name one that can do something with --set model.path=…",
         )  # fmt: skip
-    lr = config.optim.lr
-    if parameters > 2e8 and lr > 3e-5 and config.model.lora is None:
-        yield Finding("high-learning-rate", "note", "model", f"optim.lr={lr:g} is high for it", "1e-6 is usual")
-    if parameters < 2e7 and lr < 1e-5:
-        yield Finding("low-learning-rate", "note", "model", f"optim.lr={lr:g} is low for it", "try 3e-4")
+    if parameters > SMALL:
+        stage = max(config.stage_configs(), key=lambda one: one.optim.lr / highest_rate(one, parameters))
+        most, count = highest_rate(stage, parameters), completions_of_update(stage)
+        if stage.optim.lr > most:
+            found = f"optim.lr={stage.optim.lr:g} is high for {parameters / 1e6:,.0f} million parameters and {count}"
+            advice = f"rates that are known to work are up to {most:.1g}; more completions allow a higher one"
+            yield Finding("high-learning-rate", "note", "model", f"{found} completions an update", advice)
+    elif config.optim.lr < 1e-5:
+        yield Finding("low-learning-rate", "note", "model", f"optim.lr={config.optim.lr:g} is low for it", "try 3e-4")
+
+
+def completions_of_update(config: RunConfig) -> int:
+    """Completions that an update learns from."""
+    return max(config.batch.prompts_per_step * config.batch.samples_per_prompt // config.batch.updates_per_step, 1)
+
+
+def highest_rate(config: RunConfig, parameters: int) -> float:
+    """The highest learning rate with which models of this size are known to learn.
+
+    OPEFO's 2.83e-6 at 256 completions an update, and 1e-6 at 32, for 4 and 7 billion parameters: the rate goes with
+    the root of the batch. Smaller models take more, as one over their width, which goes with the root of their size
+    (Yang et al., 2022); adapters ten times as much as whole models (Schulman et al., 2025).
+    """
+    batch, size = completions_of_update(config) / 256, max(7e9 / parameters, 1)
+    return 2.83e-6 * math.sqrt(batch * size) * (1 if config.model.lora is None else 10)
 
 
 # ---------------------------------------------------------------------- the problems
@@ -277,11 +304,22 @@ def of_problems(
         yield from _verifier(config, data.train, tokenizer)
         yield from _narrow(config.verifier, data.train.problems)
         yield from _template(config, tokenizer)
+    yield from damaged(data.train.name, data.train.problems)
     yield from contradictory(data.train.name, data.train.problems)
     yield from _left_out(config, data)
     if trains:
         yield from _few(config, data)
         yield from _held_out(config, data)
+
+
+def damaged(name: str, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Questions and answers from which JSON took a backslash."""
+    read = (problem for problem in problems if problem.domain != CODE)
+    found = [(problem, what) for problem in read if (what := damage(problem)) is not None]
+    if found:
+        problem, what = found[0]
+        said = f"{name}: {counted(len(found), 'problems')} of {len(problems):,}, the first {problem.id!r}: {what}"
+        yield Finding("damaged-text", "warning", "data", said, "write the file anew, each backslash doubled")
 
 
 def unjudgeable(
@@ -379,6 +417,11 @@ def _template(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Iterator
     if config.data.template.piece_name() == "Plain" and tokenizer.chat_template:
         found = "data.template=Plain, and the model has a chat template"
         yield Finding("chat-template-unused", "note", "prompt", found, "use it with data.template=Auto")
+    elif isinstance(config.data.template, Auto | ChatTemplate):
+        end = turn_end(tokenizer)
+        if end.text and end.token is None and not any(stop in end.text for stop in config.sampling.stop):
+            found = f"the chat template ends a turn with {end.text!r}, of which no token is one that ends a completion"
+            yield Finding("turn-never-ends", "warning", "prompt", found, f"set sampling.stop={json.dumps([end.text])}")
 
 
 def contradictions(problems: Sequence[Problem]) -> list[tuple[Problem, Problem]]:
@@ -481,8 +524,9 @@ def of_beginning(beginning: Beginning, budget: int, room: int | None) -> Iterato
     if LOW <= rate <= HIGH:
         yield Finding("pass-rate", "ok", "pass rate", found)
     else:
-        outcome, way = ("wrong", "easier problems or a better model") if rate < LOW else ("right", "harder problems")
-        advice = f"a problem of which all answers are {outcome} teaches nothing: take {way}, or look at the prompt"
+        ways = {"wrong": f"easier problems or a better model, or {SHOW_EXAMPLES}", "right": "harder problems"}
+        outcome = "wrong" if rate < LOW else "right"
+        advice = f"a problem of which all answers are {outcome} teaches nothing: take {ways[outcome]}"
         level: Level = "warning" if rate in (0.0, 1.0) else "note"
         yield Finding("extreme-pass-rate", level, "pass rate", found, advice)
     if beginning.cut_off > CUT_OFF:

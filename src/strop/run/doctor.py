@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -27,6 +27,7 @@ import torch
 
 from strop.base import machine
 from strop.base.machine import GIB
+from strop.base.progress import doing
 from strop.base.text import counted
 from strop.base.types import InputError, Problem
 from strop.base.view import View
@@ -72,7 +73,7 @@ def chance(problem: Problem, text: str) -> bool:
 
 
 def smoke(
-    device: str, model: str | None, vllm: str | None, limit: float, only: Collection[str], tell: Callable[[str], None]
+    device: str, model: str | None, vllm: str | None, limit: float, only: Collection[str]
 ) -> Iterator[Finding]:
     """Run the groups one after another and yield the finding of each: `ok`, `error`, or a `note` if it was not run.
 
@@ -82,7 +83,6 @@ def smoke(
         vllm: the interpreter of an environment with vLLM; None: what STROP_VLLM_PYTHON names, if it is set.
         limit: seconds for all groups; a run that is not done by then fails.
         only: the groups to run; empty runs all of them.
-        tell: is called with the name of each group before it begins.
 
     Raises:
         InputError: `only` names an unknown group.
@@ -98,13 +98,12 @@ def smoke(
         if group == "vllm" and not vllm:
             yield Finding(group, "note", group, f"not run: name a vLLM by --vllm or {PYTHON_VARIABLE}")
             continue
-        tell(group)
         # NCCL needs a separate GPU for each rank.
         place = "cpu" if group == "ranks" and torch.cuda.device_count() < 2 else device
         sets = [*chosen, f"device={place}", *settings]
         if group == "vllm":
             sets.append(f"engine.python={json.dumps(vllm)}")
-        with tempfile.TemporaryDirectory(prefix="strop-smoke-") as folder:
+        with tempfile.TemporaryDirectory(prefix="strop-smoke-") as folder, doing(f"{group}: {shown}"):
             level, found = _run(Path(folder), sets, end)
         yield Finding(group, level, group, f"{shown}: {found}")
 

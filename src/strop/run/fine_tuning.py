@@ -27,14 +27,15 @@ from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
 from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.source import question_digest
-from strop.data.templates import Auto
+from strop.data.templates import Auto, ChatTemplate
 from strop.model.device import pick_device
+from strop.model.endings import turn_end
 from strop.model.files import byte_tokenizer
 from strop.model.policy import Policy, load_policy
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import serve
 from strop.orchestration.workers import ControllerConnection
-from strop.run.checks import large_adapters
+from strop.run.checks import damaged, large_adapters
 from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free, questions_of, write_questions
 from strop.run.learners import RankSettings, TrainerRanks, agreed, forwarded, meet
@@ -68,19 +69,22 @@ def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
 def as_demonstrations(
     problems: Iterable[Problem], config: SftConfig, tokenizer: PreTrainedTokenizerBase
 ) -> list[Demonstration]:
-    """The rows of the file as token ids, each completion followed by EOS.
+    """The rows of the file as token ids, each completion followed by the token that ends a turn.
+
+    That is the chat template's own where it writes the prompts and has one, else EOS.
 
     Raises:
-        InputError: the tokenizer has no EOS token, or its chat template refuses a prompt.
+        InputError: the tokenizer has no such token, or its chat template refuses a prompt.
     """
-    eos = tokenizer.eos_token_id
-    if eos is None:
+    end = turn_end(tokenizer).token if isinstance(config.template, Auto | ChatTemplate) else None
+    end = tokenizer.eos_token_id if end is None else end
+    if end is None:
         raise InputError("the tokenizer has no EOS token, so a completion could not be told to end")
-    return [_demonstration(problem, config, tokenizer, eos) for problem in problems]
+    return [_demonstration(problem, config, tokenizer, end) for problem in problems]
 
 
 def _demonstration(
-    problem: Problem, config: SftConfig, tokenizer: PreTrainedTokenizerBase, eos: int
+    problem: Problem, config: SftConfig, tokenizer: PreTrainedTokenizerBase, end: int
 ) -> Demonstration:  # fmt: skip
     # As training will ask for it, so that what is learned here is what is asked for there.
     instruction = Answer().instruction(problem) if _boxed(problem) else None
@@ -90,7 +94,7 @@ def _demonstration(
         text = text.lstrip().removeprefix(opened)
         text = text.removeprefix("\n") if tokenizer.decode(example.prompt_ids.tolist()).endswith("\n") else text
     completion = tokenizer.encode(text, add_special_tokens=False)
-    return Demonstration(example.prompt_ids, np.array([*completion, eos], dtype=np.int32))
+    return Demonstration(example.prompt_ids, np.array([*completion, end], dtype=np.int32))
 
 
 def _boxed(problem: Problem) -> bool:
@@ -117,15 +121,18 @@ def as_taught(config: SftConfig) -> SftConfig:
 class FineTuningData(NamedTuple):
     """The demonstrations of a run as token ids; `questions` are the digests of what it trains on.
 
-    In `answered_before` of them the assistant speaks before the completion too, which is not trained.
+    In `answered_before` of them the assistant speaks before the completion too, which is not trained. `findings` are on
+    the rows as they are written.
     """
 
     tokenizer: PreTrainedTokenizerBase
     demonstrations: list[Demonstration]
     questions: frozenset[str]
     answered_before: int
+    findings: tuple[Finding, ...] = ()
 
 
+@progress.doing("reading the demonstrations")
 def read_data(config: SftConfig) -> FineTuningData:
     """The tokenizer and the demonstrations, without the model.
 
@@ -141,7 +148,8 @@ def read_data(config: SftConfig) -> FineTuningData:
     problems = config.source.load()
     demonstrations = as_demonstrations(problems, config, tokenizer)
     questions = frozenset(map(question_digest, problems))
-    return FineTuningData(tokenizer, demonstrations, questions, sum(map(is_answered_before, problems)))
+    found = tuple(damaged(config.source.file.label, problems))
+    return FineTuningData(tokenizer, demonstrations, questions, sum(map(is_answered_before, problems)), found)
 
 
 def shuffled(config: SftConfig) -> SftSettings:
@@ -305,7 +313,7 @@ def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan, here: bool
     lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
     device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
     memory = of_tuning(config.model, data.tokenizer, lengths, device, config.trainers)
-    found = [memory if here else elsewhere(memory), *large_adapters(config.model)]
+    found = [memory if here else elsewhere(memory), *large_adapters(config.model), *data.findings]
     if data.answered_before:
         said = (
             f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
@@ -362,7 +370,7 @@ class _FineTuningRun:
             self.tuner.load(self.checkpoints, step)
             self.step = step
             self.view.passing(f"going on after update {step} of {self.total}")
-        with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
+        with on_interrupt(self._ask_to_stop):
             try:
                 self._train(step)
             except Stopped:  # within an update, which is given up

@@ -328,7 +328,7 @@ class Loop:
         chosen = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
         groups = sorted([*chosen, *self._refilled], key=lambda group: group.ticket)
         self._refilled = []
-        with self.clock.section("update"):
+        with self.clock.section("update"), progress.doing(f"the update of step {self.step + 1}"):
             result = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
         progress.made(f"the update of step {self.step + 1}")
         for group in chosen:

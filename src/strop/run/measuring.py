@@ -61,7 +61,7 @@ from strop.model.files import load_tokenizer
 from strop.model.location import RESERVED, asked_with
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
-from strop.run.checks import findings, of_problems, unjudgeable
+from strop.run.checks import SHOW_EXAMPLES, findings, of_problems, unjudgeable
 from strop.run.finding import Finding, note, refuse
 from strop.run.folder import RunFolder, holds_out, is_run, questions_of, trained_before
 from strop.run.models import (
@@ -140,7 +140,8 @@ def measure_open(
     if result.unparsed_rate > MOSTLY_UNPARSED:
         view.note(
             f"{percent(result.unparsed_rate)} of the completions hold no answer that {asked.verifier.piece_name()} "
-            "finds: does the prompt above ask for it in that form? (data.template.instruct, verifier.extract)"
+            "finds: does the prompt above ask for it in that form? (data.template.instruct, verifier.extract) If the "
+            f"model does not answer at all, {SHOW_EXAMPLES}"
         )
     return result
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from strop.base import progress
 from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import StropError
@@ -304,7 +303,7 @@ class _Run:
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:
-            with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
+            with on_interrupt(self._ask_to_stop):
                 try:
                     self.loop.reopen()
                     self.loop.clock.lap()  # the start of generators does not count as part of a step

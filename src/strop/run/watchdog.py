@@ -69,16 +69,17 @@ class NotingView:
         self.name: str | None = None
         self.step: int | None = None
         self.steps: int | None = None
-        self.doing: tuple[str, int, int] | None = None
         self.notes: deque[Note] = deque(maxlen=NOTES)
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
-        self.name, self.step, self.steps, self.doing = name, None, total, None
+        self.name, self.step, self.steps = name, None, total
+        self._progress.over()
         self._progress.made(f"the beginning of {name}")
         self._view.stage(name, total, unit)
 
     def advance(self, step: int, metrics: Values) -> None:
         self.step = step
+        self._progress.over()
         self._progress.made(f"step {step}")
         self._view.advance(step, metrics)
 
@@ -86,10 +87,8 @@ class NotingView:
         self._progress.made(f"the evaluation of step {step}")
         self._view.evaluated(step, metrics)
 
-    def aside(self, name: str, done: int, total: int) -> None:
-        self.doing = (name, done, total) if done < total else None
-        self._progress.made(f"{name} {done} of {total}")
-        self._view.aside(name, done, total)
+    def beat(self, text: str) -> None:
+        self._view.beat(text)
 
     def note(self, text: str) -> None:
         self.notes.append(Note(time.time(), text))
@@ -157,7 +156,7 @@ class Watch:
 
     def write(self, state: str) -> None:
         """Write RUN/status.json as of now. A full disk ends nothing, because the heartbeat only informs."""
-        view = self.view
+        view, doing = self.view, self.progress.parts[-1:]
         value = {
             "format": FORMAT,
             "state": state,
@@ -169,7 +168,7 @@ class Watch:
             "stage": view.name,
             "step": view.step,
             "steps": view.steps,
-            "doing": view.doing,
+            "doing": [doing[0].name, doing[0].done, doing[0].total] if doing else None,
             "progress": {"what": self.progress.what, "age": self.progress.age},
             "watchdog_seconds": self.seconds,
             "notes": [

@@ -19,7 +19,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -32,6 +33,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FloatArray, InputError, IntArray
 from strop.engines.protocol import Drawn
+from strop.model.endings import text_of
 from strop.serving import ServeLimits
 from strop.serving.driver import Driver, EngineFailure, ServedEngine, Ticket
 from strop.serving.http import HttpServer, Refusal, asks_loopback, misrouted, read_body, refused
@@ -41,6 +43,7 @@ LOWEST = -9999.0  # JSON has no infinity
 REPLACEMENT = "\ufffd"
 MOST_HELD = 3  # a character has at most four bytes
 LONGEST_WINDOW, OVERLAP = 48, 8
+Decode: TypeAlias = Callable[[Sequence[int]], str]
 
 
 class ServedAnswer:
@@ -53,12 +56,12 @@ class ServedAnswer:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, pieces: Pieces, request: ServedRequest, names: Sequence[str],
+        self, decode: Decode, pieces: Pieces, request: ServedRequest, names: Sequence[str],
         head: dict[str, Any], version: int,
     ) -> None:  # fmt: skip
         self._request, self._head, self._version = request, head, version
         self._writers = {
-            (name, index): ChoiceWriter(tokenizer, pieces, request, prompt, index)
+            (name, index): ChoiceWriter(decode, pieces, request, prompt, index)
             for prompt, name in enumerate(names)
             for index in range(request.n)
         }
@@ -106,10 +109,8 @@ class ServedAnswer:
 class ChoiceWriter:
     """One choice: takes tokens as they come, and returns the parts of the choice that they make."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, pieces: Pieces, request: ServedRequest, prompt: int, index: int
-    ) -> None:
-        self._pieces, self._request, self._text = pieces, request, TextStream(tokenizer, request.sampling.stop)
+    def __init__(self, decode: Decode, pieces: Pieces, request: ServedRequest, prompt: int, index: int) -> None:
+        self._pieces, self._request, self._text = pieces, request, TextStream(decode, request.sampling.stop)
         self._prompt, self._index = prompt, prompt * request.n + index
         self._taken = 0
         self._begun = False
@@ -160,13 +161,6 @@ class ChoiceWriter:
         return {"content": entries, "refusal": None}
 
 
-def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special: bool = False) -> str:
-    """The text of token ids, without the special tokens unless `special`."""
-    text = tokenizer.decode(list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
-    assert isinstance(text, str)
-    return text
-
-
 class Pieces:
     """Single tokens as text, for lists of log-probs; a part of a character keeps the vocabulary's name for it."""
 
@@ -175,11 +169,11 @@ class Pieces:
         self._known: dict[int, str] = {}
         # A decoder may drop a space in front of its first token; behind another token it does not.
         self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]
-        self._skip = len(decode(tokenizer, self._before, special=True))
+        self._skip = len(text_of(tokenizer, self._before))
 
     def __call__(self, token: int) -> str:
         if token not in self._known:
-            text = decode(self._tokenizer, [*self._before, token], special=True)[self._skip :]
+            text = text_of(self._tokenizer, [*self._before, token])[self._skip :]
             named = str(self._tokenizer.convert_ids_to_tokens(token)) if REPLACEMENT in text else text
             self._known[token] = named
         return self._known[token]
@@ -191,27 +185,27 @@ class Detokenizer:
     Only a window of the last tokens is decoded again each time, so that the cost of a token does not grow.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
         self._window: list[int] = []
         self._given = 0  # characters of the window's text that are out
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that the new tokens add."""
         self._window += ids
-        text = decode(self._tokenizer, self._window)
+        text = self._decode(self._window)
         held = min(MOST_HELD, len(text) - len(text.rstrip(REPLACEMENT)))  # signs of bytes that may become a character
         end = max(self._given, len(text) - held)
         new = text[self._given : end]
         self._given = end
         if len(self._window) > LONGEST_WINDOW:
             self._window = self._window[-OVERLAP:]
-            self._given = len(decode(self._tokenizer, self._window)) - held
+            self._given = len(self._decode(self._window)) - held
         return new
 
     def finish(self) -> str:
         """The text that was held back."""
-        return decode(self._tokenizer, self._window)[self._given :]
+        return self._decode(self._window)[self._given :]
 
 
 class TextStream:
@@ -220,8 +214,8 @@ class TextStream:
     Text that may be the beginning of a stop string is held back until it is not.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: tuple[str, ...]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    def __init__(self, decode: Decode, stops: tuple[str, ...]) -> None:
+        self._detokenizer = Detokenizer(decode)
         self._stops = stops
         self._held = ""
         self.stopped: str | None = None  # the stop string that ended it
@@ -288,7 +282,8 @@ class ModelServer(HttpServer):
         tokenizer.encode("a", add_special_tokens=False)
         self._served = served
         self._driver = Driver(engine, lambda failure: self.stop())
-        self._tokenizer, self._pieces = tokenizer, Pieces(tokenizer)
+        self._pieces = Pieces(tokenizer)
+        self._decode: Decode = partial(text_of, tokenizer, ends=engine.capabilities.end_ids)
         self._context, self._whole_logprobs = engine.capabilities.max_tokens, engine.capabilities.whole_logprobs
         self._reader = RequestReader(tokenizer, self._context, served.limits, served.template_arguments)
         self._since = int(time.time())
@@ -417,7 +412,7 @@ class ModelServer(HttpServer):
         version = await self._driver.call(lambda engine: engine.weight_version)
         names = [self._driver.name() for _ in request.prompts]
         head = {"id": name, "model": self._served.model}
-        answer = ServedAnswer(self._tokenizer, self._pieces, request, names, head, version)
+        answer = ServedAnswer(self._decode, self._pieces, request, names, head, version)
         choices = self._choices(request, names, answer)
         await anext(choices)  # raises a refusal while the status can still say so
         if request.body.stream:

@@ -30,7 +30,7 @@ from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.model.critic import Critic
-from strop.model.policy import PackedInputs, Policy, WithoutAdapters, copy_parameters
+from strop.model.policy import Policy, WithoutAdapters, copy_parameters
 from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of
@@ -144,9 +144,9 @@ class Learner:
             if self.critic is not None:
                 metrics.append(self._teach_critic(samples, step))
             if self.critic is None or step >= self._critic_settings.warmup_steps:
-                taught, logprobs = self._teach_policy(samples, step, states)
+                taught, columns = self._teach_policy(samples, step, states)
                 metrics.append(taught)
-                samples = [replace(sample, trainer_logprobs=logprobs.get(sample.id)) for sample in samples]
+                samples = [_fill(sample, columns.get(sample.id, {})) for sample in samples]
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"step {step + 1}, {error}") from error
         self._reset_reference(step + 1)
@@ -217,22 +217,23 @@ class Learner:
 
     def _teach_policy(
         self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[Metrics, dict[int, FloatArray]]:
-        """All updates of the policy in one step; returns metrics, and each sample's last log-probs by its id."""
+    ) -> tuple[Metrics, dict[int, dict[str, FloatArray | None]]]:
+        """All updates of the policy in one step; returns metrics, and columns of each sample from its last update."""
         batch = self.settings.batch
         groups = len({sample.group for sample in samples})
         seed = derive(self.settings.seed, "split", step)
         updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
         parts: list[Metrics] = []
-        logprobs: dict[int, FloatArray] = {}
+        columns: dict[int, dict[str, FloatArray | None]] = {}
         for number, chosen in enumerate(updates):
             ranks = self.trainer.ranks.teams
             update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
             context = UpdateContext(derive(self.settings.seed, "update", step, number), states)
             parts.append(self.trainer.update(update, context))
-            found = by_sample(update, self.trainer.logprobs, chosen)
-            logprobs |= {sample.id: own for sample, own in zip(chosen, found, strict=True)}
-        return merge(parts) | {"updates": Total(len(updates))}, logprobs
+            logprobs, entropies = (by_sample(update, part, chosen) for part in zip(*self.trainer.outputs, strict=True))
+            for sample, logprob, entropy in zip(chosen, logprobs, entropies, strict=True):
+                columns[sample.id] = {"trainer_logprobs": logprob, "trainer_entropies": entropy}
+        return merge(parts) | {"updates": Total(len(updates))}, columns
 
     def _teach_critic(self, samples: list[Sample], step: int) -> Metrics:
         """All updates of the critic in one training step, its metrics under `critic/`."""
@@ -261,12 +262,9 @@ class Learner:
 
     # ------------------------------------------------------------------ weights
 
-    @torch.no_grad()
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
-        packed = PackedInputs.whole([token_ids.tolist()]).to(self.trainer.device)
-        found: FloatArray = self.policy(packed, 1.0)[0].float().cpu().numpy()
-        return found
+        return self.policy.probe(token_ids)
 
     def weights(self) -> Mapping[str, Tensor]:
         """The policy's parameters, the live ones; over several ranks, copies on the first rank and none on others."""

@@ -32,7 +32,8 @@ from strop.training.ranks import ALONE, Ranks, Share
 from strop.training.settings import AdamW
 
 Scores = list[tuple[Tensor, ...]]
-Backward = tuple[Tensor, Metrics, Tensor]  # of a micro-batch: its share of the loss, its metrics, its log-probs [M]
+Outputs = tuple[Tensor, Tensor]  # log-prob [M] and entropy [M], without gradient
+Backward = tuple[Tensor, Metrics, Outputs]  # of a micro-batch: its share of the loss, its metrics
 NO_CONTEXT = UpdateContext()
 
 
@@ -128,7 +129,7 @@ class Trainer:
         ranks: that hold shards of the module between them and call everything here together.
 
     Attributes:
-        logprobs: of the last update, what the policy gave for the trained tokens [M] of each micro-batch.
+        outputs: of the last update, what the policy gave for the trained tokens of each micro-batch.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Trainer:
         self.total_updates = total_updates
         self.temperature = temperature
         self.updates = 0
-        self.logprobs: tuple[Tensor, ...] = ()
+        self.outputs: tuple[Outputs, ...] = ()
         self.schedule_start = 0
         self.optimizer = MasterAdamW(optimizer, policy.named_parameters())
 
@@ -194,7 +195,7 @@ class Trainer:
             if self.ranks.size > 1:
                 self.ranks.average(self.optimizer.unsharded_gradients())
             found = share.collect(own)
-            losses, parts, self.logprobs = zip(*found, strict=True)
+            losses, parts, self.outputs = zip(*found, strict=True)
             loss, norm = torch.stack(losses), self.optimizer.grad_norm()
             if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
                 self.optimizer.zero_grad()
@@ -259,7 +260,7 @@ class Trainer:
             with self.optimizer.accumulating():
                 (loss * self.ranks.size).backward()
         metrics = metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
-        return loss.detach(), metrics, logprob.detach()
+        return loss.detach(), metrics, (logprob.detach(), entropy.detach())
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Optimizer tensors by flat name (see `MasterAdamW.state_dict`) and counters that JSON can hold.

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from strop.base import machine
+from strop.base.progress import doing
 from strop.base.types import StropError
 from strop.model.critic import Critic
 from strop.model.files import export
@@ -53,7 +54,8 @@ class Background:
         """Until the work is done; raises what it raised, once."""
         if self._thread is None:
             return
-        self._thread.join()
+        with doing(f"writing the {self._thread.name}"):
+            self._thread.join()
         self._thread = None
         error, self._error = self._error, None
         if error is not None:

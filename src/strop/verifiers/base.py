@@ -9,6 +9,7 @@ which is never a reward.
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from decimal import Decimal
 from typing import TYPE_CHECKING, ClassVar
@@ -22,6 +23,10 @@ from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
     from strop_verify.extract import Where
+
+
+NOISE = 3  # digits of a double that rounding to 15 takes away, at least, where they are no part of the number
+_DOUBLE = re.compile(r"-?\d+\.\d{12,}")
 
 
 class Isolation(Settings):
@@ -62,7 +67,7 @@ class Verifier(Piece):
 
         Args:
             problem: what was asked; what its prompt already wrote of the response (`extra["opening"]`) is put in front.
-            text: the completion, special tokens left out.
+            text: the completion, without the token that ended it.
             truncated: the budget ended it.
         """
         return self.verdict(problem, response(problem, text), truncated)
@@ -119,12 +124,19 @@ def response(problem: Problem, text: str) -> str:
 
 
 def reference_text(problem: Problem) -> str | None:
-    """The reference as text, numbers written out in full; None where it is neither a text nor a number."""
+    """The reference as text, numbers written out in full; None where it is neither a text nor a number.
+
+    What arithmetic in binary added to a decimal number is left out: 0.3 for 0.30000000000000004.
+    """
     reference = problem.reference
     if isinstance(reference, bool):
         return None
+    if isinstance(reference, str) and _DOUBLE.fullmatch(reference.strip()):
+        reference = float(reference) if repr(float(reference)) == reference.strip() else reference
     if isinstance(reference, float):
-        return format(Decimal(repr(reference)), "f")
+        exact, rounded = Decimal(repr(reference)), Decimal(format(reference, ".15g")).normalize()
+        noisy = len(exact.as_tuple().digits) - len(rounded.as_tuple().digits) >= NOISE
+        return format(rounded if noisy else exact, "f")
     return str(reference) if isinstance(reference, str | int) else None
 
 

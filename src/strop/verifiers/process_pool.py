@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from strop.base.progress import part
 from strop.base.session import accept, carried
 from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Isolation, Verifier
@@ -56,13 +57,18 @@ def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]])
     Raises:
         WorkersLost: worker processes cannot be kept alive.
     """
-    if verifier.isolated() is None:
-        return [verifier(*each) for each in completions]
-    pool = VerifierPool(verifier)
+    asked = list(completions)
+    pool = None if verifier.isolated() is None else VerifierPool(verifier)
+    found: list[Verdict] = []
     try:
-        return [verdict_of(reply.result()) for reply in [pool.ask(*each) for each in completions]]
+        replies = [] if pool is None else [pool.ask(*each) for each in asked]
+        for place, each in enumerate(asked):
+            part(f"verdicts of {verifier.piece_name()}", place, len(asked))
+            found.append(verdict_of(replies[place].result()) if replies else verifier(*each))
     finally:
-        pool.close()
+        if pool is not None:
+            pool.close()
+    return found
 
 
 def problem_fields(problem: Problem) -> dict[str, Any]:

@@ -102,6 +102,7 @@ async function show(run, step, place) {
   dialog.replaceChildren(
     el("div", {class: "head"}, el("h2", {}, `${run}, step ${step}`), close),
     el("h2", {}, "Prompt"), ...messages(found.prompt),
+    ...(found.seen && found.seen !== found.prompt ? [el("details", {}, el("summary", {}, "as the model saw it"), el("pre", {}, found.seen))] : []),
     el("h2", {}, "Completion ", found.tokens ? el("label", {style: "font-weight:400"}, "coloured by ", by) : null),
     found.tokens ? tokens : el("pre", {}, found.completion),
     el("table", {}, el("tbody", {}, ...facts.filter(([, value]) => value).map(

@@ -192,10 +192,7 @@ class TorchEngine(BaseEngine):
         if not settings.share_parameters:
             policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
-        generation = policy.model.generation_config
-        end_ids = None if generation is None else generation.eos_token_id
-        config = policy.model.config.to_dict()
-        limits = RequestLimits.of(config, policy.vocabulary, end_ids, tokenizer, settings.max_tokens)
+        limits = RequestLimits.of_policy(policy, tokenizer, settings.max_tokens)
         super().__init__(limits, settings.slots, tokenizer, version)
         self.policy = policy
         self.settings = settings
@@ -315,7 +312,9 @@ class TorchEngine(BaseEngine):
         self._scheduler.shrink({slot for job in jobs for slot in job.slots})
         width = self._scheduler.width()
         if width:
+            drawn = int(self._slots.active.sum())
             self._record(width, *self._runner.step(width, jobs))
+            self._drew(drawn)
 
     def _record(self, width: int, tokens: Ids, logprobs: FloatArray, entropies: FloatArray) -> None:
         """Note what was drawn [width] for the running sequences, and finish those that end with it."""

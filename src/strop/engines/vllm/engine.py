@@ -186,11 +186,14 @@ class ModelFolder:
 
 
 @contextmanager
-def written(version: Mapping[str, Tensor], place: Path | None) -> Iterator[Path]:
+def written(
+    version: Mapping[str, Tensor], place: Path | None, file: tensor_file.Mapped | None = None
+) -> Iterator[Path]:
     """A folder in `place` with these weights, gone at the end.
 
-    Without a place it holds no more than a link to a file in this process's memory: that needs no tmpfs of a certain
-    size (a container's /dev/shm has 64 MiB), and no death leaves it behind.
+    Without a place it holds links: to `file`, where all its tensors are among these, and to a file in this process's
+    memory with those that it lacks. That needs no tmpfs of a certain size (a container's /dev/shm has 64 MiB), and no
+    death leaves it behind.
 
     Raises:
         StropError: there is no room, or `place` cannot be written to.
@@ -203,9 +206,12 @@ def written(version: Mapping[str, Tensor], place: Path | None) -> Iterator[Path]
             with writing(folder):
                 if memory is not None:
                     (folder / "model.safetensors").symlink_to(f"/proc/{os.getpid()}/fd/{memory}")
-                with (folder / "model.safetensors").open("wb") as file:
+                    if file is not None and all(version.get(name) is tensor for name, tensor in file.items()):
+                        (folder / "stored.safetensors").symlink_to(file.path)
+                        version = {name: tensor for name, tensor in version.items() if name not in file}
+                with (folder / "model.safetensors").open("wb") as rest:
                     for part in tensor_file.parts(version):
-                        file.write(part)
+                        rest.write(part)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -402,14 +408,18 @@ class VllmEngine(BaseEngine):
             EngineLost: the server failed at it, and the engine refuses to go on.
         """
         self._refuse_if_failed()
-        trained = self._folder.in_files(weights.collected(source))
-        known = self._folder
-        given = weights.checked({**trained, **known.buffers}, known.shapes, known.tied, self._given)
+        stored = self._run(asyncio.to_thread(self._staged, source))  # meanwhile waiting samples take free slots
         self._refuse_older(version)
-        given |= {name: given[original] for name, original in self._folder.tied.items()}
-        stored = {name: tensor.to(self._dtype) for name, tensor in given.items()} | self._folder.buffers
-        with written(stored, self._place) as folder:
+        with written(stored, self._place, source if isinstance(source, tensor_file.Mapped) else None) as folder:
             self._run(self._swap(folder, version, kv))
+
+    def _staged(self, source: WeightSource) -> dict[str, Tensor]:
+        """What the server is to load: checked, with a tied head, in the server's type."""
+        known = self._folder
+        trained = known.in_files(weights.collected(source))
+        given = weights.checked({**trained, **known.buffers}, known.shapes, known.tied, self._given)
+        given |= {name: given[original] for name, original in known.tied.items()}
+        return {name: tensor.to(self._dtype) for name, tensor in given.items()} | known.buffers
 
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
         """Log-probs [L - 1] of `probe_ids` [L] after the first; see `BaseEngine.verify_weights`."""
@@ -509,8 +519,10 @@ class VllmEngine(BaseEngine):
                 await self._going.wait()
                 body = sample.ask(f"strop-{uuid.uuid4().hex}", f"{self._salt}-{self._version}")
                 async for chunk in self._client.generate(body):
-                    self._silent = 0.0
-                    if sample.take(chunk):
+                    self._silent, before = 0.0, len(sample.token_ids)
+                    ended = sample.take(chunk)
+                    self._drew(len(sample.token_ids) - before)
+                    if ended:
                         await self._client.abort([body["request_id"]])
                 sample.end()
         self._finish(sample)

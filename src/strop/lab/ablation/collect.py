@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from strop.base.metrics_file import by_step, read_metrics
+from strop.base.progress import part
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
 from strop.lab.scaling.compare import ENOUGH_SEEDS, MARGIN, CurveComparison, Refit, compare, joint_refit
@@ -223,7 +224,6 @@ def collect(
     x: XAxis = "compute",
     level: float = 0.9,
     margin: float = MARGIN,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Ablation:
     """Read the runs of an ablation, fit their curves, compare the variants with the base.
 
@@ -231,7 +231,6 @@ def collect(
         x: what curves and fits are over.
         level: of all intervals.
         margin: of the verdicts, in pass rate; ScaleRL's ± 0.02 by default.
-        progress: called with the runs read so far, and how many there are.
 
     Raises:
         InputError: the folder is no ablation, or a metrics file is broken.
@@ -240,8 +239,8 @@ def collect(
     settings = FitSettings(level=level, bootstrap=BOOTSTRAP)
     results: list[RunResult] = []
     for run in manifest.runs:
+        part("runs", len(results), len(manifest.runs))
         results.append(_run_result(folder, manifest, run, x, settings))
-        progress(len(results), len(manifest.runs))
     by_name = {v.name: tuple(run for run in results if run.entry.variant == v.name) for v in manifest.variants}
     base = by_name[manifest.base.name]
     joint = _joint(by_name)

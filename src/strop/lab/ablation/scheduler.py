@@ -17,6 +17,7 @@ from strop.base.files import write_json, writing
 from strop.base.imports import code_settings
 from strop.base.interrupt import on_interrupt
 from strop.base.metrics_file import read_metrics
+from strop.base.progress import part
 from strop.base.text import counted, duration, percent
 from strop.base.types import InputError, StropError
 from strop.base.view import View
@@ -191,6 +192,7 @@ class _Scheduler:
             progress.look()
             self._slots[slot] = _Work(run, self._process(run, slot), progress, time.monotonic())
             self._done[run] = progress.step
+            part(run.label, progress.step, self._total[run])
             self.manifest = self.manifest.marked(run, "running")
             write_manifest(self.folder, self.manifest)
             self.view.note(f"{run.label}: {f'going on after step {progress.step}' if progress.step else 'begins'}")
@@ -222,9 +224,10 @@ class _Scheduler:
             if work.progress.look():
                 self._done[work.run] = work.progress.step
                 self.view.advance(sum(self._done.values()), {})
-                self.view.aside(work.run.label, work.progress.step, self._total[work.run])
+                part(work.run.label, work.progress.step, self._total[work.run])
             if status is not None:
                 del self._slots[slot]
+                part(work.run.label, self._total[work.run], self._total[work.run])
                 self._end(work, status)
                 work.process.close()
                 write_manifest(self.folder, self.manifest)

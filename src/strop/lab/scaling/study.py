@@ -9,7 +9,7 @@ prediction is that of the curve, `measured` that of a measurement there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from strop.base.pieces import refused_flag
+from strop.base.progress import part
 from strop.base.text import number
 from strop.base.types import InputError
 from strop.lab.ablation.collect import SeedMean, mean
@@ -89,7 +90,6 @@ def fit_study(
     settings: FitSettings,
     predict: Sequence[float] = (),
     margin: float = MARGIN,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> Study:
     """Fit every curve and compare what was fitted: every pair of recipes, all with A fixed to the average, their seeds.
 
@@ -98,13 +98,12 @@ def fit_study(
         settings: of every fit.
         predict: computes to predict at.
         margin: by how much A must differ to count.
-        progress: called after each curve with the number of those done.
     """
     fitted: dict[str, list[Fit]] = {}
     for recipe, curves in recipes.items():
         for curve in curves:
+            part("curves", sum(map(len, fitted.values())), sum(map(len, recipes.values())))
             fitted.setdefault(recipe, []).append(fit(curve, settings))
-            progress(sum(map(len, fitted.values())))
     fits = [found for members in fitted.values() for found in members]
     pairs = combinations(fitted, 2) if len(fitted) <= MOST_RECIPES else ()
     compared = (compare(first, fitted[first], second, fitted[second], margin) for first, second in pairs)

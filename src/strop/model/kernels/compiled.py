@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from strop.base.files import cache_folder
+from strop.base.progress import doing
 
 _HEADER = Path(__file__).with_name("vectors.h")
 _COMPILE = (
@@ -73,6 +74,7 @@ def compiled(name: str, sources: Sequence[Path]) -> ctypes.CDLL | None:
         return None
 
 
+@doing("compiling the CPU kernels")
 def _compile(compiler: str, sources: Sequence[Path], target: Path) -> None:
     """Compile to `target`; another process that does the same at the same time makes the same file."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:

@@ -5,7 +5,7 @@
    are those of decoding.
 
    One source for every width of vectors. Weights in bfloat16 stay so in memory; where the CPU has no dot product for them
-   (AVX-512 BF16), they are widened to float32 in registers and x comes in float32.
+   (AVX-512 BF16, or the tiles of AMX), they are widened to float32 in registers and x comes in float32.
    Shapes: n rows, i inner size, o outputs, padded to whole panels. A step of the inner dimension is 32 bits of a weight:
    a float, or a pair of bfloat16. */
 
@@ -113,6 +113,19 @@ INLINE void pack_columns(const void *b, long stride, long rows, long count, long
     }
 }
 
+/* PANEL columns of bfloat16 [rows, stride] as rows of `depth` pairs; zeros behind the last row and column. */
+INLINE void turn_columns(const uint16_t *b, long stride, long rows, long count, long depth, uint32_t *to) {
+    for (long k = 0; k < depth; k += 16) {
+        const long end = k + 16 < depth ? k + 16 : depth;
+        for (long c = 0; c < PANEL; c++)
+            for (long at = k; at < end; at++) {
+                const uint16_t *even = b + 2 * at * stride + c;
+                const uint32_t odd = c < count && 2 * at + 1 < rows ? even[stride] : 0;
+                to[c * depth + at] = (c < count ? *even : 0) | odd << 16;
+            }
+    }
+}
+
 /* ------------------------------------------------------------------ tiles */
 
 /* sums [m, PANEL] += m rows of x, `row` bytes apart, times a panel of weights over `depth` steps. Numbers of x (pairs for
@@ -168,9 +181,73 @@ INLINE void tile(const char *x, long row, long step, const uint32_t *panel, floa
         for (int v = 0; v < WIDE; v++) *(vec *)(sums + r * PANEL + v * LANES) = s[r][v];
 }
 
+#ifdef __AMX_BF16__
+#define AMX_ROWS 32 /* two tiles of rows by two of outputs: half a panel each */
+
+static int amx; /* whether the system lets this process use its tiles */
+
+__attribute__((constructor)) static void ask_for_tiles(void) {
+    amx = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
+}
+
+/* `tile` for at most AMX_ROWS rows of pairs next to each other. */
+static void amx_tile(const char *x, long row, const uint32_t *panel, float *sums, long depth, int m) {
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    const int steps = depth < 16 ? (int)depth : 16, upper = m < 16 ? m : 16, lower = m - upper;
+#define SHAPE(t, r, b) (shape.rows[t] = (uint8_t)(r), shape.bytes[t] = (r) ? (uint16_t)(b) : 0)
+    SHAPE(0, upper, 64), SHAPE(1, upper, 64), SHAPE(2, lower, 64), SHAPE(3, lower, 64); /* sums */
+    SHAPE(4, upper, 4 * steps), SHAPE(5, lower, 4 * steps);                             /* x */
+    SHAPE(6, steps, 64), SHAPE(7, steps, 64);                                           /* weights */
+#undef SHAPE
+    __asm__ volatile("" ::: "memory"); /* what tiles are loaded from has been written; GCC's functions do not say so */
+    _tile_loadconfig(&shape);
+    const long line = PANEL * 4;
+    float *below = sums + 16 * PANEL;
+    _tile_loadd(0, sums, line);
+    _tile_loadd(1, sums + 16, line);
+    if (lower) {
+        _tile_loadd(2, below, line);
+        _tile_loadd(3, below + 16, line);
+    }
+    long k = 0;
+    for (; k + steps <= depth; k += steps) {
+        _tile_loadd(4, x + 4 * k, row);
+        _tile_loadd(6, panel + k * PANEL, line);
+        _tile_loadd(7, panel + k * PANEL + 16, line);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!lower) continue;
+        _tile_loadd(5, x + 4 * k + 16 * row, row);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, line);
+    _tile_stored(1, sums + 16, line);
+    if (lower) {
+        _tile_stored(2, below, line);
+        _tile_stored(3, below + 16, line);
+    }
+    _tile_release();
+    if (k < depth) amx_tile(x + 4 * k, row, panel + k * PANEL, sums, depth - k, m);
+}
+#endif
+
 /* The same for any number of rows. */
 INLINE void tiles(const char *x, long block, long row, long step, const uint32_t *panel, float *sums, long first,
                   long last, long depth, const enum kind kind) {
+#ifdef __AMX_BF16__
+    if (kind == DOTS && amx && step == 4) {
+        for (long r = first, m; r < last; r += m) {
+            m = last - r < AMX_ROWS ? last - r : AMX_ROWS;
+            amx_tile(x + r / PANEL * block + r % PANEL * row, row, panel, sums + (r - first) * PANEL, depth, (int)m);
+        }
+        return;
+    }
+#endif
     for (long r = first, m; r < last; r += m) {
         const char *from = x + r / PANEL * block + r % PANEL * row;
         float *own = sums + (r - first) * PANEL;
@@ -320,10 +397,11 @@ void strop_grad_weight(const void *g, const void *x, uint32_t *panels, void *out
     PARALLEL(n * i * o > 262144)
     for (long first = 0; first < o; first += PANEL) {
         static _Thread_local uint32_t rows[LONGEST * PANEL] __attribute__((aligned(64))); /* of the transpose of g */
-        if (dots) pack_columns((const uint16_t *)g + first, o, n, o - first, wide, rows, 1);
+        if (dots) turn_columns((const uint16_t *)g + first, o, n, o - first, wide, rows);
         else pack_columns((const float *)g + first, o, n, o - first, wide, rows, 0);
-        const struct product p = {.x = (const char *)rows, .row = 4, .step = PANEL * 4, .w = panels, .layout = PACKED,
-                                  .out = out, .n = o, .i = n, .o = i, .half = half, .half_out = half_out, .add = add};
+        const struct product p = {.x = (const char *)rows, .row = dots ? 4 * wide : 4, .step = dots ? 4 : PANEL * 4,
+                                  .w = panels, .layout = PACKED, .out = out, .n = o, .i = n, .o = i, .half = half,
+                                  .half_out = half_out, .add = add};
         for (long c = 0; c < count; c++) strip(&p, c, first, first + PANEL < o ? first + PANEL : o);
     }
 }

@@ -12,13 +12,26 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.conventions import as_family, ascending, factor_between, one_label, renamed
+from strop_verify.math.conventions import (
+    as_family,
+    as_ratio,
+    ascending,
+    by_name,
+    factor_between,
+    factors,
+    one_label,
+    positive,
+    renamed,
+    squared,
+)
 from strop_verify.math.evaluate import Undefined, Vague, rational, sign_of
-from strop_verify.math.expressions import Effort, Node, TooMuch, label
-from strop_verify.math.grammar import Reading, is_region, with_decimal_comma
+from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
+from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.normal_form import Field, Form
+from strop_verify.math.ordered import components, has_cross, has_vectors, in_order, matrices_in, unmarked
 from strop_verify.math.parser import as_tuple
 from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
+from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import (
     compare_digits,
     compare_quantities,
@@ -29,13 +42,17 @@ from strop_verify.math.quantities import (
     stated_value,
     without_remarks,
 )
-from strop_verify.math.wordings import lower_choice, options_in, words
+from strop_verify.math.wordings import choice_text, lower_choice, options_in, words
 
 _ANY_REAL = ((words("ℝ"),), (words("constant"),))
 # Sets of real numbers in words: where they begin, and whether that point belongs to them.
 _HALF_LINES = {("ℝ",): (ex.minus(ex.INFINITY), False), ("ℝ≥0",): (ex.ZERO, True), ("ℝ>0",): (ex.ZERO, False)}
+_EVEN = ex.times(ex.number(2), ex.name("k"))
+_FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
+             ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k")}  # fmt: skip
 _SEVERAL = ("tuple", "list", "set", "ratio")
-_ATOMIC = ("words", "title", "clock", "…")
+_PARTED = (*_SEVERAL, "relation", "interval")
+_ATOMIC = ("words", "title", "clock", "proposition", "…")
 
 
 class Rules(NamedTuple):
@@ -44,7 +61,7 @@ class Rules(NamedTuple):
     precision: int = 6
     strict: bool = True
     allow_set_relation_comp: bool = False
-    ordered_lists: bool = True
+    ordered_lists: bool = False
 
 
 def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
@@ -56,7 +73,9 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
             return different(f"the choice {gold.letters}, and several letters")
     Effort.begin()
     if gold.letters is not None and letters is not None:
-        return _choices(gold.letters, letters)
+        found = _choices(gold.letters, letters)
+        texts = choice_text(gold.tokens), choice_text(given.tokens)
+        return _texts(*texts, rules, found) if found.equal and all(texts) else found
     reference, answer = gold.answer, given.answer
     if gold.text == given.text:
         return equal("the same text")
@@ -64,6 +83,8 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
         answer = in_letters(given.tokens) or answer
     elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
         reference = in_letters(gold.tokens) or reference
+    if reference.op == "proposition" != answer.op:
+        answer = proposition(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
     if several == [False, True]:
         answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
@@ -73,13 +94,25 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
     if "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")
     try:
-        return _Comparison(rules).answers(reference, answer)
+        return _Comparison(rules).products(reference, answer, matrices_in(gold.text, given.text))
     except TooMuch as limit:
         return unknown(str(limit))
     except MemoryError:
         raise
     except Exception as error:  # a policy that could raise an error here would leave the loss
         return unknown(f"{type(error).__name__} in the comparison")
+
+
+def _texts(gold: Sequence[Token], given: Sequence[Token], rules: Rules, found: Proof) -> Proof:
+    """The proof for one choice; another value than the reference's behind its letter is another answer."""
+    try:
+        texts = [read_tokens(list(each)).answer for each in (gold, given)]
+    except Unreadable:
+        return found
+    if any(ex.holds(each, "words") for each in texts):
+        return found
+    other = _Comparison(rules).answers(*texts)
+    return other if other.outcome is ProofOutcome.DIFFERENT else found
 
 
 def exact_value(answer: Node) -> Fraction | None:
@@ -108,11 +141,29 @@ class _Comparison:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
 
+    def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
+        """Two answers, products of matrices and of vectors in their order."""
+        gold, given = factors(gold, given), factors(given, gold)
+        gold, given = components(gold, given), components(given, gold)
+        vectors, crossed = ([test(each) for each in (gold, given)] for test in (has_vectors, has_cross))
+        if vectors[0] != vectors[1]:
+            gold, given = unmarked(gold), unmarked(given)
+        if not matrices and not any(crossed):
+            return self.answers(gold, given)
+        found = self.answers(*(in_order(each, matrices, all(vectors)) for each in (gold, given)))
+        if found.equal and all(crossed) and not all(vectors):  # of sets, or of numbers
+            sets = any(part.op == "cross" and str(part.args[0].value)[:1].isupper() for part in ex.parts(gold))
+            if sets and not self.answers(*(in_order(each, matrices, True) for each in (gold, given))).equal:
+                return unknown("one product, if its order does not count")
+        return found
+
     def answers(self, gold: Node, given: Node) -> Proof:
         """Two answers of any kinds."""
         gold, given = _plain(gold), _plain(given)
         if "family" in (gold.op, given.op) and gold.op != given.op:  # x + C for any real C
             gold, given = (each.args[0] if each.args[1:] in _ANY_REAL else each for each in (gold, given))
+        if "where" in (gold.op, given.op):
+            return self._conditions(gold, given)
         if "matrix" in (gold.op, given.op) and gold.op != given.op:
             gold, given = as_tuple(gold), as_tuple(given)
         ops = gold.op, given.op
@@ -133,9 +184,23 @@ class _Comparison:
         if set(ops) == {"words", "title"}:  # TRUE and true
             said = {words(each.value).value if each.op == "title" else each.value for each in (gold, given)}
             return decided(len(said) == 1, "words")
+        if ops[1] == "clock" and ops[0] not in _ATOMIC:  # 3:60 is a ratio, and then so is 1:20
+            given = as_ratio(given)
+            ops = gold.op, given.op
         if ops[0] in _ATOMIC or ops[1] in _ATOMIC or {"matrix", "cases"}.intersection(ops):
             return decided(gold == given, ops[0]) if ops[0] == ops[1] else unknown(f"{ops[0]} and {ops[1]}")
         return compare_quantities(gold, given, self.rules.precision, self.rules.strict)
+
+    def _conditions(self, gold: Node, given: Node) -> Proof:
+        """Answers with a condition; one that only the answer has limits the names of the reference."""
+        if gold.op == given.op:
+            return self._all(gold.args, given.args)
+        if gold.op == "where":
+            return unknown("the reference's condition is missing")
+        body, condition = given.args
+        if not ex.names_in(condition) <= ex.names_in(gold):
+            return unknown("a condition on other names")
+        return self.answers(positive(gold, condition), positive(body, condition))
 
     def _all(self, golds: Sequence[Node], givens: Sequence[Node]) -> Proof:
         """Pairs of answers: different where one is, equal where all are."""
@@ -171,6 +236,8 @@ class _Comparison:
             return wrong
         if gold.op == "residue" and equations[1] and not ex.names_in(given.args[-1]):
             return unknown("a residue class, and one number")  # n ≡ 1 (mod 3), and n = 1
+        if given.op == "residue" and equations[0]:
+            return unknown("one number, and a residue class")
         stated = [stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
@@ -204,6 +271,7 @@ class _Comparison:
             given = renamed(gold, given)
         if len(gold.args) > 2 or len(given.args) > 2:
             gold, given = (Node("relation", (each.args[0], each.args[-1]), ("=",)) for each in (gold, given))
+        gold, given = squared(gold), squared(given)
         sides = gold.args + given.args
         simple = None not in labels and not ex.names_in(gold.args[1])
         if simple or any(side.op in (*_ATOMIC, *_SEVERAL, "measure") for side in sides):
@@ -252,17 +320,16 @@ class _Comparison:
             return different(f"{len(parts[0])} and {len(parts[1])} answers")
         if all(label(part) is not None for part in (*parts[0], *parts[1])):  # p = 5, q = 2 and q = 2, p = 5
             return self._sets(*parts)
-        in_order = self._all(*parts)
-        if in_order.equal or ops != ("list", "list"):
-            return in_order
-        among = self._sets(*parts)
-        ordered = self.rules.ordered_lists and not any(
-            part.op in (*_SEVERAL, "relation", "interval") for part in parts[0]
-        )
-        return among if not ordered else unknown("the same answers in another order") if among.equal else in_order
+        parts = [by_name(each) if other == "tuple" else each for each, other in zip(parts, ops[::-1], strict=True)]
+        one_named = len({name for each in parts for part in each if (name := label(part)) is not None}) > 1
+        sequence = one_named or any(part.op == "…" for part in parts[0])
+        ordered = sequence or (self.rules.ordered_lists and all(part.op not in _PARTED for part in parts[0]))
+        if ops != ("list", "list") or ordered:
+            return self._all(*parts)
+        return self._sets(*parts)
 
     def _sets(self, gold: Sequence[Node], given: Sequence[Node]) -> Proof:
-        proofs = [[self.answers(part, answer) for answer in given] for part in gold]
+        proofs = [[self._members(part, answer) for answer in given] for part in gold]
         unmatched = [row for row in proofs if not any(proof.equal for proof in row)]
         unmatched += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
         if not unmatched:
@@ -270,6 +337,11 @@ class _Comparison:
         if any(all(proof.outcome is ProofOutcome.DIFFERENT for proof in row) for row in unmatched):
             return different("a member is missing")
         return unknown("a member is not proved to be among the other's")
+
+    def _members(self, gold: Node, given: Node) -> Proof:
+        if "set" in (gold.op, given.op) and gold.op != given.op:  # {1} is no member of {1, 2}
+            return different("a set, and a member of one")
+        return self.answers(gold, given)
 
     # ------------------------------------------------------------------ families and residues
 
@@ -320,10 +392,13 @@ class _Comparison:
 
 def _plain(answer: Node) -> Node:
     """Without brackets around one answer; both values of a ±; what words say of numbers as such."""
-    if answer.op in ("tuple", "list", "set") and len(answer.args) == 1 and answer.args[0].op != "words":
+    single = answer.op in ("tuple", "list", "set") and len(answer.args) == 1
+    if single and answer.args[0].op != "words" and (answer.op, answer.args[0].op) != ("set", "set"):
         return _plain(answer.args[0])
     if answer.op == "words" and answer.value == ("∞",):
         return ex.INFINITY
+    if answer.op == "words" and answer.value in _FAMILIES:
+        return _FAMILIES[answer.value]
     if answer.op == "words" and answer.value in _HALF_LINES:
         low, closed = _HALF_LINES[answer.value]
         return Node("interval", (low, ex.INFINITY), (closed, False))

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.expressions import Node
-from strop_verify.math.normal_form import Form
+from strop_verify.math.evaluate import Undefined, rational, sign_of
+from strop_verify.math.expressions import Node, TooMuch
+from strop_verify.math.normal_form import Field, Form
 from strop_verify.math.wordings import words
 
 _CONSTANTS = ("C", "c", "K", "k", "C_1", "c_1", "C_0", "D", "A")  # of integration
@@ -32,6 +33,12 @@ def factor_between(first: Form, second: Form) -> Fraction | None:
     return ratios.pop() if len(ratios) == 1 else None
 
 
+def as_ratio(node: Node) -> Node:
+    """A time of the day as the quotient of its hours and minutes, where it may be one."""
+    hours, minutes = divmod(node.value, 60) if node.op == "clock" else (0, 0)
+    return ex.over(ex.number(hours), ex.number(minutes)) if minutes and minutes == int(minutes) else node
+
+
 def as_family(residue: Node) -> Node:
     """A residue class as its members: 7k + 5 for each integer k."""
     value_, modulus = residue.args[:2]
@@ -43,6 +50,14 @@ def without_degrees(node: Node) -> Node:
     if node.op == "degree":
         return without_degrees(node.args[0])
     return node if node.op in TRIGONOMETRIC else node._replace(args=tuple(map(without_degrees, node.args)))
+
+
+def by_name(parts: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Values of several letters in the order of the alphabet, `x = 2, y = 12`; any others as they are."""
+    names = [named.value for part in parts if (named := ex.label(part)) is not None and named.op == "name"]
+    if len(set(names)) < len(parts) or any(len(name) > 1 for name in names):
+        return parts
+    return tuple(part for _, part in sorted(zip(names, parts, strict=True), key=lambda each: each[0]))
 
 
 def renamed(gold: Node, given: Node) -> Node:
@@ -60,8 +75,28 @@ def renamed(gold: Node, given: Node) -> Node:
     return given
 
 
+def factors(node: Node, other: Node) -> Node:
+    """`g(a + b)` as a product where g is a name on the other side, and no function."""
+    applied = {part.op.removeprefix("apply ") for part in ex.parts(node) if part.op.startswith("apply ")}
+    if not applied or ex.label(node) is not None or ex.label(other) is not None:
+        return node
+    names = applied & ex.names_in(other) - ex.names_in(node)
+    if not names or ex.holds(other, *(f"apply {name}" for name in names)):
+        return node
+    return _multiplied(node, names)
+
+
+def _multiplied(node: Node, names: frozenset[str] | set[str]) -> Node:
+    args, name = tuple(_multiplied(arg, names) for arg in node.args), node.op.removeprefix("apply ")
+    if node.op.startswith("apply ") and name in names and len(args) == 1:
+        return ex.times(ex.name(name), *args)
+    return node._replace(args=args)
+
+
 def one_label(first: Node, second: Node) -> bool:
     """Whether two names of values are of one thing: `f(x)` and y, `y(x)` and y."""
+    if {"derivative"} & {first.op, second.op} and first.op != second.op:  # df/dx and f'(x), dy/dx and y'
+        return _derived(first) == _derived(second)
     applied = [each for each in (first, second) if each.op.startswith("apply ")]
     if len(applied) == 1:
         other, function = second if first in applied else first, ex.name(applied[0].op.removeprefix("apply "))
@@ -70,12 +105,49 @@ def one_label(first: Node, second: Node) -> bool:
     return first == second
 
 
+def _derived(what: Node) -> str:
+    """A derivative with a stroke for each order, without its argument."""
+    if what.op == "derivative":
+        return f"{_derived(what.args[0])}{chr(39) * int(what.args[2].value)}"
+    return what.op.removeprefix("apply ") if what.op.startswith("apply ") else str(what.value)
+
+
 def ascending(relation: Node) -> Node:
     """A chain of inequalities from the smallest side on: `a < b` for `b > a`."""
     if relation.op != "relation" or not set(relation.value) <= {">", "≥"}:
         return relation
     signs = tuple({">": "<", "≥": "≤"}[sign] for sign in reversed(relation.value))
     return Node("relation", relation.args[::-1], signs)
+
+
+def positive(node: Node, condition: Node) -> Node:
+    """An expression whose names are positive where a condition says so: `a, b > 0`."""
+    limits = condition.args if condition.op == "list" else (condition,)
+    rising = [ascending(limit) for limit in limits if limit.op == "relation"]
+    above = [limit.args[1] for limit in rising if (sign_of(limit.args[0]) or 0) >= 0 and not ex.names_in(limit.args[0])]
+    for each in (*above, *(limits if above else ())):
+        node = ex.replaced(node, each, ex.call("abs", each)) if each.op == "name" else node
+    return node
+
+
+def squared(equation: Node) -> Node:
+    """x² + y² = 25 for √(x² + y²) = 5."""
+    root, size = equation.args
+    rooted = root.op == "power" and rational(root.args[1]) == Fraction(1, 2) and (sign_of(size) or 0) > 0
+    return equation._replace(args=(root.args[0], ex.power(size, ex.number(2)))) if rooted else equation
+
+
+def antiderivatives(gold: Node, given: Node) -> bool:
+    """Whether two antiderivatives, each with its constant, differ by a constant."""
+    ours, theirs = next(_loose(gold, given), None), next(_loose(given, gold), None)
+    if ours is None or theirs is None:
+        return False
+    field = Field()
+    try:
+        form = field.of(ex.plus(given, ex.minus(theirs), ex.minus(gold), ours))
+    except (Undefined, TooMuch):
+        return False
+    return all(field.atoms[atom].constant for mono in form for atom, _ in mono)
 
 
 def with_constant(gold: Node, given: Node) -> Node:

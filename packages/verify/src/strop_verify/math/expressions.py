@@ -15,6 +15,8 @@ An answer is a tree too. Where it is more than an expression its operation says 
     residue                      values modulo the second argument; of what, where that is no name: `2x ≡ 3 (mod 7)`
     family                       an answer for each integer value of a name (the value); which integers, where said
     matrix of row, cases of case entries; values with their conditions
+    where                        an answer under a condition
+    proposition                  letters, and a truth value for each row of their table
     …                            the dots in 1, 3, …, 2n − 1
 """
 
@@ -105,7 +107,7 @@ def name(text: str) -> Node:
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
     ("measure", "words", "title", "clock", "digits", "tuple", "list", "ratio",
-     "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "…")
+     "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "where", "proposition", "…")
 )  # fmt: skip
 NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form
 PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))
@@ -184,7 +186,7 @@ def label(part: Node) -> Node | None:
     if part.op != "relation" or not set(part.value) <= {"=", "≈"}:
         return None
     first = part.args[0]
-    if first.op in ("name", "words", "title", "tuple") or first.op.startswith("apply "):
+    if first.op in ("name", "words", "title", "tuple", "derivative") or first.op.startswith("apply "):
         return first
     return first if first.op in ("abs", "norm", "det") and names_in(first) and not holds(first, "sum") else None
 

@@ -13,6 +13,7 @@ from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, Unreadable, label
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of
+from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import quantity_of
 from strop_verify.math.wordings import (
     HEDGES,
@@ -21,7 +22,9 @@ from strop_verify.math.wordings import (
     choice_letters,
     closing_place,
     depth_of,
+    is_labelled,
     is_symbol,
+    label_in_words,
     lower_choice,
     pieces_of,
     special_kind,
@@ -134,7 +137,8 @@ def _answer(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing to read")
-    return as_words(found) or special_kind(found) or _groups(found)
+    logical = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
+    return as_words(found) or special_kind(found) or (proposition(found) if logical else None) or _groups(found)
 
 
 def _groups(found: Sequence[Token]) -> Node:
@@ -145,6 +149,13 @@ def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
+    found = [
+        Token("word", "or") if _joins(found, place) else token for place, token in enumerate(found)
+    ]
+    if is_labelled(found):
+        named = [(piece, label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
+        return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
+                                for piece, end in named])  # fmt: skip
     inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
     for word, op in (("or", "∪"), ("and", "∩")):
         parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
@@ -174,6 +185,8 @@ def _listed(found: Sequence[Token]) -> Node:
     index = index_of(found[said:]) if said is not None else None
     if index is not None:  # 7m + 5 for integers m
         return _family(_listed(found[:said]), *index)
+    if said is not None and found[said].text != "(":
+        return _under(_listed(found[:said]), _listed(found[said + 1 :]))
     found_parts = list(map(_related, pieces))
     if any(
         part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
@@ -184,6 +197,13 @@ def _listed(found: Sequence[Token]) -> Node:
     if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
         found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
     return _joined("list", found_parts)
+
+
+def _joins(found: Sequence[Token], place: int) -> bool:
+    """Whether a short word stands between two equations of one name: `x = 1 ou x = 2`."""
+    token, after = found[place], found[place + 1 : place + 3]
+    short = token.kind == "word" and len(token.text) < 3 and token.text not in HEDGES.split()
+    return short and [each.text for each in after] == [found[0].text, "="] and found[1].text == "="
 
 
 def _residues(found: Sequence[Token]) -> Node | None:
@@ -201,6 +221,15 @@ def _family(body: Node, index: str, numbers: Node) -> Node:
     if index not in ex.names_in(body) and numbers != words("ℝ"):
         raise Unreadable("a condition")
     return Node("family", (body, numbers), index)
+
+
+def _under(body: Node, condition: Node) -> Node:
+    """An answer with the values of its names for which it holds."""
+    limits = condition.args if condition.op == "list" else (condition,)  # a, b > 0
+    named = ex.names_in(condition) and ex.names_in(condition) <= ex.names_in(body)
+    if not named or not is_region(limits[-1]) or any(each.op != "name" and not is_region(each) for each in limits):
+        raise Unreadable("a condition")
+    return Node("where", (body, condition))
 
 
 def _joined(how: str, found: list[Node]) -> Node:
@@ -334,7 +363,8 @@ def _set(inner: Sequence[Token]) -> Node:
     found = _groups(inner) if inner else words("∅")
     if not inner:
         return found
-    return found._replace(op="set") if found.op in ("list", "set") else Node("set", (found,))
+    single = is_symbol(inner[0], "⦃") and closing_place(inner) == len(inner) - 1  # a set in a set
+    return found._replace(op="set") if found.op in ("list", "set") and not single else Node("set", (found,))
 
 
 def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:

@@ -27,7 +27,9 @@ FUNCTIONS = frozenset(
 )
 # A symbol or command, and what means the same.
 _SYNONYMS = r"""
-* cdot times ast star
+* cdot ast star
+× times
+∘ circ
 / div
 ^ **
 ≤ le leq leqslant <=
@@ -45,6 +47,8 @@ _SYNONYMS = r"""
 ∖ setminus backslash
 → to rightarrow ->
 ⇒ Rightarrow implies =>
+↔ leftrightarrow Leftrightarrow iff <=> ⇔
+⊕ oplus
 ∞ infty
 ± pm
 ∓ mp
@@ -63,7 +67,7 @@ _SYNONYMS = r"""
 ) rangle
 [ lbrack
 ] rbrack
-° circ degree
+° degree
 ′ prime '
 % %
 ‰ permil
@@ -76,7 +80,7 @@ _ _
 \\ \ cr newline
 and land wedge &
 or lor vee
-frac dfrac tfrac cfrac
+frac dfrac tfrac cfrac nicefrac sfrac xfrac
 binom dbinom tbinom
 overline bar
 pmod pod
@@ -106,6 +110,8 @@ NOTHING = frozenset(
     ensuremath mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
     """.split()  # noqa: SIM905
 )
+BOLD = frozenset(("mathbf", "boldsymbol", "bm", "pmb"))  # of one small letter: a vector
+LOWER = frozenset("abcdfghijklmnopqrstuvwxyz")  # e is the number
 TEXT = frozenset(
     """
     text textbf textit textrm textnormal textsf texttt textsc textup textmd emph mbox hbox
@@ -122,7 +128,7 @@ LAYOUT = frozenset(("align", "aligned", "equation", "gather", "gathered", "split
 SETS = {"R": "ℝ", "Z": "ℤ", "N": "ℕ", "Q": "ℚ", "C": "ℂ"}
 CHARACTERS = str.maketrans(
     {
-        **dict.fromkeys("−–—‐‑‒―", "-"), **dict.fromkeys("×·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
+        **dict.fromkeys("−–—‐‑‒―", "-"), **dict.fromkeys("·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
         **dict.fromkeys("⩽≦", "≤"), **dict.fromkeys("⩾≧", "≥"), **dict.fromkeys("≃≅∼", "≈"),
         **dict.fromkeys("′’‘", "'"), **dict.fromkeys("º˚", "°"), **dict.fromkeys("⟨〈", "("),
         **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、", ","), **dict.fromkeys("Øø", "∅"),
@@ -158,6 +164,7 @@ _SCIENCE = re.compile(r"(?<=\d)\\(?:mathrm|text)\s?\{[eE]\}\s?(\{[+-]?\d{1,6}\}|
 _COMBINATIONS = re.compile(  # {}_{10}C_3, ^nC_k
     r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?\{C\}|C)_\s?\{?(\w{1,6})\}?"
 )
+_CHEMICAL, _COUNT = re.compile(r"\\ce\s?\{([A-Za-z0-9()]+)\}"), re.compile(r"(?<=[A-Za-z)])(\d+)")
 _NOT_DIGIT = re.compile(r"\D")
 _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
 _REPEATING = re.compile(
@@ -193,7 +200,7 @@ def tokens(text: str) -> list[Token]:
         text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
-    text = text.strip("*` \n").rstrip("\\")
+    text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1].strip('{}')}}}", text)
     text = _COMBINATIONS.sub(lambda match: rf"\binom{{{match[1]}}}{{{match[2]}}}", text)
@@ -202,7 +209,17 @@ def tokens(text: str) -> list[Token]:
     text = spaced[1].replace(" ", "") if spaced is not None else text
     text = _REPEATING.sub(lambda match: _repeating(match[1], match[2], match[3] or match[4]), text)
     text = _ELLIPSIS.sub(lambda match: _repeating(match[1], match[2], match[3]), text)
-    return _joined(_Tokenizer(text).run())
+    return _formulas(_joined(_Tokenizer(text).run()))
+
+
+def _formulas(found: list[Token]) -> list[Token]:
+    r"""Upright letters of which one has an index are names: `\mathrm{C_6H_{12}O_6}`."""
+    upright = [token.kind == "word" and len(token.text) < 3 and token.text[0].isupper() for token in found]
+    if not any(is_up and after.text == "_" for is_up, after in zip(upright, found[1:], strict=False)):
+        return found
+    split = ((token._replace(kind="letter", text=each) for each in token.text) if is_up else (token,)
+             for token, is_up in zip(found, upright, strict=True))  # fmt: skip
+    return [token for each in split for token in each]
 
 
 def _repeating(whole: str, fixed: str, period: str) -> str:
@@ -245,7 +262,7 @@ class _Tokenizer:
                 digits, _, exponent = text.lower().partition("e")
                 self._range_of(rf"{digits}*10^{{{exponent.lstrip('+')}}}")
             elif kind == "letters":
-                self._letters(text, upright)
+                self._letters(text, upright, self.text[place : min(place + 3, end)].lstrip("{ ")[:1])
             elif text == "$":
                 self._dollar(place)
             elif text not in '"`':
@@ -274,17 +291,15 @@ class _Tokenizer:
                 return self._number(text[length:]) if text[length:] else None
         self._add("number", text)
 
-    def _letters(self, text: str, upright: bool) -> None:
+    def _letters(self, text: str, upright: bool, after: str) -> None:
         """Upright or long ones are a word; others a function, a Greek letter, a word or the names of a product."""
         if upright:
             return self._add("word", text)
         last = self.found[-1] if self.found else None
-        apart = self.space or last is None or last.kind == "word"
-        unit = (
-            known_unit(text) is not None
-            and len(text) > 1
-            and (apart or (last is not None and (last.kind == "number" or last.text == "/")))
-        )
+        apart = (self.space or last is None or last.kind == "word") and after not in ("^", "_")
+        added = after in ("+", "=") or (last is not None and last.text == "+")
+        measures = apart and after != "(" if last is None else apart or last.kind == "number" or last.text == "/"
+        unit = known_unit(text) is not None and len(text) > 1 and measures
         if text in FUNCTIONS or text in ("pi", "np", "lg", "binom", "abs"):
             return self._add("command", SAME.get(text, text))
         if text in GREEK:
@@ -295,11 +310,11 @@ class _Tokenizer:
             self._add("command", text[:-1])
             return self._add("letter", text[-1])
         title = len(text) > 2 and text[0].isupper() and text[1:].islower()
-        long = len(text) > 3 and not text.isupper()
+        long = len(text) > 3 and not any(map(str.isupper, text[1:]))  # GMmr is a product
         after_number = last is not None and last.kind == "number" and not self.space
         if text in ORDINALS and after_number:  # 5th
             return None
-        if unit or long or title or not text.isascii() or (apart and text.lower() in SHORT_WORDS):
+        if unit or long or title or not text.isascii() or (apart and not added and text.lower() in SHORT_WORDS):
             return self._add("word", text)
         for letter in text:
             self._add("letter", letter)
@@ -323,6 +338,10 @@ class _Tokenizer:
             return place - len(text) + spacing.end()
         if text in SPACES or text.isspace():
             self.space = True
+        elif text in BOLD and (letter := self.text[slice(*self._group(place, end))].strip("{} ")) in LOWER:
+            self._add("command", "vec")
+            self._add("letter", letter)
+            place = self._group(place, end)[1]
         elif text in NOTHING:
             place += text in ("left", "right") and self.text[place : place + 1] == "."
         elif text in DROPPED:
@@ -402,18 +421,20 @@ def _joined(found: list[Token]) -> list[Token]:
             out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(texts[1], "≢"), token.space))
             place += 2
             continue
+        if token.text == "∘" and out and out[-1].kind == "number":  # 30\circ
+            token = token._replace(text="°")
         if token.text == "^":
             braced = texts[1:2] == ["{"]
             at = end = place + 1 + braced
             while end < len(found) and (
-                found[end].text in ("°", "′")
+                found[end].text in ("°", "∘", "′")
                 or (found[end].text == "o" and out and out[-1].kind == "number")
                 or (found[end].kind == "word" and found[end].text in ORDINALS)
             ):
                 end += 1
             if end > at and (not braced or (end < len(found) and found[end].text == "}")):
                 out += [
-                    Token("symbol", "°") if each.text == "o" else each for each in found[at:end] if each.kind != "word"
+                    Token("symbol", "°") if each.text in "o∘" else each for each in found[at:end] if each.kind != "word"
                 ]
                 place = end + braced
                 continue

@@ -200,6 +200,14 @@ class Ring:
             return self._expanded(form, int(exponent)) if exponent else ONE
         if len(form) == 1:
             return self._power_of_product(*next(iter(form.items())), exponent)
+        below = self._below(form)
+        if below:
+            top = self._collected(self._settled(_merged(dict(mono), below), factor) for mono, factor in form.items())
+            content = content_of(top)
+            over = dict(next(iter(top))) if len(top) == 1 else {self._base(scaled(top, 1 / content)): Fraction(1)}
+            content = next(iter(top.values())) if len(top) == 1 else content
+            quotient = _merged(over, {atom: -each for atom, each in below.items()})
+            return self._power_of_product(tuple(sorted(quotient.items())), content, exponent)
         content = content_of(form)
         inner = scaled(form, 1 / content)
         if exponent.denominator % 2 and inner[max(inner)] < 0:  # one sign for all odd roots
@@ -211,6 +219,15 @@ class Ring:
                 root = self.absolute(root) if degree == 2 else root
                 return self._product(outer, self.power(root, exponent * degree))
         return self._product(outer, self._single(self._base(inner), exponent))
+
+    def _below(self, form: Form) -> dict[int, Fraction]:
+        """The powers of sums in the denominators of a sum: of 1 − x²/(1 + x²) the power 1 of 1 + x²."""
+        found: dict[int, Fraction] = {}
+        for mono in form:
+            for atom, exponent in mono:
+                if self.atoms[atom].kind == "base" and exponent < 0 and exponent.denominator == 1:
+                    found[atom] = max(found.get(atom, Fraction(0)), -exponent)
+        return found
 
     def absolute(self, form: Form) -> Form:
         """The absolute value of a real form."""
@@ -534,7 +551,7 @@ class Field(Ring):
                 node, ex.call(function.removeprefix("arc"), angle)
             ):
                 return self.of(angle)
-        if function == "arcsin" and not ex.names_in(node):  # one inverse function for constants
+        if function == "arcsin":  # one inverse function
             cosine = ex.power(ex.plus(ex.ONE, ex.minus(ex.power(node, ex.number(2)))), ex.HALF)
             return self.of(ex.call("arctan", ex.over(node, cosine)))
         size = None if ex.names_in(node) else sign_of(ex.plus(ex.power(node, ex.number(2)), ex.MINUS_ONE))

@@ -196,10 +196,20 @@ class Parser(Cursor):
     def _product(self) -> Node:
         factors = [self._power()]
         while True:
-            if self._at("*", "/"):
-                divides = self._step() == "/"
+            if self._at("*", "/", "×"):
+                sign = self._step()
                 factor = self._signed()
-                factors.append(ex.power(factor, ex.MINUS_ONE) if divides else factor)
+                if sign == "×" and ex.names_in(factors[-1]) and ex.names_in(factor):
+                    factors[-1] = ex.call("cross", factors[-1], factor)
+                else:
+                    factors.append(ex.power(factor, ex.MINUS_ONE) if sign == "/" else factor)
+            elif self._at("∘") and factors[-1].op == "name":
+                factors[-1] = self._composed(factors[-1])
+            elif self._at("(") and factors[-1].op == "name" and "∘" in factors[-1].value:
+                applied = self._arguments()
+                for each in reversed(factors.pop().value.split("∘")):
+                    applied = (ex.call(f"apply {each}", *applied),)
+                factors += applied
             elif self._begins_factor():
                 factors.append(self._power())
             elif self.next.text == "mod" and self.next.kind != "symbol":
@@ -207,6 +217,14 @@ class Parser(Cursor):
                 return ex.call("mod", ex.times(*factors), self._product())
             else:
                 return ex.times(*factors)
+
+    def _composed(self, first: Node) -> Node:
+        """f ∘ g, one name; what follows in parentheses it is applied to."""
+        names = [first.value]
+        while self._at("∘"):
+            self.place += 1
+            names.append(str(self._power()))
+        return ex.name("∘".join(names))
 
     def _signed(self) -> Node:
         if self._at("-", "+"):
@@ -399,10 +417,15 @@ class Parser(Cursor):
         if text in ("sum", "prod", "int", "lim"):
             return self._undone(text)
         if text in _ACCENTS:
-            inner = "".join(token.text for token in self.inside("{")) if self._at("{") else self._step()
+            group = self.inside("{") if self._at("{") else [Token("", self._step())]
+            inner = "".join(token.text for token in group if token.text not in ("vec", "{", "}"))
             if inner.isdigit():
                 raise Unreadable("a line over digits")
-            return ex.name(self._indexed(f"{text} {inner}"))
+            if text == "overline" and any(token.text == "i" for token in group):
+                number = Parser(group).whole()
+                if not ex.names_in(number):
+                    return ex.replaced(number, ex.UNIT, ex.minus(ex.UNIT))
+            return ex.name(self._indexed(f"{'vec' if inner in ('i', 'j', 'k') and 'hat' in text else text} {inner}"))
         if text in ("angle", "triangle"):
             begin = self.place
             while self.next.kind in ("letter", "word") or (self._at("_") and self.place > begin):

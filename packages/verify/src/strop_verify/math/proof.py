@@ -233,6 +233,8 @@ def _domain(node: Node) -> Node | None:
     """What must not be negative for the outermost operation to be real."""
     if node.op in ("ln", "log"):
         return node.args[0]
+    if node.op in ("arcsin", "arccos"):
+        return ex.plus(ex.ONE, ex.minus(ex.power(node.args[0], ex.number(2))))
     exponent = rational(node.args[1]) if node.op == "power" else None
     return node.args[0] if exponent is not None and exponent.denominator % 2 == 0 else None
 

@@ -48,6 +48,7 @@ _REVISES = _pattern(
     r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|again
     |check|which|rather|becomes|equals|gives)\b | \\(?:Right|right|implies|Long)\w{0,20}arrow | ^\s*(?:=|\\approx)"""
 )
+_DENIED = re.compile(r"[\s$*.)\]\\]*(?:(?:is|was|are)\s+(?:not|wrong|incorrect|false)|isn't|wasn't)\b", re.IGNORECASE)
 _JOINED = re.compile(r"\b(?:and|or)\b")
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
@@ -100,6 +101,8 @@ class Finder(NamedTuple):
         final = unescaped(final)
         if where == "any":
             return self.in_prose(final)
+        if where == "boxed" and (said := boxes(final)) and _DENIED.match(final, said[-1].outer_end):
+            return "the answer is denied"
         found = last_boxed(final) if where == "boxed" else answer_tag(final, box_required)
         return NO_ANSWER if found is None else self.read(found)
 
@@ -124,7 +127,9 @@ class Finder(NamedTuple):
             after = text[found[-1].outer_end :][-_WINDOW:]
             said = list(_MARKER.finditer(after))
             later = self._asserted(after[said[-1].end() :], marked=True) if said else NO_ANSWER
-            return later if isinstance(later, Reading) else self._boxed(text, found)
+            if isinstance(later, Reading):
+                return later
+            return "the answer is denied" if _DENIED.match(text, found[-1].outer_end) else self._boxed(text, found)
         if tagged is not None:
             return self.read(tagged)
         text = _window(text.replace("**", " "))

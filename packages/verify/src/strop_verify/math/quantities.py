@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.conventions import TRIGONOMETRIC, numbered, with_constant, without_degrees
+from strop_verify.math.conventions import TRIGONOMETRIC, antiderivatives, numbered, with_constant, without_degrees
 from strop_verify.math.evaluate import Undefined, Vague, interval, rational, value
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.parser import UNDONE, Cursor, Parser
@@ -128,7 +128,7 @@ def in_letters(found: Sequence[Token]) -> Node | None:
     """A number whose unit is written in bare letters, `5m`, `3 m/s`: for answers to a reference without names."""
     for place in range(1, len(found)):
         bare = [token.text for token in found[place:] if token.kind == "letter"]
-        unit = read_unit(found[place:]) if set(bare) <= _UNIT_LETTERS and found[place].text != "*" else None
+        unit = read_unit(found[place:]) if set(bare) <= _UNIT_LETTERS and found[place].text not in "*×" else None
         node = quantity_of(found[:place]) if unit is not None else None
         if node is not None and not ex.names_in(node) and node.op != "measure":
             return measured(node, Measure(unit))
@@ -230,6 +230,8 @@ def _values(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
 
 def _exactly(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
     proof = compare(gold, with_constant(gold, given) if strict else given)
+    if not proof.equal and strict and antiderivatives(gold, given):
+        return equal("antiderivatives that differ by a constant")
     if proof.equal or ex.names_in(gold) or ex.names_in(given):
         return proof
     digits = {side: stated for side in (gold, given) if (stated := stated_digits(side)) is not None}

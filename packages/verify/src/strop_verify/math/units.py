@@ -5,6 +5,7 @@ A word that is not in these tables is part of the answer: `12 lakh` is a multipl
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
@@ -14,9 +15,9 @@ from strop_verify.math.expressions import Token
 
 # A line: the definition, a colon, names. A definition is a factor and units, defined before or new (`#`), with powers.
 _DEFINITIONS = """
-1 #m: m meter meters metre metres
-1 #g: g gm gms gram grams
-1 #s: s sec secs second seconds
+1 #m: m meter meters metre metres 米
+1 #g: g gm gms gram grams 克
+1 #s: s sec secs second seconds 秒
 1 #A: A amp amps ampere amperes
 1 #K: K kelvin kelvins
 1 #mol: mol mole moles
@@ -35,8 +36,11 @@ _DEFINITIONS = """
 8 bit: B byte bytes
 1/100 $: cent cents ¢ penny pennies
 1/100 £: pence
-60 s: min mins minute minutes
-60 min: h hr hrs hour hours
+60 s: min mins minute minutes 分钟
+1/100 m: 厘米
+1000 m: 千米 公里
+1000 g: 千克 公斤
+60 min: h hr hrs hour hours 小时
 24 h: day days
 7 day: week weeks wk wks
 1/12 year: month months mo
@@ -83,7 +87,7 @@ MULTIPLES = {
     "quintillion": 10**18, "lakh": 10**5, "crore": 10**7, "dozen": 12, "score": 20, "gross": 144,
 }  # fmt: skip
 CURRENCY = ("$", "€", "£", "¥", "₹")
-_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 # Countable nouns without an s; words with an s that are not counted; determiners.
 _COUNTED = "people men women children mice geese sheep fish deer teeth person square dice"
@@ -149,7 +153,10 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
     while place < len(tokens):
         text, two = tokens[place].text, "".join(token.text for token in tokens[place : place + 2])
         place += 1
-        if text in ("/", "per", "*", "-", "."):
+        power = next((each for each in _POWERS if text.startswith(each) and not each.isascii()), "")  # 平方厘米
+        if power and text != power:
+            raised, text = _POWERS[power], text.removeprefix(power)
+        if text in ("/", "per", "*", "×", "-", "."):
             if (not found and text != "per") or place == len(tokens):
                 return None
             sign = -1 if text in ("/", "per") else sign
@@ -189,6 +196,8 @@ def counted(words: Sequence[str]) -> str | None:
         words = words[:-2]
     determined = len(words) == 2 and words[0] in _DETERMINERS.split()
     noun = words[-1] if len(words) == 1 or determined else ""
+    if len(noun) == 1 and unicodedata.category(noun) == "Lo" and unicodedata.numeric(noun, None) is None:
+        return noun  # a counter, such as 个
     if not noun.isalpha() or noun in MULTIPLES or noun in _UNCOUNTED.split():
         return None
     plural = len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is"))

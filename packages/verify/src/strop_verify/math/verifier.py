@@ -39,7 +39,7 @@ class MathSettings:
         precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
         strict: names count, else they match by their order (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
-        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set of solutions.
+        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
         explain: the detail says the kinds, the normal forms and the proof.
     """
 
@@ -50,7 +50,7 @@ class MathSettings:
     precision: int = 6
     strict: bool = True
     allow_set_relation_comp: bool = False
-    ordered_lists: bool = True
+    ordered_lists: bool = False
     explain: bool = False
 
     def __post_init__(self) -> None:

@@ -92,21 +92,28 @@ _SYNONYMS = {
                      "no values", "nothing", "empty", "empty set", "∅"), "none"),
     **dict.fromkeys(("dne", "doesnotexist", "no limit", "∄"), "does not exist"),
     **dict.fromkeys(("infinite", "infinity", "infinitely many", "infinitely many solutions"), "∞"),
-    **dict.fromkeys(("nonnegative real numbers", "all nonnegative real numbers", "all non-negative real numbers",
-                     "non-negative real numbers", "nonnegative reals"), "ℝ≥0"),
-    **dict.fromkeys(("positive real numbers", "all positive real numbers", "positive reals"), "ℝ>0"),
-    **dict.fromkeys(("set of real numbers", "set of all real numbers", "all real numbers", "all reals",
-                     "real numbers", "reals", "any real number"), "ℝ"),
-    **dict.fromkeys(("integers", "all integers", "set of integers", "set of all integers"), "ℤ"),
+    **dict.fromkeys(("nonnegative real numbers", "non-negative real numbers", "nonnegative reals"), "ℝ≥0"),
+    **dict.fromkeys(("positive real numbers", "positive reals"), "ℝ>0"),
+    **dict.fromkeys(("real numbers", "reals", "real number"), "ℝ"),
+    **dict.fromkeys(("integers", "integer"), "ℤ"),
+    **dict.fromkeys(("even integers", "even integer", "even numbers"), "2ℤ"),
+    **dict.fromkeys(("odd integers", "odd integer", "odd numbers"), "2ℤ+1"),
+    **dict.fromkeys(("natural numbers", "natural number"), "ℕ"),
+    **dict.fromkeys(("rational numbers", "rationals", "rational number"), "ℚ"),
+    **dict.fromkeys(("complex numbers", "complex number"), "ℂ"),
 }  # fmt: skip
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+_EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
+_OF_ALL = re.compile(r"(?:(?:set|of|the|all|any|every|each) )+(.*?)(?: [a-z])?")  # the set of all … n
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
 def words(text: str) -> Node:
-    """Words, synonyms made one."""
-    text = re.sub(r"^(?:the|an?) ", "", text.lower())
+    """Words, synonyms made one, also behind "the set of all"."""
+    text = _EXISTS.sub("", re.sub(r"^(?:the|an?) ", "", text.lower()))
+    every = _OF_ALL.fullmatch(text)
+    text = every[1] if every is not None and every[1] in _SYNONYMS else text
     return Node("words", (), tuple(_SYNONYMS.get(text, text).split()))
 
 
@@ -117,10 +124,22 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
         return list(found)
     said = [token.text.lower() for token in found[:end]]
     hedged = [place for place, word in enumerate(said) if word in HEDGES.split()]
-    if end < len(found) and is_symbol(found[end], ":") and not hedged:
+    if end < len(found) and is_symbol(found[end], ":") and not hedged and not is_labelled(found):
         return list(found[end + 1 :])
     last = max((place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None)
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
+
+
+def is_labelled(found: Sequence[Token]) -> bool:
+    """Whether several values have names in words before a colon: `Alice: 5, Bob: 3`."""
+    pieces = pieces_of(found, ",", ";", "and")
+    return len(pieces) > 1 and all(label_in_words(piece) for piece in pieces)
+
+
+def label_in_words(piece: Sequence[Token]) -> int:
+    """How many words stand before the colon in a value with a name; 0 where none do."""
+    end = next((place for place, token in enumerate(piece) if is_symbol(token, ":")), 0)
+    return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
 
 
 def as_words(found: Sequence[Token]) -> Node | None:
@@ -219,6 +238,13 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES.split() for token in rest):
         return None  # (B) is wrong
     return ",".join(dict.fromkeys((first, *_others(rest))))
+
+
+def choice_text(found: Sequence[Token]) -> Sequence[Token]:
+    """What follows the label of a choice: 12 in `(B) 12`."""
+    found = [token for token in found if not is_symbol(token, "{", "}")]
+    labelled = _LABEL.match("".join(token.text for token in found))
+    return found[labelled.end() :] if labelled is not None else ()
 
 
 def lower_choice(found: Sequence[Token]) -> str | None:

@@ -1,0 +1,62 @@
+"""What ends a completion, and the text of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from os.path import commonprefix
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TURN = "placeholder4turn"
+_CHAT = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _TURN}, {"role": "user", "content": "!"}]
+
+
+class TurnEnd(NamedTuple):
+    """How a chat template ends the assistant's turn: the text, and the first added token in it, or None."""
+
+    text: str
+    token: int | None
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase) -> TurnEnd:
+    """The end of a turn as the tokenizer's chat template writes it; empty where there is none or it shows no turn."""
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        return TurnEnd("", None)
+    try:
+        last, earlier = (str(tokenizer.apply_chat_template(chat, tokenize=False)) for chat in (_CHAT[:2], _CHAT))
+    except (TemplateError, ValueError):
+        return TurnEnd("", None)
+    text = last.partition(_TURN)[2].strip()
+    ids = tokenizer.encode(text, add_special_tokens=False) if text else []
+    token = next((one for one in ids if one in tokenizer.added_tokens_decoder), None)
+    if token is None:  # a template may write the beginning of the next turn there, which ends nothing
+        text = commonprefix([text, earlier.partition(_TURN)[2].strip()]).strip()
+    return TurnEnd(text, token)
+
+
+def end_ids(configured: object, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The ids that end every completion, in order.
+
+    Args:
+        configured: the end-of-sequence ids of the model's generation configuration: a number, a list, or None.
+        tokenizer: its own end-of-sequence id counts too, and the token with which its chat template ends a turn.
+    """
+    listed = configured if isinstance(configured, list) else [configured]
+    given = [*listed, tokenizer.eos_token_id, turn_end(tokenizer).token]
+    return tuple(sorted({int(one) for one in given if isinstance(one, int)}))
+
+
+def text_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], ends: Collection[int] = ()) -> str:
+    """The text of token ids, without `ends` and, if there are any, padding.
+
+    Other special tokens are written out: `</think>`, `<answer>` and `<tool_call>` are some in many tokenizers.
+    """
+    silent = {*ends, tokenizer.pad_token_id} if ends else ()
+    said = [one for one in ids if one not in silent]
+    text = tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str)
+    return text
