@@ -285,7 +285,7 @@ def planned(
         placement = assumed_placement(config)
     except InputError as error:
         return MemoryPlan(config, (), Finding("gpus", "error", "GPUs", str(error)))
-    room = Room(room_of(device), machine.memory()[0]) if room is None else room
+    room = Room(room_of(device), room_of("cpu")) if room is None else room
     run, found = _settled(_Run(config, policy, placement, room, prompt))
     over = _fullest(run, found)
     way_out = _way_out(config, policy, prompt, room) if over[2] > 0 else ""
