@@ -334,6 +334,7 @@ def test_a_run_without_a_model_is_its_newest_checkpoint(
         (("eval", "a", "--benchmark", "amie24"), "aime24"),
         (("eval", "a", "--protocol", "archr"), "archer"),
         (("eval", "a", "--benchmark", "aime24", "--metric", "mean"), "--metric mean"),
+        (("eval", "a", "--benchmark", "aime24", "--metric", "avg,pass@4", "--samples", "2"), "raise --samples to 4"),
         (("eval", "embedded", "--benchmark", "aime24", "--set", "sampling.top_p=0"), "top_p"),
         (("eval", "embedded", "--benchmark", "aime24", "--set", "data.template=x"), "data.template"),
         (("compare", "nowhere"), "nowhere"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.made import completion
 
 from strop.algorithms.rewards import DirectReward
@@ -131,6 +132,10 @@ def test_functions_that_return_a_bool_say_what_is_right() -> None:
     assert [verdict_of(right, boxed, weights=(1.0, -0.5), text=text).score for text in ("2", "box 2")] == [1.0, 0.0]
     assert verdict_of(right, boxed, weights=(1.0, 0.0)).score == 1.0
     assert verdict_of(lambda problem, text: np.bool_(True), short).score == 1.0
+    assert verdict_of(lambda problem, text: torch.tensor([0.5])).reward == 0.5
+    assert verdict_of(lambda prompts, completions: torch.tensor([0.25])).reward == 0.25
+    assert verdict_of(lambda problem, text: torch.tensor(True)).score == 1.0
+    assert verdict_of(lambda problem, text: torch.zeros(2)).status is Status.ERROR
 
 
 def test_groups_of_rewards_below_zero_differ() -> None:

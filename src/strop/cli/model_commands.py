@@ -136,6 +136,7 @@ def evaluate(
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks or (HELD_OUT,))
     chosen = protocols.changed(base, samples, _parts(metric))
+    protocols.refuse_few_samples(chosen, measured)
     if endpoint is None:
         for model in named:
             usable(model, recipe, sets)

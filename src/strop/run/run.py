@@ -31,7 +31,7 @@ from strop.recipes.resolve import as_asked
 from strop.run.assembly import Parts, assemble
 from strop.run.checks import findings
 from strop.run.devices import devices_apart
-from strop.run.finding import refuse
+from strop.run.finding import note, refuse
 from strop.run.folder import (
     CHANGES,
     SUMMARY,
@@ -45,7 +45,7 @@ from strop.run.folder import (
 )
 from strop.run.learners import Learning
 from strop.run.loop import Loop, NothingToLearn, StepRecord
-from strop.run.resuming import checkpoint_of, point, refuse_other_problems
+from strop.run.resuming import checkpoint_of, point, refuse_other_problems, rising_rate
 from strop.run.tracking import Trackers
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
@@ -182,6 +182,7 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
     folder = RunFolder.resume(out)
     try:
         config, found = point(folder, step, sets)
+        note(rising_rate(config, found), view)
         return _to_the_end(config, assemble(config, view), folder, view, resumed=True, found=found)
     finally:
         folder.close()

@@ -106,7 +106,7 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 def sharded_policy(settings: ModelSettings, seed: int, place: Place) -> Policy:
     """The policy of `load_policy(settings, seed=seed)`, sharded, each rank reading only its own rows where it can.
 
-    A fresh model, a hub name and files that name their tensors otherwise than the model does are loaded whole first.
+    A fresh model and files that name their tensors otherwise than the model does are loaded whole first.
 
     Raises:
         InputError: no such model, or one that the policy cannot compute.
