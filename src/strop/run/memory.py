@@ -325,10 +325,11 @@ def _sharing(run: _Run) -> _Run:
     engine = run.serves
     if engine is None or engine.memory_fraction is not None:
         return run
-    free, places = run.room.gpu, {claim.place for claim in claims(run) if claim.purpose == SERVER}
-    for place in places:
-        taken = sum(claim.size for claim in claims(run) if claim.place == place and claim.purpose != SERVER)
-        free = min(free, int((1 - MARGIN) * run.room.gpu) - taken)
+    found, others = list(claims(run)), Counter[Place]()
+    for claim in found:
+        others[claim.place] += 0 if claim.purpose == SERVER else claim.size
+    taken = max((others[claim.place] for claim in found if claim.purpose == SERVER), default=0)
+    free = int((1 - MARGIN) * run.room.gpu) - taken
     fraction = max(min(int(100 * free / run.room.gpu) / 100, MEMORY_FRACTION), 0.01)
     settled = engine.model_copy(update={"memory_fraction": fraction})
     return run._replace(config=run.config.model_copy(update={"engine": settled}))
@@ -392,8 +393,8 @@ def _changes(config: RunConfig) -> Iterator[tuple[str, ...]]:
         if config.evaluates_apart:
             yield ("evaluation.asynchronous=false",)
             yield "evaluation.asynchronous=false", "engine.slots=16"
-    for count in range(orchestration.generators - 1, 0, -1):
-        yield (f"orchestration.generators={count}",)
+    if orchestration.generators > 1:  # which leaves the evaluator a GPU
+        yield (f"orchestration.generators={orchestration.generators - 1}",)
     if isinstance(engine, Vllm):
         for width in (2, 4, 8):
             count = max(orchestration.generators // width, 1)
