@@ -93,7 +93,8 @@ def _placed(
     on_ray = settings.executor == "ray"
     few = hosts[0] < 1 + width and (hosts[0] == 1 or settings.in_process)
     free = _Free(hosts, shared=few and len(hosts) == 1 and settings.trainers == 1 and count <= 1 and not on_ray)
-    shares = [free.take(role, 1, everywhere=on_ray and settings.ray.train_in_cluster) for role in trains]
+    spread = on_ray and settings.ray.train_in_cluster and DRIVER not in trains  # the driver stays on its host
+    shares = [free.take(role, 1, everywhere=spread) for role in trains]
     shares += [free.take(role, width, everywhere=on_ray) for role in generates]
     if evaluates or (DRIVER not in trains and not server):  # such a driver evaluates where no worker does
         role = EVALUATOR if evaluates else DRIVER
