@@ -48,7 +48,7 @@ from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks, Together, open_store, reach_store, use_interface_of
 from strop.training.samples import TrainResult
-from strop.training.sharding import Place, sharded_critic, sharded_policy
+from strop.training.sharding import Place, gathered, sharded_critic, sharded_policy
 from strop.training.step import Trainer
 from strop.training.storage import Storage
 
@@ -261,8 +261,14 @@ def handlers(learner: Learner) -> dict[str, Handler]:
         return TrainResult(samples, plain(result.metrics))
 
     def publish(path: str, version: int) -> tuple[StoredWeights | None, str]:
-        weights = learner.weights()  # of all ranks together; the first one has them and writes them
-        return (WeightFile(Path(path)).write(version, weights.items()) if weights else None), ""
+        weights = learner.policy.weights()
+        whole = gathered(weights)
+        try:
+            first = learner.trainer.ranks.rank == 0
+            return (WeightFile(Path(path)).write(version, weights.items(), whole) if first else None), ""
+        finally:
+            for _ in whole:  # by all ranks together, also where the first one could not write
+                pass
 
     same = (
         learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
