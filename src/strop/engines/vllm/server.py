@@ -27,6 +27,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from strop.base import machine
 from strop.base.machine import cuda_visible
 from strop.base.types import ExpertArray, FloatArray, InputError, IntArray, StropError
 from strop.engines.base import RequestLimits
@@ -177,7 +178,9 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
         "hf_overrides": {"tie_word_embeddings": False, "head_dtype": head},
     }  # fmt: skip
     if settings.kv_cache_gib is not None:
-        known["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
+        known["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * machine.GIB)
+    elif not machine.has_gpu():  # the CPU build would ask for its fraction of all memory, and end where less is free
+        known["kv_cache_memory_bytes"] = int(settings.memory_fraction * machine.memory()[1] / 2)
     return known | settings.arguments
 
 
