@@ -109,6 +109,6 @@ def test_finding_6_large_models_fit_with_what_is_offloaded(
 def test_a_host_that_is_too_small_for_what_is_offloaded_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    machine = PaperMachine(monkeypatch, gpus=2, gib=12, host_gib=8)
+    machine = PaperMachine(monkeypatch, gpus=2, gib=12, host_gib=6)
     plan = machine.planned(on_paper(tmp_path, "Qwen3-0.6B", SERVED))
     assert plan.finding.level == "error" and "of the host" in plan.finding.found
