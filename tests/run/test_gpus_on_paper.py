@@ -43,8 +43,8 @@ def test_finding_4_a_part_that_leaves_no_room_is_refused_with_the_setting_that_d
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine = PaperMachine(monkeypatch, gpus=1)
-    config = on_paper(tmp_path, "Qwen3-0.6B", SERVED, "engine.memory_fraction=0.95")
-    with pytest.raises(InputError, match=r"of 80 GiB \(vLLM's server 76.*set engine.memory_fraction=none, with which"):
+    config = on_paper(tmp_path, "Qwen3-0.6B", SERVED, "engine.memory_fraction=0.98")
+    with pytest.raises(InputError, match=r"of 80 GiB \(vLLM's server 78.*set engine.memory_fraction=none, with which"):
         machine.assembled(config, tmp_path)
     assert not machine.launched and not machine.driver
 
