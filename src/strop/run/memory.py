@@ -265,7 +265,7 @@ def _micro_batch(run: _Run) -> MicroBatch:
 
 def planned(
     config: RunConfig, policy: Policy | None = None, trains: bool = True, prompt: int | None = None,
-    room: Room | None = None,
+    room: Room | None = None, placement: Placement | None = None,
 ) -> MemoryPlan:  # fmt: skip
     """What a run takes, where strop chooses what was left to it; of a model that is only measured, its weights.
 
@@ -275,17 +275,18 @@ def planned(
         trains: whether the model is trained.
         prompt: tokens of the longest prompt; None: as many as may be.
         room: of a GPU and of a host; None: of this machine's.
+        placement: of its processes; None: on this machine, or a cluster of such.
 
     Raises:
         InputError: no such model, or one that cannot be trained so on any device.
     """
     policy = outline(config.model) if policy is None else policy
-    device: Device = "cuda" if seen_gpus(config) else "cpu"
+    device: Device = "cuda" if placement is not None or seen_gpus(config) else "cpu"
     if not trains:
         weights = {WEIGHTS: sum(parameter.nbytes for parameter in policy.model.parameters())}
         return MemoryPlan(config, (), fitting(weights, room_of(device), "take a smaller model"))
     try:
-        placement = assumed_placement(config)
+        placement = assumed_placement(config) if placement is None else placement
     except InputError as error:
         return MemoryPlan(config, (), Finding("gpus", "error", "GPUs", str(error)))
     room = Room(room_of(device), room_of("cpu")) if room is None else room
