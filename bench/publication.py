@@ -85,7 +85,7 @@ def delta(given: argparse.Namespace) -> None:
     trainer = Trainer(policy, Objective(PpoClip()), AdamW(lr=given.lr), 10_000, 1.0)
     base, sent = np.zeros(0, np.uint8), []
     seconds: dict[str, list[float]] = {"store": [], "difference": [], "apply": []}
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         for version in range(given.repeats + 1):
             begin = time.perf_counter()
             stored = WeightFile(Path(folder, f"weights-{version}")).write(version, policy.weights().items())

@@ -19,6 +19,7 @@ from strop.base import hub
 from strop.base.types import InputError
 from strop.data.rows import HubDataset
 from strop.model.files import export, load_pretrained
+from strop.model.location import in_folder
 from strop.model.settings import ModelSettings
 from strop.prepare.filters import count_tokens
 from strop.recipes.resolve import resolve
@@ -43,6 +44,7 @@ class _Hub(BaseHTTPRequestHandler):
     def _answer(self, with_body: bool) -> None:
         path = self.path.lstrip("/").partition("?")[0]
         about = path.startswith("api/models/")
+        path = path.replace("/revision/main", "")
         name, _, rest = path.removeprefix("api/models/").partition("/tree/" if about else "/resolve/")
         file = self.folder / rest.partition("/")[2]
         body, missing = b"", None
@@ -50,7 +52,11 @@ class _Hub(BaseHTTPRequestHandler):
             missing = "RepoNotFound"
         elif about and not rest:
             body = json.dumps({"id": name, "sha": COMMIT, "siblings": []}).encode()
-        elif not about and file.is_file():
+        elif about:
+            sizes = {file.name: file.stat().st_size for file in self.folder.iterdir()}
+            listed = [{"type": "file", "path": name, "size": size, "oid": name} for name, size in sizes.items()]
+            body = json.dumps(listed).encode()
+        elif file.is_file():
             body = file.read_bytes()
         else:
             missing = "EntryNotFound"
@@ -111,6 +117,24 @@ def test_models_of_the_hub_are_loaded_then_from_the_cache_and_an_unknown_name_is
     for name in NAMES:
         assert torch.equal(load_pretrained(ModelSettings(path=name))[0].get_input_embeddings().weight, weight)
     assert time.monotonic() - began < 15
+
+
+def test_finding_9_a_name_is_the_folder_of_what_a_model_needs(
+    address: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    for name in ("consolidated.safetensors", "pytorch_model.bin"):
+        (tmp_path / "model" / name).write_bytes(b"the same weights, and not to be fetched")
+    named = ModelSettings(path="own/tiny", revision="main")
+    found = in_folder(named)
+    assert found.path is not None and found.revision is None and in_folder(found) is found
+    have = {path.name for path in Path(found.path).iterdir()}
+    assert have >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert not have & {"consolidated.safetensors", "pytorch_model.bin"}
+    with pytest.raises(InputError, match="critic.path nope"):
+        in_folder(ModelSettings(path="nope"), "critic.path")
+    address.shutdown()
+    address.server_close()
+    assert in_folder(named) == found
 
 
 def test_the_room_of_a_model_on_the_hub_is_known_before_its_weights_are_fetched(address: ThreadingHTTPServer) -> None:

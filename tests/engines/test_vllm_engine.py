@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from torch import Tensor
 from strop.base.types import InputError, StropError
 from strop.config.parse import edit, validated
 from strop.config.schema import RunConfig
+from strop.engines import weights
 from strop.engines.build import build_engine, own_engine
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.settings import PYTHON_VARIABLE, EngineSettings, Vllm
@@ -227,6 +229,24 @@ def test_weights_go_through_the_folder_that_both_see(fake: FakeVllm, tmp_path: P
 
 
 # ---------------------------------------------------------------------- vLLM
+
+
+def test_finding_8_samples_go_on_while_weights_are_checked(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_at(fake, slots=16)
+    engine.submit(Request("x", PROMPT, Sampling(max_new_tokens=2), seed=1, n=32))
+    check, left = weights.checked, []
+
+    def slowly(*given: Any) -> dict[str, Tensor]:
+        deadline = time.monotonic() + 5
+        while len(engine._samples) > 8 and time.monotonic() < deadline:  # so that some had to wait for a slot
+            time.sleep(0.01)
+        left.append(len(engine._samples))
+        return check(*given)
+
+    monkeypatch.setattr(weights, "checked", slowly)
+    engine.update_weights(model(1, tie=True).weights(), 1)
+    assert left[0] <= 8
+    engine.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.engines.served_runs import Listening, check_record
 from tests.recipes import bases
 from tests.runs import parameters, small_config
 
+from strop.base import progress
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.tiny import tiny
@@ -57,25 +59,32 @@ def test_three_steps_of_training(tmp_path: Path, lag: int) -> None:
     assert lag or all(row["mismatch/max"] < 1e-3 for row in rows)
 
 
-def test_one_of_two_servers_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
-    steps, killed = 8, []
+def test_servers_are_killed_in_generation_and_in_an_evaluation_and_nothing_is_lost(tmp_path: Path) -> None:
+    steps, killed, view = 8, [], Listening()
+
+    def kill_once(due: Callable[[], bool]) -> None:
+        while not due():
+            time.sleep(0.05)
+        killed.append(min(servers_below(os.getpid())))
+        os.kill(killed[-1], signal.SIGKILL)
 
     def kill() -> None:
-        while len(RunFolder.open(tmp_path / "run").rollout_steps() if (tmp_path / "run").is_dir() else ()) < 2:
-            time.sleep(0.1)
-        killed.extend(sorted(servers_below(os.getpid())))
-        os.kill(killed[0], signal.SIGKILL)
+        run = tmp_path / "run"
+        kill_once(lambda: run.is_dir() and len(RunFolder.open(run).rollout_steps()) >= 2)
+        kill_once(lambda: any(part.name.startswith("evaluation of step 4") for part in progress.CURRENT.parts))
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    view = Listening()
-    sets = ["model.fresh.head_dim=32", "orchestration.max_lag=2", "orchestration.generators=2", "evaluation.every=none"]
-    train(small_config(*sets, f"steps={steps}", *VLLM), tmp_path / "run", view)
+    sets = ["model.fresh.head_dim=32", "orchestration.max_lag=2", "orchestration.generators=2", "evaluation.every=4"]
+    found = train(small_config(*sets, f"steps={steps}", *VLLM), tmp_path / "run", view)
     killer.join()
-    assert len(killed) == 2
-    assert any("SIGKILL" in line for line in view.lines)
+    assert len(set(killed)) == 2
+    assert sum("SIGKILL" in line and "is started again" in line for line in view.lines) == 2
     check_record(tmp_path / "run", 2, steps)
     assert not servers_below(os.getpid())
+    versions = {step: (one.version, one.newest) for step, one in found.evaluations.items()}
+    assert versions == {step: (step, step) for step in (0, 4, 8)}
+    assert all(one.usable.all() for one in found.evaluations.values())
 
 
 @pytest.mark.parametrize("recipe", ["scalerl", "archer.math"])

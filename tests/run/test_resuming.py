@@ -61,3 +61,11 @@ def test_a_run_without_a_checkpoint_begins_anew(finished: Path, tmp_path: Path) 
     shutil.copytree(finished, begun)
     shutil.rmtree(begun / "checkpoints")
     assert "has no checkpoint yet, and begins anew: 3 steps" in shown(str(begun))
+
+
+def test_a_schedule_that_is_stretched_is_found(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(small_config("steps=2", "optim.schedule=Cosine", "optim.lr=1e-3"), out, SilentView())
+    # After two of two updates of a cosine, at (1 + cos(π / 2)) / 2 of the peak, follows the third of eight.
+    assert "rises from 0.0005 to 0.00085" in shown(str(out), "--set", "steps=8")
+    assert "learning rate" not in shown(str(out), "--set", "steps=8", "--set", "optim.lr=1e-2")

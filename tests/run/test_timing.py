@@ -54,7 +54,7 @@ def test_a_step_of_hours_comes_with_settings_that_make_it_minutes() -> None:
     sets = dict(part.split("=") for part in found.way_out.split() if "=" in part)
     prompt = sum(len(data[place].prompt_ids) for place in range(len(data))) / len(data)
     assert step_time(small_config(*(f"{key}={value}" for key, value in sets.items())), SPEED, prompt).whole <= 600
-    assert of_time(small_config(), SPEED, data).level == "note"
+    assert of_time(small_config(), SPEED, data).level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_what_is_said_is_what_a_step_takes(tmp_path: Path, monkeypatch: pytest.M
 def test_doctor_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "TINY", 0)
     found = review("grpo", ("model.fresh.max_positions=512", "sampling.max_new_tokens=16"), False, 0, SilentView())
-    assert [one.level for one in found if one.code == "step-time"] == ["note"]
+    assert [one.level for one in found if one.code == "step-time"] == ["ok"]

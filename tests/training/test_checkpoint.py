@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -267,9 +269,29 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_checkpoint(tmp_path):
 def test_tensor_files_start_every_tensor_at_a_multiple_of_its_element(tmp_path):
     size, digest = tensor_file.write(tmp_path / "x.safetensors", all_kinds())
     content = (tmp_path / "x.safetensors").read_bytes()
-    assert (len(content), tensor_file.new_hash(content).hexdigest()) == (size, digest)
+    pieces = b"".join(hashlib.sha256(content[at : at + (8 << 20)]).digest() for at in range(0, size, 8 << 20))
+    assert (len(content), hashlib.sha256(pieces).hexdigest()) == (size, digest)
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     assert (8 + length) % 8 == 0
     for name, tensor in all_kinds().items():
         assert header[name]["data_offsets"][0] % tensor.element_size() == 0
+
+
+def test_finding_14_a_file_is_hashed_by_several_threads(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(os.urandom(40) * 2000)
+    alone = tensor_file.facts_of(tmp_path / "file")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
+    together, sha256 = threading.Barrier(4, timeout=10), hashlib.sha256
+    monkeypatch.setattr(tensor_file, "_PIECE", 20_000)
+
+    def hashed(content):
+        if len(content) == 20_000:
+            together.wait()  # a thread that was the only one would wait in vain
+        return sha256(content)
+
+    monkeypatch.setattr(tensor_file.hashlib, "sha256", hashed)
+    size, digest = tensor_file.facts_of(tmp_path / "file")
+    content = (tmp_path / "file").read_bytes()
+    parts = b"".join(sha256(content[at : at + 20_000]).digest() for at in range(0, 80_000, 20_000))
+    assert (size, digest) == (80_000, sha256(parts + sha256(b"").digest()).hexdigest()) and alone[0] == size

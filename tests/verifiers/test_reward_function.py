@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.made import completion
 
 from strop.algorithms.rewards import DirectReward
@@ -113,7 +114,7 @@ def test_the_sum_is_weighted_and_the_score_lies_in_the_unit_interval() -> None:
 def test_rewards_of_another_scale_do_not_say_what_is_right(functions: tuple[Callable[..., Any], ...]) -> None:
     """Neither counts: a reward of 2 for any box is no pass, and a penalty for length makes no right answer wrong."""
     found = verdict_of(*functions)
-    assert (found.score, found.status, found.undecided) == (0.0, Status.WRONG, True)
+    assert (found.score, found.status, found.undecided) == (0.0, Status.WRONG, "reward")
     values = {correct: 1.0, short: -1.0, half: 0.5, trl_narrow: 2.0}
     assert found.reward == sum(values[function] for function in functions)
     assert verdict_of(right, *functions).score == 1.0 and not verdict_of(right, *functions).undecided
@@ -131,6 +132,10 @@ def test_functions_that_return_a_bool_say_what_is_right() -> None:
     assert [verdict_of(right, boxed, weights=(1.0, -0.5), text=text).score for text in ("2", "box 2")] == [1.0, 0.0]
     assert verdict_of(right, boxed, weights=(1.0, 0.0)).score == 1.0
     assert verdict_of(lambda problem, text: np.bool_(True), short).score == 1.0
+    assert verdict_of(lambda problem, text: torch.tensor([0.5])).reward == 0.5
+    assert verdict_of(lambda prompts, completions: torch.tensor([0.25])).reward == 0.25
+    assert verdict_of(lambda problem, text: torch.tensor(True)).score == 1.0
+    assert verdict_of(lambda problem, text: torch.zeros(2)).status is Status.ERROR
 
 
 def test_groups_of_rewards_below_zero_differ() -> None:

@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub is reachable: one quick request before its libraries retry for every file."""
+"""The Hugging Face hub: whether it is reachable, by one quick request, and where its cache has a model."""
 
 from __future__ import annotations
 
@@ -44,6 +44,25 @@ def has_cached(name: str, revision: str | None = None) -> bool:
         return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
     except HFValidationError:  # not a name that the hub could have
         return False
+
+
+# What transformers and vLLM read of a model: not the same weights in other formats, nor what lies in folders.
+_MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py")
+_OTHER_FILES = ("*/*", "consolidated*")
+
+
+def folder_of(name: str, revision: str | None, cached_only: bool) -> Path:
+    """The folder of a model in the hub's cache, where it is put first if it may be fetched.
+
+    Raises:
+        OSError, ValueError: it is not there and cannot be fetched.
+    """
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(
+        name, revision=revision, local_files_only=cached_only, allow_patterns=list(_MODEL_FILES),
+        ignore_patterns=list(_OTHER_FILES),
+    ))  # fmt: skip
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, print_jso
 if TYPE_CHECKING:
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
+    from strop.lab.scaling.fitting import FitSettings
     from strop.lab.scaling.study import Study
 
 
-XAxis = Literal["compute", "steps", "tokens"]
+Unit = Literal["device_hours", "device_seconds", "flops", "tokens", "steps"]
 
 Target = Annotated[
     str, typer.Argument(metavar="RECIPE|FILE", help="The recipe to vary; or `show`, with the FOLDER of an ablation.")
@@ -40,7 +41,18 @@ Folder = Annotated[
 ]
 Jobs = Annotated[int, typer.Option(help="Parallel runs, which share the cores and GPUs of this machine.", min=1)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs without starting them.")]
-Over = Annotated[XAxis, typer.Option("--x", help="The x-axis of curves and fits.")]
+Over = Annotated[Unit, typer.Option("--x", help="The unit of compute, in curves, fits and every option C.")]
+Method = Annotated[
+    str,
+    typer.Option("--method", metavar="refined|paper", help="Weighted least squares, or the grid of ScaleRL A.5."),
+]
+Until = Annotated[
+    float | None, typer.Option("--fit-until", metavar="C", help="Hold later points back and print the errors on them.")
+]
+Skip = Annotated[
+    float | None,
+    typer.Option("--skip-until", metavar="C", help="Leave out earlier points; by default `paper` does, as ScaleRL."),
+]
 Level = Annotated[float, typer.Option(help="Level of the intervals, above 0 and below 1.")]
 Margin = Annotated[float, typer.Option(help="The difference in pass rate that a verdict must exceed.", min=0, max=1)]
 
@@ -61,7 +73,10 @@ def ablate(
     out: Folder = None,
     jobs: Jobs = 1,
     dry_run: DryRun = False,
-    x: Over = "compute",
+    x: Over = "device_hours",
+    method: Method = "refined",
+    fit_until: Until = None,
+    skip_until: Skip = None,
     level: Level = 0.9,
     margin: Margin = 0.02,
     imports: Imports = [],  # noqa: B006
@@ -84,16 +99,16 @@ def ablate(
     from strop.base.types import InputError
     from strop.lab.ablation import manifest as manifests
     from strop.lab.ablation.variants import VariantRequest, short_name, variants
+    from strop.lab.scaling.study import fit_settings
 
-    if not 0 < level < 1:
-        raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
+    fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
         if folder is None or any((leave_one_out, grid, named, steps, sets, small, out, dry_run)):
             raise InputError(
-                "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
+                "strop ablate show takes the FOLDER of an ablation and the options of fits"
             )
         allow(imports, sets)
-        _show(folder, x, level, margin, as_json)
+        _show(folder, x, fits, margin, as_json)
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
@@ -110,7 +125,7 @@ def ablate(
         from strop.lab.ablation.scheduler import execute
 
         execute(where, manifest, view, jobs, imports)
-    found = _show(where, x, level, margin, as_json)
+    found = _show(where, x, fits, margin, as_json)
     if found.failures:
         count = len(found.failures)
         print(
@@ -140,14 +155,14 @@ def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
     show(as_json, manifest.model_dump(mode="json"), lines)
 
 
-def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:
+def _show(folder: Path, unit: Unit, fits: FitSettings, margin: float, as_json: bool) -> Ablation:
     """Write table and figure, print the table."""
     from strop.lab.ablation import table
     from strop.lab.ablation.collect import collect
     from strop.report.lab_figures import write_ablation_report
 
     with waiting("reading and fitting"):
-        found = collect(folder, x, level, margin)
+        found = collect(folder, unit, fits, margin)
     written = write_ablation_report(found)
     if as_json:
         print_json(table.as_json(found))
@@ -173,17 +188,6 @@ Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predic
 Before = Annotated[
     float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")
 ]
-Axis = Annotated[str, typer.Option("--x", metavar="compute|steps|tokens", help="The x-axis.")]
-Method = Annotated[
-    str,
-    typer.Option("--method", metavar="refined|paper", help="Weighted least squares, or the grid of ScaleRL A.5."),
-]
-Until = Annotated[
-    float | None, typer.Option("--fit-until", metavar="C", help="Hold later points back and print the errors on them.")
-]
-Skip = Annotated[
-    float, typer.Option("--skip-until", metavar="C", help="Leave out earlier points (ScaleRL: 1500 GPU-hours).")
-]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Bootstrap samples of the intervals.")]
 FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
 FitMargin = Annotated[float, typer.Option("--margin", help="The least difference of A that counts.", min=0.0)]
@@ -197,10 +201,10 @@ def fit(
     sources: Sources,
     predict: Predict = "",
     r0: Before = None,
-    x: Axis = "compute",
+    x: Over = "device_hours",
     method: Method = "refined",
     fit_until: Until = None,
-    skip_until: Skip = 0.0,
+    skip_until: Skip = None,
     bootstrap: Bootstrap = 500,
     level: FitLevel = 0.9,
     margin: FitMargin = 0.02,
@@ -210,8 +214,9 @@ def fit(
 ) -> None:
     """Fit compute-performance curves, predict from them, and compare recipes.
 
-    A curve is the held-out pass rate of a run, or a CSV with columns compute and pass_rate (stderr, steps and tokens if
-    known). The row at compute 0 is R_0, unless --r0 gives it. What is fitted is ScaleRL's Eq. 1:
+    A curve is the held-out pass rate of a run, or a CSV with columns compute and pass_rate (stderr if known). Compute
+    is in device-hours unless --x names another unit. The row at compute 0 is R_0, unless --r0 gives it. What is fitted
+    is ScaleRL's Eq. 1:
 
     \b
     R_C = R_0 + (A - R_0) / (1 + (C_mid / C)^B)
@@ -222,7 +227,7 @@ def fit(
 
     \b
     strop fit runs/scalerl
-    strop fit scalerl.csv dapo.csv --skip-until 1500 --fit-until 8000 --predict 16000,100000 --plot curves.png
+    strop fit scalerl.csv dapo.csv --method paper --fit-until 8000 --predict 16000,100000 --plot curves.png
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
     strop fit runs/scalerl --json
     strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation

@@ -15,6 +15,7 @@ from strop.engines.settings import EngineSettings, Vllm
 from strop.engines.torch.engine import TorchEngine
 from strop.model.device import pick_device
 from strop.model.files import export, load_tokenizer
+from strop.model.location import in_folder
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 
@@ -63,6 +64,7 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
     Raises:
         InputError, StropError: see `build_engine`; or there is no such model.
     """
+    model = in_folder(model)
     if isinstance(settings, Vllm):
         folder = _local(model)
         if folder is not None:

@@ -187,6 +187,19 @@ def changed(base: Protocol, samples: int | None = None, metrics: Sequence[str] =
     return base.model_copy(update=changes | ({"metrics": tuple(metrics)} if metrics else {}))
 
 
+def refuse_few_samples(chosen: Protocol, measured: Sequence[Benchmark]) -> None:
+    """Refuse a metric of more samples than any benchmark has.
+
+    Raises:
+        InputError: it names the metric and the way out.
+    """
+    most = max(chosen.samples_of(benchmark) for benchmark in measured)
+    for metric in chosen.metrics:
+        k = parse_metric(metric)[1]
+        if k is not None and k > most:
+            raise InputError(f"{metric} cannot be estimated from {most} samples a problem; raise --samples to {k}")
+
+
 def in_words(sampling: Sampling) -> str:
     """Temperature, top-p, budgets, and whatever else shapes or ends completions, for tables and notes."""
     parts = [f"temperature {sampling.temperature:g}", f"top-p {sampling.top_p:g}"]

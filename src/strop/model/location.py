@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from strop.base import hub
 from strop.base.files import nearest_folder, read_json
 from strop.base.imports import MARKER
-from strop.base.types import InputError
+from strop.base.types import InputError, first_line
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, DTypeName, ModelSettings
 
@@ -70,6 +70,28 @@ def locate(settings: ModelSettings, key: str = "model.path", made: str | None = 
             f"({silent}); name a folder with config.json{'' if made is None else f', or {made}'}"
         )
     return Located(path, silent is not None)
+
+
+def in_folder(settings: ModelSettings, key: str = "model.path") -> ModelSettings:
+    """`settings` with a name on the hub replaced by the folder in the hub's cache, which processes of a host share.
+
+    Errors call the path by `key`.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    if settings.path is None or settings.path in RESERVED or Path(settings.path).expanduser().is_dir():
+        return settings
+    source, cached_only = locate(settings, key)
+    try:
+        folder = hub.folder_of(source, settings.revision, cached_only)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{key} {settings.path}: there is no folder of this name, and as a hub model it cannot be loaded: "
+            f"{first_line(error)}"
+        ) from error
+    _check_folder(folder, f"{key} {settings.path}")
+    return settings.model_copy(update={"path": str(folder), "revision": None})
 
 
 def on_hub(path: str) -> bool:

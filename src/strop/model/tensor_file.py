@@ -13,9 +13,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from safetensors import safe_open
@@ -31,43 +32,85 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 _CHUNK = 1 << 24
+_PIECE = 8 << 20
 
 
-def new_hash(content: bytes = b"") -> hashlib.blake2b:
-    """The hash that checkpoints are checked by: BLAKE2b of 256 bits."""
-    return hashlib.blake2b(content, digest_size=32)
+class Digest:
+    """SHA-256 of the SHA-256 of every 8 MiB of an open file, hashed in other threads while the file grows.
+
+    Processors have instructions for SHA-256, and hashing lets other threads run.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pool = ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0))))
+        self._pieces: list[Future[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def grown(self, size: int) -> None:
+        """The file has `size` bytes by now: its whole pieces are hashed."""
+        while (start := len(self._pieces) * _PIECE) + _PIECE <= size:
+            self._pieces.append(self._pool.submit(self._piece, start))
+
+    def hexdigest(self, size: int) -> str:
+        """The digest of the file, which has `size` bytes."""
+        self.grown(size)
+        last = self._piece(len(self._pieces) * _PIECE)
+        return hashlib.sha256(b"".join([*(piece.result() for piece in self._pieces), last])).hexdigest()
+
+    def _piece(self, start: int) -> bytes:
+        return hashlib.sha256(os.pread(self._descriptor, _PIECE, start)).digest()
 
 
-def write(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Write `tensors` to `path` and make it durable.
+def facts_of(path: str | Path) -> tuple[int, str]:
+    """A file's size in bytes and its digest.
 
-    Returns:
-        The file's size in bytes and the hexadecimal hash of its content.
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file, Digest(file.fileno()) as digest:
+        size = os.fstat(file.fileno()).st_size
+        return size, digest.hexdigest(size)
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], whole: Iterator[Tensor] | None = None) -> tuple[int, str]:
+    """Write `tensors`, or what they are `whole`, to `path`; returns the file's size in bytes and its digest.
 
     Raises:
         OSError: as the file system gives it.
         ValueError: a dtype that the format does not have.
     """
-    digest = new_hash()
-    size = 0
-    with path.open("wb") as file:
-        for part in parts(tensors):
-            file.write(part)
-            digest.update(part)
-            size += len(part)
-        file.flush()
-        os.fsync(file.fileno())
-    return size, digest.hexdigest()
+    with path.open("w+b", buffering=0) as file, Digest(file.fileno()) as digest:
+        for part in parts(tensors, whole):
+            left = memoryview(part)
+            while left:
+                left = left[file.write(left) :]
+            digest.grown(file.tell())
+        return file.tell(), digest.hexdigest(file.tell())
 
 
-def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def ordered(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Their names in the order in which they lie in a file."""
+    # Wide elements first, as the library does it: every tensor then starts at a multiple of its element size.
+    return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+
+
+def parts(tensors: Mapping[str, Tensor], whole: Iterator[Tensor] | None = None) -> Iterator[bytes | memoryview]:
     """The bytes of the file in order; a tensor that is not on the CPU is there only while its parts are asked for.
+
+    Args:
+        tensors: by name.
+        whole: where `tensors` are sharded, each of them whole, in order; one at a time is asked for.
 
     Raises:
         ValueError: a dtype that the format does not have.
     """
-    # Wide elements first, as the library does it: every tensor then starts at a multiple of its element size.
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    order = ordered(tensors)
     header: dict[str, object] = {}
     start = 0
     for name in order:
@@ -82,7 +125,7 @@ def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield len(text).to_bytes(8, "little")
     yield text
     for name in order:
-        yield from _chunks(tensors[name])
+        yield from _chunks(tensors[name] if whole is None else next(whole))
 
 
 class Layout(Protocol):

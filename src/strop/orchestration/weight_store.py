@@ -9,23 +9,18 @@
 A file in memory has no name (`memfd_create`). Other processes of this machine open it as /proc/PID/fd/N. It needs no
 tmpfs of a certain size (a container's /dev/shm has 64 MiB), and the kernel frees it when this process and its readers
 have ended, however they end.
-
-The digest is SHA-256 of the SHA-256 of every 8 MiB: processors have instructions for it, and the pieces are hashed in
-parallel.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -41,7 +36,6 @@ EVALUATED = "weights-evaluated"  # likewise, of the versions that are being eval
 DISK_FULL_TRIES = 3
 DISK_FULL_SECONDS = 1.0
 _FREE_VERSIONS = 2  # memory that must be free for a version to be stored there
-_PIECE = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -50,18 +44,17 @@ class WeightFile:
 
     path: Path
 
-    def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
-        """Store a version.
+    def write(
+        self, version: int, weights: Iterable[tuple[str, Tensor]], whole: Iterator[Tensor] | None = None
+    ) -> StoredWeights:
+        """Store a version; see `tensor_file.parts` for weights that are sharded.
 
         Raises:
             DiskFull: there is no room for it.
         """
         try:
-            with self.path.open("w+b", buffering=0) as file, _Digest(file.fileno()) as digest:
-                for part in tensor_file.parts(dict(weights)):
-                    _write_all(file.fileno(), part)
-                    digest.grown(file.tell())
-                return StoredWeights(version, str(self.path), digest.hexdigest(file.tell()), file.tell())
+            size, digest = tensor_file.write(self.path, dict(weights), whole)
+            return StoredWeights(version, str(self.path), digest, size)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no space at {self.path} for the weights of version {version}") from error
@@ -75,49 +68,11 @@ def read(stored: StoredWeights) -> tensor_file.Mapped:
         StropError: the file is missing, or its content is not what was written.
     """
     try:
-        with open(stored.path, "rb") as file, _Digest(file.fileno()) as digest:
-            size = os.fstat(file.fileno()).st_size
-            whole = size == stored.bytes and digest.hexdigest(size) == stored.digest
-        if whole:
+        if tensor_file.facts_of(stored.path) == (stored.bytes, stored.digest):
             return tensor_file.Mapped(Path(stored.path))
     except OSError as error:
         raise StropError(f"weights of version {stored.version}: cannot read {stored.path}: {error}") from error
     raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")
-
-
-class _Digest:
-    """SHA-256 of the SHA-256 of every 8 MiB of an open file, hashed in other threads while the file grows."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._pool = ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0))))  # hashing lets other threads run
-        self._pieces: list[Future[bytes]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def grown(self, size: int) -> None:
-        """The file has `size` bytes by now: its whole pieces are hashed."""
-        while (start := len(self._pieces) * _PIECE) + _PIECE <= size:
-            self._pieces.append(self._pool.submit(self._piece, start))
-
-    def hexdigest(self, size: int) -> str:
-        """The digest of the file, which has `size` bytes."""
-        self.grown(size)
-        last = self._piece(len(self._pieces) * _PIECE)
-        return hashlib.sha256(b"".join([*(piece.result() for piece in self._pieces), last])).hexdigest()
-
-    def _piece(self, start: int) -> bytes:
-        return hashlib.sha256(os.pread(self._descriptor, _PIECE, start)).digest()
-
-
-def _write_all(descriptor: int, part: bytes | memoryview) -> None:
-    left = memoryview(part)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 Publish: TypeAlias = Callable[[WeightFile, int], StoredWeights]

@@ -17,6 +17,7 @@ from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings, Vllm
 from strop.evaluation.evaluate import ProblemSet
+from strop.model.location import RESERVED, in_folder
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
@@ -106,7 +107,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
         generators = 1 if config.orchestration.in_process else config.orchestration.generators
         executor = pool = Pool(executor, generators * config.engine.slots)
         generating = devices_apart(config, devices)[1] or devices
-        evaluator: Evaluator = PoolEvaluator(pool, sets, generating, beside=config.evaluation.asynchronous is True)
+        goes_on = config.evaluation.asynchronous is True
+        evaluator: Evaluator = PoolEvaluator(pool, sets, generating, asynchronous=goes_on)
     elif sets and config.evaluates_apart:
         evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
     else:
@@ -123,7 +125,7 @@ def _worker_evaluator(
     """A worker that evaluates with the engine settings of this process, so that the results are equal."""
     threads, given = _threads(config), seat(config, placement, EVALUATOR)
     settings = EvaluatorSettings(
-        model=located(config.model, config.seed, view).model_copy(update={"lora": None}),
+        model=_plain_model(config, view),
         engine=config.engine,
         seed=derive(config.seed, "model"),
         device=given.device,
@@ -200,8 +202,7 @@ def _executor(
     check = ProbeCheck(config.engine.quantises, view.note)
     if engine is not None:
         return InProcess(engine, policy, check, orchestration.kv)
-    # Adapters are merged into what is published.
-    plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
+    plain = _plain_model(config, view)
     return Fleet(
         launcher=launcher,
         specs=[generator_spec(config, plain, placement, number) for number in range(orchestration.generators)],
@@ -212,6 +213,17 @@ def _executor(
         check=check,
         kv=orchestration.kv,
     )
+
+
+def _plain_model(config: RunConfig, view: View) -> ModelSettings:
+    """The model as workers with an engine load it, without adapters: these are merged into what is published.
+
+    It is in a folder, so that all processes of this host share its pages. Each node of a cluster has a cache of the
+    hub's models, and finds a name there itself.
+    """
+    by_name = config.orchestration.executor == "ray" and config.model.path not in RESERVED
+    model = config.model if by_name else located(config.model, config.seed, view)
+    return model.model_copy(update={"lora": None})
 
 
 def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement | None, number: int) -> WorkerSpec:
@@ -241,4 +253,15 @@ def _learner(
     seats = [seat(config, placement, f"{TRAINER}-{rank}") for rank in range(trainers)]
     if not in_cluster:  # processes of this host, where Ray reserves nothing
         seats = [replace(one, gpus=0) for one in seats]
+        config = _in_folders(config, view)
     return RankGroupLearner(config, launcher, view.note, in_cluster, seats)
+
+
+def _in_folders(config: RunConfig, view: View) -> RunConfig:
+    """The configuration with its models in folders, for ranks of this host: each reads only its rows from there."""
+    critic = config.critic
+    if critic is not None and critic.path is not None:
+        other = config.model.model_copy(update={"path": critic.path, "revision": None})
+        critic = critic.model_copy(update={"path": in_folder(other, "critic.path").path})
+    model = located(config.model, config.seed, view)
+    return config.model_copy(update={"model": model, "critic": critic})

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from strop.base.imports import command
@@ -26,6 +26,7 @@ from strop.run.folder import RunFolder
 if TYPE_CHECKING:
     from strop.training.checkpoint import Checkpoint
 
+RISE = 1.1  # by what factor the learning rate rises, at least, where a finding says so
 # Settings that a resume cannot change, because a checkpoint depends on them.
 FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
 
@@ -110,6 +111,21 @@ def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | Non
     )
 
 
+def rising_rate(config: RunConfig, found: Checkpoint | None) -> Iterator[Finding]:
+    """The learning rate would rise where the run goes on, because its schedule now ends later; not where stages are."""
+    if found is None or config.stages or config.optim.model_dump(mode="json") != found.state["config"]["optim"]:
+        return
+    trainer = found.state["learner"]["policy"]
+    done, batch = trainer["updates"] - trainer["schedule_start"], config.batch
+    left = (config.steps - found.step) * batch.updates_per_step * batch.passes_per_batch
+    before = config.optim.learning_rate(done - 1, trainer["total_updates"])
+    after = config.optim.learning_rate(done, done + left)
+    if done > config.optim.warmup_steps and after > RISE * before:
+        said = f"it rises from {before:.2g} to {after:.2g}: its schedule is planned anew, over {config.steps} steps"
+        way_out = "keep it low by a lower optim.lr or optim.schedule=Constant, or begin a new run of so many steps"
+        yield Finding("rising-rate", "warning", "learning rate", said, way_out)
+
+
 def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View) -> list[Finding]:
     """Show where the run would resume, how many steps are left and which settings change, without training.
 
@@ -138,4 +154,5 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
     data, findings = questions.preview(config, view)
     if data is not None:
         refuse_other_problems(folder, data, found)
+    findings += rising_rate(config, found)
     return findings

@@ -47,7 +47,7 @@ from strop.run.folder import (
 )
 from strop.run.learners import Learning
 from strop.run.loop import Loop, NothingToLearn, StepRecord
-from strop.run.resuming import checkpoint_of, point, refuse_other_problems
+from strop.run.resuming import checkpoint_of, point, refuse_other_problems, rising_rate
 from strop.run.timing import is_tiny, measure, of_time
 from strop.run.tracking import Trackers
 from strop.run.validation import Row, Validation
@@ -187,6 +187,7 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
     folder = RunFolder.resume(out)
     try:
         config, found = point(folder, step, sets)
+        note(rising_rate(config, found), view)
         return _to_the_end(config, assemble(config, view), folder, view, resumed=True, found=found)
     finally:
         folder.close()
@@ -250,7 +251,9 @@ class _Run:
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         sizes = parts.learner.sizes()
         trainers, generators = devices_apart(config, sizes.devices)
-        self.compute = ComputeMeter(trainers, sizes.computing_parameters, generators)
+        self.compute = ComputeMeter(
+            trainers, sizes.computing_parameters, generators, sizes.attention_width, sizes.peak
+        )
         self.validation = Validation(
             parts.validation, parts.evaluator, config.steps, self.compute, evaluations, folder.path / UNTRAINED,
             self.view.note,

@@ -150,11 +150,12 @@ def _micro_batches(
         if tokens == most or (seconds >= ENOUGH and len(found) > 1):
             break
         tokens = min(GROWTH * tokens, most)
-    (small, first), (large, last) = [(size, times[-1]) for size, times in (min(found.items()), max(found.items()))]
-    product = (last - first) / (large - small) if large > small else 0.0
-    micro_batch = first - product * small
+    small, large = min(found), max(found)
+    less, more = found[small][-1], found[large][-1]
+    product = (more - less) / (large - small) if len(found[small]) > 1 and large > small else 0.0
+    micro_batch = less - product * small
     if product <= 0 or micro_batch < 0:
-        return last / large, 0.0
+        return more / large, 0.0
     return product, micro_batch
 
 
@@ -229,7 +230,7 @@ def of_time(config: RunConfig, speed: Speed, dataset: Dataset) -> Finding:
         f"({speed.decoded:,.0f} tokens a second), the update {_seconds(found.update)}"
     )
     if found.whole <= LONG:
-        return Finding("step-time", "note", "time", said)
+        return Finding("step-time", "ok", "time", said)
     changed, least = _shorter(config, speed, prompt)
     sets = " ".join(f"--set {key}={value}" for key, value in changed.items())
     way_out = f"{sets} makes it up to {_seconds(least)}" if sets else "take a smaller model"

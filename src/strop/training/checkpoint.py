@@ -6,7 +6,7 @@
 Safetensors and JSON, never pickles. Of several ranks each writes its rows of every tensor (`storage`), to
 `policy.0.safetensors`, `policy.1.safetensors` …; `load` reads either, for one rank or for one of any number.
 
-A save is written to `.tmp-step-00000012`, every file fsynced, `manifest.json` (sizes and BLAKE2b of the others) last;
+A save is written to `.tmp-step-00000012`, every file fsynced, `manifest.json` (sizes and SHA-256 of the others) last;
 then the folder is renamed and `root` fsynced. A kill at any moment leaves the old checkpoints, with or without the
 new one; what it left half-written is swept by the next save. One process writes a root.
 """
@@ -14,7 +14,6 @@ new one; what it left half-written is swept by the next save. One process writes
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -148,7 +147,7 @@ def filling(root: Path, step: int) -> Iterator[Path]:
         partial.mkdir()
         yield partial
         os.rename(partial, folder)
-        _sync_folder(root)
+        _sync(root)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # the error that matters is on its way up
         if isinstance(error, OSError):
@@ -227,8 +226,8 @@ def write_groups(folder: Path, tensors: tensor_file.Groups, rank: int | None = N
     files: Facts = {}
     for group, members in tensors.items():
         name = _file_name(group, rank)
-        size, digest = tensor_file.write(folder / name, members)
-        files[name] = {"size": size, "blake2b": digest}
+        files[name] = _facts(*tensor_file.write(folder / name, members))
+        _sync(folder / name)
     return files
 
 
@@ -251,26 +250,28 @@ def seal(
     folder: Path, step: int, files: Facts, groups: Sequence[str], state: Any, metric: Any, ranks: int | None = None
 ) -> None:
     """Write the state and, last, the manifest, and make all of it durable; `ranks` have written their rows each."""
-    text = json.dumps(state, allow_nan=False).encode()
-    _write_bytes(folder / "state.json", text)
-    files["state.json"] = {"size": len(text), "blake2b": tensor_file.new_hash(text).hexdigest()}
+    _write_bytes(folder / "state.json", json.dumps(state, allow_nan=False).encode())
+    files["state.json"] = _facts(*tensor_file.facts_of(folder / "state.json"))
     manifest = {
         "format": _FORMAT, "step": step, "metric": metric, "groups": list(groups), "ranks": ranks, "files": files
     }  # fmt: skip
     _write_bytes(folder / "manifest.json", json.dumps(manifest, indent=1, allow_nan=False).encode())
-    _sync_folder(folder)
+    _sync(folder)
+
+
+def _facts(size: int, digest: str) -> dict[str, Any]:
+    """Of a file, as the manifest has them."""
+    return {"size": size, "sha256": digest}
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(content)
+    _sync(path)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -297,13 +298,8 @@ def _verify(path: Path, facts: Mapping[str, Any]) -> None:
         raise StropError(f"{path} is missing; take another --step")
     if path.stat().st_size != facts["size"]:
         raise StropError(f"{path} has {path.stat().st_size} bytes, not {facts['size']}; take another --step")
-    if _digest(path) != facts["blake2b"]:
+    if _facts(*tensor_file.facts_of(path)) != facts:
         raise StropError(f"{path} is damaged (its hash differs from the manifest's); take another --step")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, tensor_file.new_hash).hexdigest()
 
 
 def prune(root: Path, retention: Retention) -> None:

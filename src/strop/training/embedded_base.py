@@ -26,7 +26,7 @@ from strop.base.types import InputError
 from strop.base.view import View
 from strop.data.generators import draw_question, part_of, signed_terms
 from strop.model.files import EOS, byte_tokenizer, export, load_tokenizer
-from strop.model.location import locate
+from strop.model.location import in_folder, locate
 from strop.model.policy import load_policy
 from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, FreshModel, ModelSettings
 from strop.training.settings import AdamW, Cosine, SftSettings
@@ -233,6 +233,10 @@ def tokenizer_of(model: ModelSettings) -> PreTrainedTokenizerBase:
 
 
 def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:
-    """`model` with the reserved path `embedded` or `embedded-moe` replaced by the folder of that base of this seed."""
+    """`model` with its path replaced by a folder: that of the embedded base of this seed, or of the hub's cache.
+
+    Raises:
+        InputError: there is no such model.
+    """
     base = None if model.path is None else named_base(model.path, seed)
-    return model if base is None else model.model_copy(update={"path": str(embedded_base(base, view))})
+    return in_folder(model) if base is None else model.model_copy(update={"path": str(embedded_base(base, view))})

@@ -11,7 +11,7 @@ buffers that no file holds (rotary frequencies) are computed anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from strop.model.critic import HEAD_FILE, Critic, initial_head
 from strop.model.files import export, stored_model
 from strop.model.policy import Policy, base_of, load_policy
 from strop.model.settings import ModelSettings
+from strop.model.tensor_file import ordered
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -98,7 +99,7 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 def sharded_policy(settings: ModelSettings, seed: int, place: Place) -> Policy:
     """The policy of `load_policy(settings, seed=seed)`, sharded, each rank reading only its own rows where it can.
 
-    A fresh model, a hub name and files that name their tensors otherwise than the model does are loaded whole first.
+    A fresh model and files that name their tensors otherwise than the model does are loaded whole first.
 
     Raises:
         InputError: no such model, or one that the policy cannot compute.
@@ -251,6 +252,13 @@ def _remade(name: str, module: nn.Module) -> nn.Module:
 
 
 # ---------------------------------------------------------------------- whole again
+
+
+def gathered(named: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """Every tensor whole on this rank's device, one at a time, in the order of a file. All ranks must take them all."""
+    for name in ordered(named):
+        tensor = named[name]
+        yield tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gathered_on(first: bool, named: Mapping[str, Tensor]) -> dict[str, Tensor]:

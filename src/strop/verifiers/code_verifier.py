@@ -29,7 +29,7 @@ class CodeVerifier(Verifier):
         memory_mib: memory of the process tree.
         output_mib: what a program may write.
         processes: processes and threads alive at once.
-        float_tolerance: numbers may differ by so much, absolutely or relatively; by default not at all.
+        float_tolerance: numbers may differ by so much, absolutely or relatively, not integers; by default none may.
         tokens: compare outputs word by word instead of line by line.
         partial_credit: the score is the share of tests passed, all of them are run; else all or nothing, stopping at
             the first that fails.

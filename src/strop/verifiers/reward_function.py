@@ -22,7 +22,7 @@ from strop.base import imports, session
 from strop.base.imports import function_named
 from strop.base.types import InputError, Problem, Verdict
 from strop.verifiers.base import Isolation, Verifier, scored
-from strop_verify.verdict import UNDECIDED, Status, shortened
+from strop_verify.verdict import Status, shortened
 
 
 class PythonFunction(Verifier):
@@ -76,6 +76,7 @@ class PythonFunction(Verifier):
             return Verdict(0.0, Status.ERROR, f"{self.function}: {where}")
         if isinstance(result, Verdict):
             return result
+        result = _plain(result)
         if isinstance(result, numbers.Real | np.bool_):
             return scored(float(result), "", self.partial_credit)
         return Verdict(
@@ -152,8 +153,8 @@ class RewardFunction(Verifier):
         if not said:
             return Verdict(0.0, Status.ERROR, f"no reward function applies: {', '.join(map(_shown, self.functions))}")
         if outside and not answers:
-            why = f"{UNDECIDED}{outside[0]}, which is not in [0, 1], and no reward function returns a bool"
-            return Verdict(0.0, Status.WRONG, why, reward=total)
+            why = f"{outside[0]}, which is not in [0, 1], and no reward function returns a bool"
+            return Verdict(0.0, Status.WRONG, why, reward=total, undecided="reward")
         share = max(total / whole, 0.0) if whole else 0.0
         score = float(all(answers)) if answers else share
         detail = "; ".join(said) if len(self.functions) > 1 else ""
@@ -244,11 +245,18 @@ def _value(function: Callable[..., Any], problem: Problem, text: str) -> float |
         return result.score if result.usable else result
     if result is None:
         return None
+    result = _plain(result)
     if not isinstance(result, numbers.Real | np.bool_):
         raise TypeError(f"it returned {type(result).__name__}, not a number")
     if not math.isfinite(result):
         raise ValueError(f"it returned {result}, not a finite number")
     return bool(result) if isinstance(result, bool | np.bool_) else float(result)
+
+
+def _plain(result: Any) -> Any:
+    """A tensor or array of one number as that number; anything else as it is."""
+    one = getattr(result, "shape", None) is not None and math.prod(result.shape) == 1
+    return result.item() if one else result
 
 
 def _called_with_lists(function: Callable[..., Any], problem: Problem, text: str) -> Any:

@@ -23,6 +23,28 @@ class Point:
 """
 
 
+NODE = """
+class Node:
+    def __init__(self, value, next=None): self.value, self.next, self._secret = value, next, 7
+def chain(values): return Node(values[0], chain(values[1:])) if values else None
+def values(node): return [] if node is None else [node.value, *values(node.next)]
+"""
+REVERSE = """
+def reverse(node):
+    before = None
+    while node: node.next, before, node = before, node, node.next
+    return before
+"""
+ANEW = """
+class Node:
+    def __init__(self, value, next=None): self.value, self.next = value, next
+def reverse(node):
+    before = None
+    while node: before, node = Node(node.value, before), node.next
+    return before
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "asserts", "outcome"),
     [
@@ -60,6 +82,18 @@ class Point:
         ("import math\ndef f(): return 1e-9", ["assert math.isclose(f(), 0, abs_tol=1e-6)"], P),
         ("n = 0\ndef f():\n    global n\n    n += 1", ["f()\nf()", "assert n == 2"], P),
         ("def f(): return re.match('a', 'abc')", ["assert f()", "assert f().group() == 'a'"], P),
+        (REVERSE, [NODE + "assert values(reverse(node=chain([1, 2, 3]))) == [3, 2, 1]"], P),
+        (ANEW, [NODE + "assert values(reverse(chain([1, 2, 3]))) == [3, 2, 1]"], P),
+        (ANEW, [NODE + "a = chain([1])\nassert reverse(a) is a"], W),
+        (REVERSE, [NODE + "a = chain([1])\nassert reverse(a) is a"], P),
+        ("def f(n):\n    seen = set()\n    while n and n not in seen: seen.add(n); n = n.next\n    return bool(n)",
+         [NODE + "a = chain([1, 2])\nassert not f(a)\na.next.next = a\nassert f(a)"], P),
+        ("def f(x): return sum(x)", ["assert f(iter([1, 2, 3])) == 6", "assert f(x for x in (1, 2)) == 3"], P),
+        ("def f(x): x.append(1); return x", ["x = [0]\nassert f(x) is x and x == [0, 1]"], P),
+        ("def f(x): return x", ["x = [0]\nassert f(x) is not x"], W),
+        ("def f(x): return list(x)", ["x = [0]\nassert f(x) is not x and f(x) == x"], P),
+        ("class P:\n    def __repr__(self): return 'p'", ["assert repr(P()) == 'p' and type(P()).__name__ == 'P'"], P),
+        ("def f(): return 3", ["assert type(f()) is int and type(f()).__name__ == 'int'"], P),
         ("x = (", ADD, Outcome.SYNTAX_ERROR),
         ("def sub(a, b): return 3", ADD, R),
         ("pass", ADD, R),
@@ -134,7 +168,7 @@ FRAMES = (
         ("def add(a, b): print('pass', 'OK', 'all tests passed'); return 0", ADD),
         (f"{FRAMES}for k in range(2): w(b'[\"begin\",%d]' % k); w(b'[\"pass\",%d]' % k)\ndef add(a, b): return 0", ADD),
         (f"{FRAMES}w(b'[\"value\",3,[]]')\nw(b'[\"value\",10,[]]')\ndef add(a, b): return 0", ADD),
-        (f"{FRAMES}def add(a, b): w(b'[\"callback\",0,[],[]]'); return 0", ADD),
+        (f"{FRAMES}def add(a, b): w(b'[\"callback\",\"call\",0,[],[]]'); return 0", ADD),
         (f"{FRAMES}def add(a, b): w(b'[\"value\",[\"handle\",0,\"SystemExit\",\"type\"],[]]'); return 0", ADD),
         (f"{FRAMES}def add(a, b): w(b'[' * 5000); return 0", ADD),
         (f"{FRAMES}def add(a, b): os.write(4, b'\\xff' * 9); return 0", ADD),
@@ -144,6 +178,11 @@ FRAMES = (
         ("def add(f):\n    try: return f.__code__.co_consts\n"
          "    except AttributeError: return f.__class__.__mro__[-1].__subclasses__()",
          ["assert add(lambda: 3) == 3"]),
+        ("def add(x): return x.gi_frame.f_globals['expected']", ["expected = 3\nassert add(x for x in ()) == 3"]),
+        ("def add(x): return x._secret", [NODE + "assert add(Node(1)) == 7"]),
+        ("def add(x): return x.__class__.__init__.__globals__['w']", [NODE + "w = 3\nassert add(Node(1)) == 3"]),
+        ("def add(x): return x.path", ["import sys\nassert add(sys) == sys.path"]),
+        ("class int:\n    pass\ndef add(): return int()", ["assert type(add()) is int"]),
         ("def add(x): x.clear(); x += [1, 2, 3]", ["l = [1]\nadd(l)\nassert l == [1]"]),
         ("import os, time\nif os.fork(): time.sleep(0.1); os._exit(0)\ndef add(a, b): return 0", ADD),
         ("class T: pass\nclass Any: pass\ndef add(a, b): return type('int', (), {'__eq__': lambda *a: True})()", ADD),

@@ -45,6 +45,8 @@ def test_outputs(expected: str, written: str, same: bool) -> None:
 def test_tolerance_and_tokens_are_options() -> None:
     assert difference("x 0.3", "x 0.30000000001", tolerance=1e-6) == ""
     assert difference("0.3", "0.31", tolerance=1e-6) != ""
+    assert difference("1000000", "1000001", tolerance=1e-6) != ""
+    assert difference("1000000", "1000001.0", tolerance=1e-6) == ""
     assert difference("1e999", "1e998", tolerance=1e-6) != ""
     assert difference("1 2 x", "1\n2.0\nx\n", tokens=True) == ""
     assert difference("1 2", "1 2 3", tokens=True) != ""

@@ -170,6 +170,14 @@ def test_a_tolerance_is_opt_in(judge: Any) -> None:
     assert judge("def f(): return 0.1 + 0.2", calls("f", ([], 0.3)), tolerance=1e-9).outcome is P
     assert judge("print(0.1 + 0.2)", stdio(("", "0.3"))).outcome is W
     assert judge("print(0.1 + 0.2)", stdio(("", "0.3")), tolerance=1e-9).outcome is P
+    assert judge("def f(): return 1000001", calls("f", ([], 1000000)), tolerance=1e-6).outcome is W
+
+
+def test_numbers_of_numpy_in_containers_are_numbers(judge: Any) -> None:
+    result = "{'sums': list(np.cumsum(a)), np.int64(1): (np.True_, np.float64(0.5))}"
+    program = f"import numpy as np\ndef f(a): return {result}"
+    assert judge(program, calls("f", ([[1, 2]], {"sums": [1, 3], "1": [True, 0.5]}))).outcome is P
+    assert judge(program, {"asserts": ["assert f([1, 2]) == {'sums': [1, 3], 1: (True, 0.5)}"]}).outcome is P
 
 
 def test_arguments_as_json_lines(judge: Any) -> None:

@@ -47,7 +47,7 @@ class ProgramSettings:
         limits: what each process may use.
         test_seconds: wall clock of one test.
         total_seconds: wall clock of all tests together; None is min(7 n + 5, 300) for n tests.
-        tolerance: numbers may differ by so much, absolutely or relatively; None for not at all.
+        tolerance: numbers may differ by so much, absolutely or relatively, but not integers; None for not at all.
         tokens: compare outputs word by word.
         stop: end at the first test that is not passed.
     """
@@ -119,6 +119,7 @@ def outcome_of(ending: Ending) -> tuple[Outcome, str]:
 # ---------------------------------------------------------------------- standard input and output
 
 
+_INTEGERS = re.compile(r"[+-]?[0-9]+ [+-]?[0-9]+")  # they are counted, not measured: no tolerance applies
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 
 
@@ -163,7 +164,7 @@ def _same_number(expected: str, written: str, tolerance: float | None) -> bool:
         return False
     if Decimal(expected) == Decimal(written):
         return True
-    if tolerance is None:
+    if tolerance is None or _INTEGERS.fullmatch(f"{expected} {written}"):
         return False
     one, other = float(expected), float(written)
     finite = math.isfinite(one) and math.isfinite(other)
@@ -226,7 +227,9 @@ def matches(expected: Any, wire: Any, tolerance: float | None = None, depth: int
         return False
     if expected == number:
         return True
-    return tolerance is not None and _close(expected, number, tolerance)
+    if tolerance is None or (isinstance(expected, int) and isinstance(number, int)):
+        return False
+    return _close(expected, number, tolerance)
 
 
 def _matches_mapping(expected: dict[str, Any], wire: Any, tolerance: float | None, depth: int) -> bool:

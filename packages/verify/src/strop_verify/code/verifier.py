@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,34 +19,44 @@ from strop_verify.sandbox.limits import Outcome, SandboxFailure
 from strop_verify.sandbox.pool import Sandbox, Slot, shared
 from strop_verify.verdict import Status, Verdict, shortened
 
-FENCE = "```"
 LANGUAGES = ("python", "py", "python3")
+# A fence of Markdown: three or more backticks or tildes, then the language, also as {.python title="x"}.
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\{?\.?([^\s`{},=:]*)[^`]*")
 
 
 def last_python_block(text: str) -> str | None:
-    """The content of the last closed block that is marked as Python; None without one, or in an open think block.
+    """The content of the last closed block that is marked as Python, else of the last that is not marked at all.
 
-    A block ends at a line that holds only backticks, so that a program may hold fences in its texts.
+    None without one, or in an open think block. A block ends at a line that holds only its fence, or a longer one, so
+    that a program may hold fences in its texts.
     """
     final = after_thinking(text)
     if final is None:
         return None
-    found: str | None = None
-    begun: list[str] | None = None
+    marked = unmarked = None
+    fence, language = "", ""
+    lines: list[str] = []
     for line in final.split("\n"):
         bare = line.strip()
-        if begun is None or not bare.startswith(FENCE):
-            if begun is not None:
-                begun.append(line)
-            elif FENCE in bare and bare.rpartition(FENCE)[2].strip().lower() in LANGUAGES:
-                begun = []
-        elif bare == FENCE:
-            found, begun = "\n".join(begun), None
-        elif bare[len(FENCE) :].strip().lower() in LANGUAGES:
-            begun = []  # the block before was never closed
+        if fence and bare.startswith(fence) and not bare.strip(fence[0]):
+            marked = "\n".join(lines) if language in LANGUAGES else marked
+            unmarked = "\n".join(lines) if not language else unmarked
+            fence = ""
+        elif (begun := _begun(bare, fence)) is not None:
+            (fence, language), lines = begun, []  # where another block is open, it was never closed
         else:
-            begun.append(line)
-    return found
+            lines.append(line)
+    return unmarked if marked is None else marked
+
+
+def _begun(line: str, within: str) -> tuple[str, str] | None:
+    """Fence and language of the block that a line begins; `within` is the fence of the one that is open, or empty."""
+    place = 0 if within else max(line.find("```"), 0)  # behind a sentence too, where Python is named
+    found = _FENCE.fullmatch(line, place)
+    if found is None or not found[1].startswith(within):
+        return None
+    language = found[2].lower()
+    return None if language not in LANGUAGES and (within or place) else (found[1], language)
 
 
 RUNNERS = {"stdio": run_stdio, "call": run_calls, "assert": run_asserts}

@@ -3,7 +3,7 @@
 The solution keeps its objects and answers requests about them; nothing that it says is trusted.
 
 Requests arrive as frames, each gets one response. While a response is prepared the solution may itself ask the other
-side to call a function that was passed to it (`callback`).
+side about an object that was passed to it (`callback`).
 
     ["entry", name, [argument]]               call a function or a method of Solution
     ["names", [name]]                         global names: [[is there, value]]
@@ -11,7 +11,7 @@ side to call a function that was passed to it (`callback`).
     ["call", id, [argument], [[name, v]]]     call; the response says which mutable arguments changed
     ["item", id, key]  ["op", name, id, …]    len, iter, next, ==, + … of objects that stayed here
 
-    ["value", wire, [[place, wire]]]          the result
+    ["value", wire, [[place, wire]]]          the result, or ["argument", place] where it is an argument itself
     ["raise", type, built-in type, text, id]  an exception; id of its class where that is the solution's own
 """
 
@@ -144,7 +144,8 @@ MODULE = "solution"
 MUTABLE = (list, dict, set, bytearray, deque)
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "int": int, "float": float,
-    "abs": abs, "neg": operator.neg, "pos": operator.pos, "reversed": reversed, "isinstance": isinstance,
+    "abs": abs, "type": type, "neg": operator.neg, "pos": operator.pos, "reversed": reversed,
+    "isinstance": isinstance,
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
     "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": operator.matmul,
@@ -179,14 +180,45 @@ class ParentChannel:
         return self._queue.popleft()
 
 
-class Callback:
-    """A function of the tester's: it can be called, and that is all."""
+class Borrowed:
+    """An object of the tester's: a function to call, an iterator, or an instance of a class that the tests define."""
 
-    def __init__(self, server: SolutionServer, number: int) -> None:
-        self._server, self._number = server, number
+    __slots__ = ("__ask", "__number")
+
+    def __init__(self, ask: Callable[..., Any], number: int) -> None:
+        object.__setattr__(self, "_Borrowed__ask", ask)
+        object.__setattr__(self, "_Borrowed__number", number)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._server.call_back(self._number, arguments, keywords)
+        return self.__ask("call", self.__number, arguments, keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__ask("get", self.__number, (name,))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__ask("set", self.__number, (name, value))
+
+
+def _lent_operation(name: str) -> Callable[..., Any]:
+    def asked(self: Any, *arguments: Any) -> Any:
+        return object.__getattribute__(self, "_Borrowed__ask")(name, borrowed_number(self), arguments)
+
+    return asked
+
+
+def borrowed_number(value: Borrowed) -> int:
+    """The tester's number of an object."""
+    number: int = object.__getattribute__(value, "_Borrowed__number")
+    return number
+
+
+# What may be asked of the tester's objects besides calls and attributes.
+LENT: dict[str, Callable[..., Any]] = {
+    "iter": iter, "next": next, "len": len, "bool": bool, "str": str, "repr": repr, "getitem": operator.getitem,
+    "contains": operator.contains,
+}  # fmt: skip
+for _name in LENT:
+    setattr(Borrowed, f"__{_name}__", _lent_operation(_name))
 
 
 class SolutionServer:
@@ -196,6 +228,7 @@ class SolutionServer:
         self._names, self._channel = names, channel
         self._objects: list[Any] = []  # by handle; kept alive, so that ids of objects stay theirs
         self._handles: dict[int, int] = {}
+        self._borrowed: dict[int, Borrowed] = {}  # one for each of the tester's, so that it is itself
 
     def serve(self) -> None:
         """Until the other side closes."""
@@ -206,10 +239,12 @@ class SolutionServer:
                 return
             self._channel.send(self._respond(request))
 
-    def call_back(self, number: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Ask the other side to call its function `number`, serving its requests meanwhile."""
-        pairs = [[name, self._write(value)] for name, value in keywords.items()]
-        self._channel.send(["callback", number, [self._write(value) for value in arguments], pairs])
+    def call_back(
+        self, name: str, number: int, arguments: tuple[Any, ...], keywords: dict[str, Any] | None = None
+    ) -> Any:
+        """Ask the other side about its object `number`, serving its requests meanwhile."""
+        pairs = [[key, self._write(value)] for key, value in (keywords or {}).items()]
+        self._channel.send(["callback", name, number, [self._write(value) for value in arguments], pairs])
         while True:
             message = self._channel.receive()
             if message[0] == "returned":
@@ -243,7 +278,10 @@ class SolutionServer:
                 result = self._objects[parts[0]](*arguments, **keywords)
             else:
                 result = self._simple(name, parts)
-            response = ["value", self._write(result), list(self._changes(arguments, before))]
+            same = (place for place, old in enumerate(before) if name == "call" and old and arguments[place] is result)
+            place = next(same, None)
+            written = self._write(result) if place is None else ["argument", place]
+            response = ["value", written, list(self._changes(arguments, before))]
         except BaseException as error:  # whatever the solution raises is its answer
             return self.failure(error)
         return response
@@ -293,14 +331,16 @@ class SolutionServer:
         return lambda: types.SimpleNamespace(**functions)
 
     def _write(self, value: Any) -> Any:
-        return encode(_plain(value), self._export)
+        return encode(value, self._export)
 
     def _read(self, wire: Any) -> Any:
         return decode(wire, self._import)
 
-    def _export(self, value: Any) -> list[Any]:
-        if type(value) is Callback:
-            return ["back", value._number]
+    def _export(self, value: Any) -> Any:
+        if type(value) is Borrowed:
+            return ["back", borrowed_number(value)]
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+            return encode(value.item(), self._export)  # a scalar is equal to the Python value that it is
         number = self._handles.get(id(value))
         if number is None:
             number = self._handles[id(value)] = len(self._objects)
@@ -312,14 +352,9 @@ class SolutionServer:
         return ["handle", number, base, type(value).__name__]
 
     def _import(self, wire: list[Any]) -> Any:
-        return self._objects[wire[1]] if wire[0] == "handle" else Callback(self, wire[1])
-
-
-def _plain(value: Any) -> Any:
-    """A numpy scalar as the Python number that it is; what a solution claims costs nothing to make readable."""
-    if type(value).__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__len__"):
-        return value.item()
-    return value
+        if wire[0] == "handle":
+            return self._objects[wire[1]]
+        return self._borrowed.setdefault(wire[1], Borrowed(self.call_back, wire[1]))
 
 
 def run(code: types.CodeType, channels: list[int]) -> NoReturn:

@@ -5,6 +5,9 @@ answers. It is never equal to a value, has no order relative to one, and an oper
 `abs(f(2) - 4) < 1e-6` cannot be won by an object that answers 0. Two handles are compared by the solution, for both are
 its own. Between two calls an object gives one answer to one question: it is the same number wherever it is used.
 
+What is no value and is passed to the solution stays here too and is lent: a function can be called, an iterator gone
+through, and an instance of a class that the tests define has its public attributes. Nothing else of it can be reached.
+
 Which names are the solution's is decided only by the text of the tests: a solution may lie. A builtin, a name of the
 tests' prelude and a name that the tests import or define are the tests' own, so that in `assert abs(f(2) - 4) < 1e-6`
 only `f` is the solution's. Where tests use nothing else than such names, the one that they call without a call of
@@ -28,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .solution import MODULE, OPERATIONS, SYNTAX_ERRORS, ParentChannel, forget_prelude
+from .solution import LENT, MODULE, OPERATIONS, SYNTAX_ERRORS, ParentChannel, forget_prelude
 from .wire import CodecError, FrameError, decode, encode, frame, write_all
 
 
@@ -125,6 +128,7 @@ def _used(module: symtable.SymbolTable) -> Iterator[str]:
                 yield symbol.get_name()
 
 
+TESTS = "tests"  # the module of the tests' own classes
 FOREIGN = {"np": "numpy", "pd": "pandas", "numpy": "numpy", "pandas": "pandas"}
 # What tests use without importing it. Nothing here may be what a solution is asked to write: no `gcd`, no `add`.
 HELPERS = """
@@ -154,7 +158,8 @@ class RemoteObject:
 
     def __init__(self, channel: ParentChannel) -> None:
         self._channel = channel
-        self._functions: list[Any] = []  # of the tests, passed to the solution
+        self._lent: list[Any] = []  # objects of the tests that were passed to the solution
+        self._places: dict[int, int] = {}  # in that list, by id
         self._exceptions: dict[int, type[BaseException]] = {}
         self._answers: dict[str, Any] = {}  # to what was asked since the last request that may change something
         self.lost = ""
@@ -192,10 +197,12 @@ class RemoteObject:
         self._answers.clear()
         pairs = [[name, self.write(value)] for name, value in keywords.items()]
         response = self._exchange(["call", number, [self.write(value) for value in arguments], pairs])
-        result = self._value(response)
         for place, wire in response[2]:
             _replace(arguments[place], self.read(wire))
-        return result
+        match response[1]:
+            case ["argument", int(place)] if 0 <= place < len(arguments):
+                return arguments[place]
+        return self._value(response)
 
     def write(self, value: Any) -> Any:
         """The wire form of a value or handle of this side."""
@@ -237,12 +244,13 @@ class RemoteObject:
 
     def _called_back(self, message: list[Any]) -> list[Any]:
         try:
-            _, number, arguments, pairs = message
-            if not isinstance(number, int) or not 0 <= number < len(self._functions):
-                self._lose("a call of a function that was never passed")
-            keywords = {str(name): self.read(wire) for name, wire in pairs}
-            return ["returned", self.write(self._functions[number](*map(self.read, arguments), **keywords))]
-        except Exception as error:  # the function is the test's and may raise anything; the solution sees it
+            _, name, number, wires, pairs = message
+            if not isinstance(number, int) or not 0 <= number < len(self._lent):
+                self._lose("a question about an object that was never passed")
+            arguments = [self.read(wire) for wire in wires]
+            keywords = {str(key): self.read(wire) for key, wire in pairs}
+            return ["returned", self.write(_asked(self._lent[number], name, arguments, keywords))]
+        except Exception as error:  # the object is the test's and may raise anything; the solution sees it
             return ["raised", type(error).__name__, str(error)[:1000]]
 
     def _raise(self, message: list[Any], ends: bool = False) -> NoReturn:
@@ -270,36 +278,50 @@ class RemoteObject:
     def _export(self, value: Any) -> list[Any]:
         if type(value) is Handle:
             return ["handle", _number_of(value)]
-        if not callable(value):
-            raise CodecError(f"a {type(value).__name__} of the test cannot be passed to the solution")
-        self._functions.append(value)
-        return ["back", len(self._functions) - 1]
+        if self._places.setdefault(id(value), len(self._lent)) == len(self._lent):
+            self._lent.append(value)
+        return ["back", self._places[id(value)]]
 
     def _import(self, wire: list[Any]) -> Any:
         tag, number, *rest = wire
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise CodecError("not a handle")
         if tag == "back":
-            return self._functions[number]
+            return self._lent[number]
         base, name = rest
         if base is not None:
             return self.exception(str(name), str(base), number)
-        return Handle(self, number, str(name))
+        return Handle(self, number)
 
     def _lose(self, why: str, cause: BaseException | None = None) -> NoReturn:
         self.lost = self.lost or why or "the solution is gone"
         raise SolutionLost(self.lost) from cause
 
 
+def _asked(value: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    """The answer to the solution's question about an object that was lent to it.
+
+    Raises:
+        AttributeError: an attribute that is not public, or not of an instance of a class of the tests.
+    """
+    if name == "call":
+        return value(*arguments, **keywords)
+    if name not in ("get", "set"):
+        return LENT[name](value, *arguments)
+    attribute = str(arguments[0])
+    if attribute.startswith("_") or type(value).__module__ != TESTS:
+        raise AttributeError(f"{type(value).__name__!r} object of the tests shows no attribute {attribute!r}")
+    return getattr(value, attribute) if name == "get" else setattr(value, attribute, arguments[1])
+
+
 class Handle:
     """An object of the solution's."""
 
-    __slots__ = ("__remote", "__number", "__kind")
+    __slots__ = ("__remote", "__number")
 
-    def __init__(self, remote: RemoteObject, number: int, kind: str) -> None:
+    def __init__(self, remote: RemoteObject, number: int) -> None:
         object.__setattr__(self, "_Handle__remote", remote)
         object.__setattr__(self, "_Handle__number", number)
-        object.__setattr__(self, "_Handle__kind", kind)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in PUBLIC_DUNDERS:
@@ -341,9 +363,6 @@ class Handle:
             "op", "isinstance", ["handle", _number_of(instance)], ["handle", self.__number]
         ) is True
 
-    def __repr__(self) -> str:
-        return f"<{self.__kind} of the solution>"
-
     def _combine(self, name: str, *others: object) -> Any:
         """An operator on objects of the solution; a value never goes along."""
         if any(type(other) is not Handle for other in others):
@@ -361,8 +380,13 @@ def _operator(name: str) -> Callable[..., Any]:
     return lambda self, *others: self._combine(name, *others)
 
 
-_UNARY = {"len", "iter", "next", "bool", "str", "int", "float", "abs", "neg", "pos", "reversed"}
-_BINARY = set(OPERATIONS) - _UNARY - {"repr", "isinstance", "eq", "ne", "delitem"}
+def _type_of(value: Any, *parts: Any) -> Any:
+    """`type` for the tests: of an object of the solution's its class there, which has a name."""
+    return value._combine("type") if type(value) is Handle and not parts else type(value, *parts)
+
+
+_UNARY = {"len", "iter", "next", "bool", "str", "repr", "int", "float", "abs", "neg", "pos", "reversed"}
+_BINARY = set(OPERATIONS) - _UNARY - {"type", "isinstance", "eq", "ne", "delitem"}
 for _name in sorted(_UNARY | _BINARY):
     setattr(Handle, f"__{_name}__", _operator(_name))
 
@@ -386,7 +410,7 @@ class AssertionTests:
 
     def __init__(self, snippets: list[str], remote: RemoteObject) -> None:
         self._snippets, self._remote = snippets, remote
-        self._names: dict[str, Any] = {"__name__": "tests"}
+        self._names: dict[str, Any] = {"__name__": TESTS, "type": _type_of}
         exec(HELPERS, self._names)
         self._helpers = {*vars(builtins), *self._names, *FOREIGN}
         self._borrowed: dict[str, Any] = {}  # names that now stand for the solution's
