@@ -77,6 +77,19 @@ def test_finding_11_chunks_add_to_the_weights_gradient_in_the_product(device, dt
     assert [name for name in summed.found if "mm" in name or "add" in name] == products
 
 
+@pytest.mark.gpu
+def test_finding_11_on_a_gpu_chunks_sum_to_what_one_product_gives():
+    generator = torch.Generator().manual_seed(4)
+    hidden = torch.randn(200, 64, generator=generator).bfloat16().cuda().requires_grad_()
+    weight = torch.randn(300, 64, generator=generator).bfloat16().cuda().requires_grad_()
+    target = torch.randint(300, (200,), generator=generator).cuda()
+    found = []
+    for chunk in (64, 200):
+        logprob, entropy = logprob_entropy(hidden, weight, None, target, 1.0, chunk, True)
+        found.append(torch.autograd.grad(logprob.sum() + entropy.sum(), weight)[0].float())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-2)
+
+
 def test_only_one_output_used():
     hidden, weight, _, target = inputs(torch.float64)
     weight.requires_grad_()

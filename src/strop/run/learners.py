@@ -151,7 +151,8 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
         StropError: a model cannot be loaded.
     """
     team = config.orchestration.sequence_parallel
-    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team)
+    offload = config.optim.offload is True
+    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team, offload)
     torch.manual_seed(derive(config.seed, "torch"))
     view = SilentView()
     policy = sharded_policy(located(config.model, config.seed, view), derive(config.seed, "model"), place)
@@ -161,21 +162,23 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
 
 
 def meet(
-    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1
-) -> tuple[Place, Together, Storage]:
+    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1,
+    offload: bool = False,
+) -> tuple[Place, Together, Storage]:  # fmt: skip
     """Meet the other ranks: where this one keeps its shards, all of them, and how their tensors reach the disk.
 
     The arguments are those of `join`; a rank of several on GPUs takes the GPU of its number. `team` ranks in a row
-    compute each micro-batch together.
+    compute each micro-batch together; `offload` is that of `Place`.
     """
     timeout = datetime.timedelta(seconds=seconds)
     if device.type == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    # Norms of what lies in the host's memory are summed there.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
-    place = Place(init_device_mesh(device.type, (size,)), device)
+    place = Place(init_device_mesh(device.type, (size,)), device, offload)
     # Separate groups: exchanges of different threads and of different backends must not mix.
     ranks = Together(dist.new_group(backend="gloo", timeout=timeout), team)
     return place, ranks, Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))

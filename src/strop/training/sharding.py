@@ -44,10 +44,17 @@ SINGLE = "model.safetensors"
 
 @dataclass(frozen=True)
 class Place:
-    """Where this rank keeps its shards: the mesh of all ranks (one dimension) and its own device."""
+    """Where this rank keeps its shards.
+
+    Attributes:
+        mesh: all ranks, in one dimension.
+        device: of this rank.
+        offload: what is loaded lies in the host's memory until it is taken, as a GPU has no room for it.
+    """
 
     mesh: DeviceMesh
     device: torch.device
+    offload: bool = False
 
     def rows(self, length: int) -> slice:
         """This rank's rows of a tensor of `length` rows, as `torch.chunk` divides them."""
@@ -56,10 +63,11 @@ class Place:
         return slice(start, min(start + each, length))
 
     def lay(self, own: Tensor, shape: torch.Size) -> Tensor:
-        """This rank's rows of a tensor of that shape, as a `DTensor` on the rank's device."""
+        """This rank's rows of a tensor of that shape, as a `DTensor`."""
         stride = torch.empty(shape, device="meta").stride()
         local = own.to(self.device, copy=True)
-        return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        found = DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        return found.cpu() if self.offload else found
 
 
 def shard(module: Policy | Critic, place: Place) -> None:
