@@ -365,6 +365,11 @@ class Policy(nn.Module):
         """The C kernels of the head on a CPU, for the trainer and for an engine on this policy."""
         return native.load() if self.settings.cpu_kernels and self.device.type == "cpu" else None
 
+    @property
+    def shares_beginnings(self) -> bool:
+        """Whether sequences of a micro-batch that begin alike compute their beginning once; known after the first."""
+        return self._shares
+
     def use_kernels(self) -> None:
         """On a CPU use the C kernels where there are any, and compare the results with and without.
 
