@@ -194,7 +194,7 @@ def reporting_to(view: View) -> Progress:
     def progress(done: int, total: int, rollout: Rollout) -> None:
         nonlocal right, judged
         right += rollout.verdict.passed
-        judged += rollout.verdict.usable
+        judged += not rollout.verdict.failed
         view.advance(done, {"pass_rate": right / judged} if judged else {})
 
     return progress
@@ -380,7 +380,7 @@ class Measurement:
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
         usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))
         for place, verdict in self._verdicts.items():
-            usable[place], unparsed[place] = verdict.usable, verdict.status is Status.UNPARSED
+            usable[place], unparsed[place] = not verdict.failed, verdict.status is Status.UNPARSED
             scores[place] = verdict.score if verdict.usable else 0.0
         return EvaluationResult(
             dataset=self._dataset.name,
@@ -397,7 +397,7 @@ class Measurement:
             seconds=time.monotonic() - self._started,
             surprise=self._surprise if whole else None,
             sampled=self._sampled if whole else None,
-            first_failure=next((verdict.detail for verdict in self._verdicts.values() if not verdict.usable), ""),
+            first_failure=next((verdict.detail for verdict in self._verdicts.values() if verdict.failed), ""),
         )
 
 
@@ -492,7 +492,7 @@ def benchmark_play(play: Play | None) -> tuple[Play | None, str]:
 
 
 def metrics(result: EvaluationResult, of: ProblemSet) -> dict[str, float | None]:
-    """A result's metrics for metrics.jsonl; with each domain's pass rate where held-out problems are of several."""
+    """A result's metrics for metrics.jsonl; where held-out problems are of several domains, with those of each."""
     own = of.name == HELD_OUT
     prefix = PREFIX if own else f"{PREFIX}/{of.name}"
     low, high = result.interval()
@@ -525,9 +525,11 @@ def gain(before: Mapping[str, float], result: EvaluationResult) -> dict[str, flo
 
 def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | None]:
     domain_of = {problem.id: problem.domain for problem in dataset.problems}
-    rates: dict[str, list[float]] = {}
-    for name, rate in zip(result.problem_ids, result.pass_rates, strict=True):
-        rates.setdefault(domain_of[name], []).extend([] if np.isnan(rate) else [float(rate)])
-    if len(rates) == 1:
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(result.problem_ids):
+        places.setdefault(domain_of[name], []).append(place)
+    found = {name: result.subset(of) for name, of in sorted(places.items()) if result.judged[of].any()}
+    if len(places) == 1:
         return {}
-    return {f"{PREFIX}/pass_rate/{name}": sum(of) / len(of) for name, of in sorted(rates.items()) if of}
+    rates: dict[str, float | None] = {f"{PREFIX}/pass_rate/{name}": of.pass_rate for name, of in found.items()}
+    return rates | {f"{PREFIX}/stderr/{name}": of.stderr for name, of in found.items()}

@@ -50,10 +50,27 @@ def local_placement(config: RunConfig) -> Placement | None:
     return None if config.orchestration.executor == "ray" else placement_of(config, (seen_gpus(config),))
 
 
+def assumed_placement(config: RunConfig) -> Placement:
+    """As `local_placement`; for Ray, which places workers itself, on enough hosts like this one."""
+    placement, gpus = local_placement(config), seen_gpus(config)
+    if placement is not None:
+        return placement
+    orchestration, width = config.orchestration, width_of(config)
+    if not gpus or gpus < max(width, 0 if orchestration.ray.train_in_cluster else orchestration.trainers):
+        return placement_of(config, (gpus,))  # which refuses what no host has room for
+    hosts = 2 + -(-orchestration.trainers // gpus) + -(-orchestration.generators // (gpus // max(width, 1)))
+    return placement_of(config, (gpus,) * hosts)
+
+
+def driver_computes(config: RunConfig) -> bool:
+    """Whether the driver's policy trains, or evaluates because neither a worker nor servers do."""
+    return config.orchestration.trainers == 1 or not (config.evaluates_apart or isinstance(config.engine, Vllm))
+
+
 def driver_device(config: RunConfig, placement: Placement | None) -> str:
     """The device of the driver's policy, which trains, or only evaluates if separate ranks train."""
     if placement is None:
-        return "cuda:0" if seen_gpus(config) else "cpu"
+        return "cuda:0" if seen_gpus(config) and driver_computes(config) else "cpu"
     gpus = placement.of(DRIVER).gpus
     return f"cuda:{gpus[0]}" if gpus else "cpu"
 
