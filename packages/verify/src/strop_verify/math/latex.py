@@ -45,7 +45,12 @@ _SYNONYMS = r"""
 ∪ cup
 ∩ cap
 ∖ setminus backslash
-→ to rightarrow ->
+→ to rightarrow longrightarrow ->
+⊂ subset
+⊆ subseteq
+∥ parallel
+⊥ perp
+≅ cong
 ⇒ Rightarrow implies =>
 ↔ leftrightarrow Leftrightarrow iff <=> ⇔
 ⊕ oplus
@@ -67,7 +72,7 @@ _SYNONYMS = r"""
 ) rangle
 [ lbrack
 ] rbrack
-° degree
+° degree textdegree
 ′ prime '
 % %
 ‰ permil
@@ -103,7 +108,7 @@ SAME = {same: line.split()[0] for line in _SYNONYMS.strip().splitlines() for sam
 SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
 NOTHING = frozenset(
     """
-    ! left right displaystyle textstyle scriptstyle limits nolimits nonumber notag middle mathop boxed fbox framebox
+    ! left right num displaystyle textstyle scriptstyle limits nolimits nonumber notag middle mathop boxed fbox framebox
     boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
     bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
     small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
@@ -164,6 +169,9 @@ _SCIENCE = re.compile(r"(?<=\d)\\(?:mathrm|text)\s?\{[eE]\}\s?(\{[+-]?\d{1,6}\}|
 _COMBINATIONS = re.compile(  # {}_{10}C_3, ^nC_k
     r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?\{C\}|C)_\s?\{?(\w{1,6})\}?"
 )
+_INFIXES = {"over": "frac", "choose": "binom"}
+_INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
+_QUANTITY = re.compile(r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}")
 _CHEMICAL, _COUNT = re.compile(r"\\ce\s?\{([A-Za-z0-9()]+)\}"), re.compile(r"(?<=[A-Za-z)])(\d+)")
 _NOT_DIGIT = re.compile(r"\D")
 _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
@@ -200,6 +208,8 @@ def tokens(text: str) -> list[Token]:
         text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
+    text = _INFIX.sub(lambda match: rf"{{\{_INFIXES[match[2]]}{{{match[1]}}}{{{match[3]}}}}}", text)
+    text = _QUANTITY.sub(r"\1\\text{ \2}", text)
     text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1].strip('{}')}}}", text)
@@ -357,6 +367,8 @@ class _Tokenizer:
                 self.aligned = True
         elif text in TEXT or text in UPRIGHT:
             place = self._upright(text, place, end)
+        elif text in SETS:  # \R
+            self._add("symbol", SETS[text])
         elif text in ("mathbb", "Bbb"):
             first, place = self._group(place, end)
             letter = self.text[first:place].strip("{} ")
