@@ -47,7 +47,10 @@ EQUAL = (
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,2],[3,4]]"), ("F_{n+1}", "F_{1+n}"), ("21", r"\text{twenty-one}"),
     (r"\binom{n}{k}", r"{n \choose k}"), (r"\frac12", r"{1 \over 2}"), (r"5\text{ cm}", r"\SI{5}{cm}"),
     ("12000", r"\num{12000}"), (r"30^\circ", r"30\textdegree"), (r"\mathbb{R}", r"\R"), (r"A\subset B", r"A \subset B"),
-    (r"l\perp m", r"m\perp l"),
+    (r"l\perp m", r"m\perp l"), (r"A\subset B", r"B\supset A"), ("1,-2", "x=1或x=-2"), ("ACD", r"\{A,C,D\}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\[4pt]2\end{bmatrix}"), ("18", r"18\ \text{(dollars)}"),
+    (r"\frac14", r"\sin^230^\circ"), (r"\sqrt{\frac{2GM}{R}}", r"\sqrt2\sqrt{\frac{GM}{R}}"),
+    (r"2\pi\sqrt{\frac Lg}", r"\sqrt{\frac{4\pi^2L}{g}}"), ("5:12:13", "15:36:39"),
 )  # fmt: skip
 NOT_EQUAL = (
     ("B^{-1}A^{-1}", "A^{-1}B^{-1}"), ("PDP^{-1}", "D"), ("AB-BA", "0"), ("A^TB", "BA^T"),

@@ -257,6 +257,8 @@ class _Comparison:
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
+        if any(each.op not in ex.KINDS for each in (gold, given)):
+            return different("a set of numbers, and a value")
         if gold.op == "tuple" and ex.holds(given, "relation") and not self.rules.allow_set_relation_comp:
             return unknown("a pair, and a relation")
         if gold.op == given.op == "interval" and gold.value == given.value:

@@ -99,7 +99,7 @@ class Reading(NamedTuple):
         return "choice" if self.letters else op if op in ex.KINDS or not self.answer.args else "expression"
 
 
-_RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉", "⊂", "⊆", "∥", "⊥", "≅")
+_RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉", "⊂", "⊆", "⊃", "⊇", "∥", "⊥", "≅")
 _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
 

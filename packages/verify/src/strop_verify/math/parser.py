@@ -250,6 +250,9 @@ class Parser(Cursor):
         if token.text == "{":  # a group; after a number not one of digits
             following = self.tokens[self.place + 1 : self.place + 2]
             return before.kind != "number" or not following or following[0].kind != "number"
+        following = self.tokens[self.place + 1 : self.place + 2]
+        if token.text == "(" and following and following[0].kind == "word" and len(following[0].text) > 1:
+            return False  # 18 (dollars)
         word = token.kind == "word" and token.text in ("e", "i")
         return word or self._at("(", "[", "⌊", "⌈", "∞") or (self._at("|", "‖") and not self._bars)
 

@@ -187,8 +187,8 @@ def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
     match = _CLOCK.fullmatch(text)
-    if match is None or (match[2] is None and match[4] is None):
-        return None
+    if match is None or (match[4] is None and (match[2] is None or match[3] is not None)):
+        return None  # 5:12:13 is a ratio
     hour, minute, second = (int(match[place] or 0) for place in (1, 2, 3))
     half = (match[4] or "").lower()
     if hour > 24 or minute > 59 or second > 59 or (half and not 1 <= hour <= 12):
@@ -225,7 +225,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
 
     None where it is no choice.
     """
-    found = [token for token in found if not is_symbol(token, "{", "}")]
+    found = [token for token in found if not is_symbol(token, *"{}⦃⦄")]
     while len(found) > 1 and found[0].text.lower() in _ANNOUNCED:
         found = found[1:]
     text = "".join(
