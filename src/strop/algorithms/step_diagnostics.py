@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from strop.algorithms.advantages import GroupRelative, Outcomes
 from strop.base.metrics import Maximum, Mean, Metrics, Total
 from strop.base.sample import Sample, completions_of, sample_id
-from strop.base.types import Group, IntArray, Rollout
+from strop.base.types import Completion, Group, IntArray, Rollout
 from strop_verify.verdict import Status
 
 _LAST_BIN = 8
@@ -40,7 +40,14 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         "groups/without_baseline": Total(sum(len(g.usable) == 1 < len(g.rollouts) for g in groups)),
         "groups/trained": Total(len(survivors)),
         "tokens/generated": Total(sum(r.completion.sampled_tokens for r in rollouts)),
+        "pairs/generated": Total(sum(_pairs(r.completion) for r in rollouts)),
     }
+
+
+def _pairs(completion: Completion) -> int:
+    """Pairs of one of its tokens and a token that this one attends to, itself among them."""
+    prompt, own = len(completion.prompt_ids), len(completion.token_ids)
+    return own * prompt + own * (own + 1) // 2
 
 
 def _undecided(rollouts: Sequence[Rollout]) -> Metrics:

@@ -12,6 +12,7 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
@@ -250,6 +252,13 @@ class Policy(nn.Module):
         return sum(weight.numel() for weight in self.weights().values())
 
     @property
+    def attention_width(self) -> int:
+        """What a query and a key are multiplied over, summed over heads and layers."""
+        config = self.model.config
+        size = self._head_dim or int(config.to_dict()["v_head_dim"])
+        return int(config.num_hidden_layers * config.num_attention_heads * size)
+
+    @property
     def computing_parameters(self) -> int:
         """Parameters that a token is multiplied with: all but the embedding, the head's own counted once.
 
@@ -356,6 +365,11 @@ class Policy(nn.Module):
         """The C kernels of the head on a CPU, for the trainer and for an engine on this policy."""
         return native.load() if self.settings.cpu_kernels and self.device.type == "cpu" else None
 
+    @property
+    def shares_beginnings(self) -> bool:
+        """Whether sequences of a micro-batch that begin alike compute their beginning once; known after the first."""
+        return self._shares
+
     def use_kernels(self) -> None:
         """On a CPU use the C kernels where there are any, and compare the results with and without.
 
@@ -425,6 +439,11 @@ class Policy(nn.Module):
             return None
         return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
+    def _keeping(self) -> AbstractContextManager[Any]:
+        """Inside, what layers keep for backward is kept where `model.offload_activations` says."""
+        offloads = self.checkpoints_layers and self.settings.offload_activations is True
+        return save_on_cpu(pin_memory=self.head_weight.is_cuda) if offloads else nullcontext()
+
     @torch.no_grad()
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The log-probs [L - 1] of `token_ids` [L] after the first, at temperature 1."""
@@ -444,11 +463,12 @@ class Policy(nn.Module):
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         self.use_kernels()
         part = None if self.sequence is None else self.sequence.part(**vars(packed))
-        if part is None:
-            hidden, targets = self._predicting(packed), packed.targets
-        else:
-            hidden = self.hidden(part.token_ids, part.positions, part.context, part.experts)[part.rows]
-            targets = part.targets
+        with self._keeping():
+            if part is None:
+                hidden, targets = self._predicting(packed), packed.targets
+            else:
+                hidden = self.hidden(part.token_ids, part.positions, part.context, part.experts)[part.rows]
+                targets = part.targets
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head

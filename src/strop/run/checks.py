@@ -40,6 +40,8 @@ from strop_verify.verdict import Status, shortened
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from strop.run.memory import MemoryPlan
+
 USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
 FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
@@ -62,14 +64,14 @@ class ModelFacts:
         tokenizer: its tokenizer.
         parameters: how many it has.
         room: the most tokens of a prompt with its completion; None if that is known only after loading.
-        memory: what the memory estimate finds, by the tokens of the longest prompt (None: as many as may be); None if
-            other machines hold the model.
+        memory: how the run fits into memory, by the tokens of the longest prompt (None: as many as may be); None if
+            only other machines hold the model.
     """
 
     tokenizer: PreTrainedTokenizerBase
     parameters: int
     room: int | None = None
-    memory: Callable[[int | None], Finding] | None = None
+    memory: Callable[[int | None], MemoryPlan] | None = None
 
 
 def findings(
@@ -248,7 +250,7 @@ def of_model(
     `prompt` are the tokens of the longest prompt, where that is known.
     """
     if facts.memory is not None:
-        memory = facts.memory(prompt)
+        memory = facts.memory(prompt).finding
         yield memory if here else elsewhere(memory)
     if not trains:
         return

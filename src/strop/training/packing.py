@@ -52,6 +52,7 @@ class Update:
         sequences: S, sequences with a trained token.
         tokens: packed tokens, prompts included.
         trained_tokens: tokens that carry loss.
+        pairs: of a token and one that it attends to, itself among them, as if each layer attended to all before.
         room: tokens the micro-batches could hold: the budget of each, or the length of a sequence beyond the budget.
     """
 
@@ -59,6 +60,7 @@ class Update:
     sequences: int
     tokens: int
     trained_tokens: int
+    pairs: int
     room: int
 
     @property
@@ -100,7 +102,8 @@ def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microba
     bins = fill_bins(lengths, tokens_per_microbatch) if ranks == 1 else even_bins(lengths, tokens_per_microbatch, ranks)
     batches = tuple(_micro_batch(samples, weights, [kept[place] for place in members]) for members in bins)
     room = sum(max(tokens_per_microbatch, len(batch.packed.token_ids)) for batch in batches)
-    return Update(batches, len(kept), sum(lengths), int(trained.sum()), room)
+    pairs = sum(length * (length + 1) // 2 for length in lengths)
+    return Update(batches, len(kept), sum(lengths), int(trained.sum()), pairs, room)
 
 
 def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:

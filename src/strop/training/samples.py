@@ -25,12 +25,14 @@ from strop.base.types import Completion, FloatArray, Group, IntArray, Rollout
 class Sizes:
     """The policy's parameters, those of them that a token is multiplied with, and the devices that train it.
 
-    Devices are GPUs, or cores on a machine without.
+    Devices are GPUs, or cores on a machine without. `attention_width` and `peak` are those of `ComputeMeter`.
     """
 
     parameters: int
     computing_parameters: int
     devices: int
+    attention_width: int
+    peak: float | None
 
 
 @dataclass(frozen=True)
