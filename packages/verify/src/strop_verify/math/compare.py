@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from string import ascii_uppercase
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
@@ -29,7 +30,7 @@ from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadab
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.normal_form import Field, Form
 from strop_verify.math.ordered import components, has_cross, has_vectors, in_order, matrices_in, unmarked
-from strop_verify.math.parser import as_tuple
+from strop_verify.math.parser import as_matrix, as_tuple
 from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import (
@@ -52,6 +53,7 @@ _EVEN = ex.times(ex.number(2), ex.name("k"))
 _FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
              ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k")}  # fmt: skip
 _SEVERAL = ("tuple", "list", "set", "ratio")
+_SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "proposition", "…")
 
@@ -167,6 +169,10 @@ class _Comparison:
             gold, given = (each.args[0] if each.args[1:] in _ANY_REAL else each for each in (gold, given))
         if "where" in (gold.op, given.op):
             return self._conditions(gold, given)
+        if gold.op == "tuple" and given.op.startswith("apply ") and given.op[6:] in ascii_uppercase:  # P(3, 4)
+            given = Node("tuple", given.args)
+        if "matrix" in (gold.op, given.op) and gold.op != given.op:
+            gold, given = as_matrix(gold), as_matrix(given)
         if "matrix" in (gold.op, given.op) and gold.op != given.op:
             gold, given = as_tuple(gold), as_tuple(given)
         ops = gold.op, given.op
@@ -232,6 +238,8 @@ class _Comparison:
         gold, given = ascending(gold), ascending(given)
         if gold.op == given.op == "relation" and gold.value == given.value:
             proof = self._all(gold.args, given.args)
+            if not proof.equal and gold.value in _SYMMETRIC:
+                proof = self._all(gold.args, given.args[::-1])
             if proof.equal or not is_region(gold):
                 return proof
         if is_region(gold) or is_region(given):
@@ -249,6 +257,8 @@ class _Comparison:
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
+        if any(each.op not in ex.KINDS for each in (gold, given)):
+            return different("a set of numbers, and a value")
         if gold.op == "tuple" and ex.holds(given, "relation") and not self.rules.allow_set_relation_comp:
             return unknown("a pair, and a relation")
         if gold.op == given.op == "interval" and gold.value == given.value:
