@@ -85,6 +85,8 @@ RELEASED = (
     "algorithm.token_types.boundary=exclusive", "algorithm.token_types.when=update",
 )  # fmt: skip
 
+TESTS = ("verifier.test_seconds=30",)
+
 VARIANTS: Variants = {
     # The baseline of Tables 1 and 2
     "archer.dapo_math": (
@@ -94,13 +96,13 @@ VARIANTS: Variants = {
     "archer.dapo_code": ("DAPO as Archer compares with it, on programming problems.", "archer.code", *DAPO),
     # The readings of the released code
     "archer.math.released": ("Archer on mathematics, as its released script trains.", "archer.math", *RELEASED),
-    "archer.code.released": ("Archer on programs, as its released script trains.", "archer.code", *RELEASED),
+    "archer.code.released": ("Archer on programs, as its released script trains.", "archer.code", *RELEASED, *TESTS),
     "archer.dapo_math.released": (
         "DAPO in the setup of Archer's script, on mathematics: three passes, no refill, no shaping.",
         "archer.dapo_math", *SCRIPT, "algorithm.shaping=[]",
     ),
     "archer.dapo_code.released": (
         "DAPO in the setup of Archer's script, on programming problems.",
-        "archer.dapo_code", *SCRIPT, "algorithm.shaping=[]",
+        "archer.dapo_code", *SCRIPT, "algorithm.shaping=[]", *TESTS,
     ),
 }  # fmt: skip

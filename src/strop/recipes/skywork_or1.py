@@ -29,8 +29,10 @@ from strop.recipes import Variants, named
 from strop.recipes._data import AS_WRITTEN, math_and_code_verifier, math_verifier, skywork_math, skywork_math_and_code
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.base import Verifier
+from strop.verifiers.code_verifier import CodeVerifier
 
 K = 1024
+SANDBOX = CodeVerifier(memory_mib=47_684)  # 50 GB for each program (Section 7.2)
 ENTROPY = AdaptiveEntropy(
     start=0.0, target=0.2, delta=0.005, minimum=None, maximum=None, gate="own", at_target="hold"
 )
@@ -52,7 +54,7 @@ def _7b() -> RunConfig:
     """Skywork-OR1-7B: the same on mathematics and code, on-policy, two stages (Table 11)."""
     stages = (_stage(660, 16, 256, 256, 16), _stage(660, 32, 160, 160, 32))
     model = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
-    return _recipe(model, skywork_math_and_code("7B"), math_and_code_verifier(), stages)
+    return _recipe(model, skywork_math_and_code("7B"), math_and_code_verifier(SANDBOX), stages)
 
 
 @named("skywork_or1.32b")
@@ -60,7 +62,7 @@ def _32b() -> RunConfig:
     """Skywork-OR1-32B: the same for 32B, two stages to 24k (Table 12)."""
     stages = (_stage(760, 16, 256, 256, 16), _stage(370, 24, 160, 160, 32))
     model = "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B"
-    return _recipe(model, skywork_math_and_code("32B"), math_and_code_verifier(), stages)
+    return _recipe(model, skywork_math_and_code("32B"), math_and_code_verifier(SANDBOX), stages)
 
 
 def _stage(steps: int, context: int, batch: int, mini_batch: int, group: int) -> Stage:
