@@ -35,6 +35,8 @@ from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.settings import PYTHON_VARIABLE, Vllm
+from strop.model.kernels import native
+from strop.model.kernels.compiled import INSTALL, LOST
 from strop.orchestration.executor import PROBE_TOLERANCE
 from strop.recipes.resolve import resolve
 from strop.run.checks import Beginning, of_beginning, spread
@@ -181,11 +183,12 @@ def _enough(subject: str, free: int, least: float, found: str, way_out: str, lev
 
 
 def _compiler() -> Finding:
-    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if found:
+    named = os.environ.get("CC", "cc")
+    found = shutil.which(named)
+    if found and native.load() is not None:
         return _finding("C compiler", "ok", found)
-    advice = "without one a CPU computes slower, and the extra gym cannot be installed: apt-get install gcc libc6-dev"
-    return _finding("C compiler", "note", "none", advice)
+    lacks = f"{found}, which makes no kernels that load here" if found else f"none called {named}"
+    return _finding("C compiler", "note", lacks, f"{LOST}, and the extra gym cannot be installed: {INSTALL}")
 
 
 def _sandbox() -> Iterator[Finding]:
