@@ -343,7 +343,7 @@ def test_without_a_compiler_a_policy_computes_as_it_did(
     assert torch.equal(found[0], plain[0])
     assert all(torch.equal(gradient, plain[1][name]) for name, gradient in found[1].items())
     (record,) = caplog.records  # said once, however often it is looked for
-    assert "no-such-compiler" in record.message and "1.5 times slower" in record.message and "gcc" in record.message
+    assert "no-such-compiler" in record.message and "times slower" in record.message and "gcc" in record.message
 
 
 def test_kernels_further_from_float32_than_the_modules_are_not_used(

@@ -35,7 +35,7 @@ _COMPILE = (
 )  # fmt: skip
 _LOG = logging.getLogger(__name__)
 # Of Gemma 3 270M on one thread with AVX-512: docs/benchmarks.md.
-LOST = "decoding on this CPU is 1.5 times slower in float32 and up to 10 times in bfloat16, an update about twice"
+LOST = "on a CPU decoding is 1.4 times slower in float32 and up to 10 times in bfloat16, an update 1.6 to 1.8 times"
 INSTALL = "apt-get install gcc libc6-dev"
 
 
