@@ -188,6 +188,11 @@ class PackedInputs:
         rows = (positions[1:] > 0).nonzero()[:, 0]
         return cls(token_ids, positions, lengths, rows, token_ids[rows + 1])
 
+    @property
+    def routes(self) -> Tensor | None:
+        """[N, L, k], the experts where the tokens are; see `RecordedExperts.to`."""
+        return None if self.experts is None else self.experts.to(self.token_ids.device)
+
     def to(self, device: torch.device) -> PackedInputs:
         """The same tokens on another device."""
         return replace(
@@ -419,8 +424,7 @@ class Policy(nn.Module):
             kernels = None  # a shared beginning would go through the experts of only one of its sequences
         if kernels is None or size is None or not plain or not kernels.attends(self.head_weight.dtype, size):
             context = PackedContext(packed.lengths, packed.token_ids.device)
-            experts = None if packed.experts is None else packed.experts.to(packed.token_ids.device)
-            return self.hidden(packed.token_ids, packed.positions, context, experts)[packed.rows]
+            return self.hidden(packed.token_ids, packed.positions, context, packed.routes)[packed.rows]
         layout = SharedLayout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
         hidden = self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))
         # Rows are shared too, and unlike indexing's, this gradient is summed in the same order by any threads.
@@ -457,7 +461,7 @@ class Policy(nn.Module):
         if self.checkpoints_layers and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         self.use_kernels()
-        part = None if self.sequence is None else self.sequence.part(**vars(packed))
+        part = None if self.sequence is None else self.sequence.part(**vars(packed) | {"experts": packed.routes})
         with self._keeping():
             if part is None:
                 hidden, targets = self._predicting(packed), packed.targets
