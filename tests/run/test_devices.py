@@ -16,7 +16,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.workers import WorkerSpec
 from strop.run.assembly import generator_spec
-from strop.run.devices import devices_apart, driver_device, local_placement, seat
+from strop.run.devices import assumed_placement, devices_apart, driver_device, local_placement, seat
 from strop.run.learners import RankGroupLearner
 from strop.training.compute import ComputeMeter, peak_of
 
@@ -153,6 +153,15 @@ def test_on_ray_each_worker_asks_for_as_many_as_its_engine_takes(gpus: Callable[
     config = small_config(*WIDE, "orchestration.executor=ray")
     assert local_placement(config) is None and driver_device(config, None) == "cuda:0"
     assert generator_spec(config, config.model, None, 0).gpus == 2 and seat(config, None, "evaluator").gpus == 1
+
+
+def test_a_cluster_is_assumed_to_have_room_that_this_host_lacks(gpus: Callable[[int], object]) -> None:
+    gpus(1)
+    config = small_config(*WIDE, "orchestration.executor=ray", "engine.tensor_parallel=4")
+    shares = {share.role: (share.host, share.gpus) for share in assumed_placement(config).shares}
+    assert shares["driver"] == (0, (0,)) and shares["generator-1"] == (2, (0, 1, 2, 3))
+    with pytest.raises(InputError, match="this host has 1 GPUs; set orchestration.ray.train_in_cluster=true"):
+        assumed_placement(small_config(*WIDE, "orchestration.executor=ray", "orchestration.trainers=2"))
 
 
 def test_servers_elsewhere_leave_their_workers_without_gpus(gpus: Callable[[int], object]) -> None:

@@ -11,15 +11,15 @@ from tests.run.paper import PaperMachine, on_paper
 from strop.base.machine import GIB
 from strop.base.types import InputError
 from strop.engines.settings import Vllm
-from strop.run.memory import MemoryPlan, Place
+from strop.run.memory import MemoryPlace, MemoryPlan
 
 SERVED = "engine=Vllm"
 FOUR_AND_FOUR = (SERVED, "orchestration.trainers=4", "orchestration.generators=4")
 
 
-def gib(plan: MemoryPlan) -> dict[Place, float]:
+def gib(plan: MemoryPlan) -> dict[MemoryPlace, float]:
     """What is taken of each place."""
-    taken: Counter[Place] = Counter()
+    taken: Counter[MemoryPlace] = Counter()
     for claim in plan.claims:
         taken[claim.place] += claim.size
     return {place: size / GIB for place, size in taken.items()}
@@ -33,7 +33,7 @@ def test_finding_4_a_server_takes_what_the_others_on_its_gpu_leave(
     config = on_paper(tmp_path, "Qwen3-0.6B", SERVED)
     plan = machine.planned(config)
     assert plan.finding.level == "ok" and isinstance(plan.config.engine, Vllm)
-    taken = gib(plan)[Place(0, 0)]
+    taken = gib(plan)[MemoryPlace(0, 0)]
     assert 70 < taken <= 77 and 0.5 < (plan.config.engine.memory_fraction or 0) < 0.85
     machine.assembled(config, tmp_path)
     assert machine.driver == "cuda:0" and machine.launched["generator-0"].settings.engine == plan.config.engine
@@ -56,7 +56,7 @@ def test_finding_3_four_trainers_and_four_servers_of_8b_fit_on_eight_gpus(
     config = on_paper(tmp_path, "Qwen3-8B", *FOUR_AND_FOUR)
     plan = machine.planned(config)
     assert plan.finding.level == "ok" and plan.config.optim.offload is False
-    assert {claim.role for claim in plan.claims if claim.place == Place(0, 7)} == {"generator-3"}
+    assert {claim.role for claim in plan.claims if claim.place == MemoryPlace(0, 7)} == {"generator-3"}
     machine.assembled(config, tmp_path)
     seen = {role: spec.environment["CUDA_VISIBLE_DEVICES"] for role, spec in machine.launched.items()}
     assert seen == {f"trainer-{n}": str(n) for n in range(4)} | {f"generator-{n}": str(n + 4) for n in range(4)}
@@ -81,7 +81,7 @@ def test_finding_5_on_ray_the_driver_stays_off_the_gpu_of_rank_0_unless_it_compu
     sets = ("orchestration.executor=ray", "orchestration.trainers=4", "orchestration.generators=4", "engine.slots=16")
     config = on_paper(tmp_path, "Qwen3-0.6B", *sets, f"evaluation.asynchronous={not evaluates}".lower())
     drivers = {claim.place for claim in machine.planned(config).claims if claim.purpose == "evaluation"}
-    assert (Place(0, 0) in drivers) == evaluates
+    assert (MemoryPlace(0, 0) in drivers) == evaluates
     monkeypatch.setattr("strop.run.assembly.Parts.start", lambda self, folder, view: None)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
     machine.assembled(config, tmp_path)

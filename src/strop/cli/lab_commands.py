@@ -11,10 +11,12 @@ import typer
 from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, print_json, print_table, show, viewing, waiting
 
 if TYPE_CHECKING:
+    from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
     from strop.lab.scaling.fitting import FitSettings
     from strop.lab.scaling.study import Study
+    from strop.run.memory import MemoryPlan
 
 
 Unit = Literal["device_hours", "device_seconds", "flops", "tokens", "steps"]
@@ -290,6 +292,11 @@ def plan(
         str | None,
         typer.Option(metavar="LENGTHS", help="constant:TOKENS, lognormal:MEDIAN,SIGMA, +0.05x30 for stragglers."),
     ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="8,32", help="Compare how so many GPUs can be shared out, by memory too.")
+    ] = None,
+    gpu_gib: Annotated[int, typer.Option(help="GiB of a GPU, with --gpus.", min=1)] = 80,
+    host_gib: Annotated[int, typer.Option(help="GiB of the memory of a host of 8 GPUs, with --gpus.", min=1)] = 1024,
     drop: Annotated[float, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = 0.0,
     steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
     seed: Annotated[int, typer.Option(help="Seed of the drawn lengths.", min=0)] = 0,
@@ -305,6 +312,7 @@ def plan(
 
     \b
     strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
+    strop plan scalerl --gpus 8,32 --set engine=Vllm --set model.path=Qwen/Qwen3-8B
     strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
     """
     from dataclasses import replace
@@ -320,21 +328,57 @@ def plan(
     limit = config.sampling.max_new_tokens
     drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
     seconds = Costs().edited(costs) if costs else scalerl_costs()
-    setup = replace(setup_of(config), drop=drop)
-    setups = [setup] if compare is None else setup.schedules(parse_lags(compare))
+    lags = None if compare is None else parse_lags(compare)
+    memory = [] if gpus is None else _fitting_splits(config, gpus, gpu_gib, host_gib)
+    shapes = [replace(setup_of(each), drop=drop) for each in ([one.config for one in memory] or [config])]
+    setups = shapes if lags is None else [schedule for shape in shapes for schedule in shape.schedules(lags)]
     with waiting("simulating"):
         plans: list[Simulation] = []
         for each in setups:
             part("schedules", len(plans), len(setups))
             # As many updates of each: the batches of PPO-off-policy-k are k times as large.
-            count = max(1, steps * setup.updates_per_step // each.updates_per_step)
+            count = max(1, steps * shapes[0].updates_per_step // each.updates_per_step)
             plans.append(simulate(each, seconds, drawn, count, seed))
     value: dict[str, Any] = {
         "costs": seconds.model_dump(),
         "plans": [plan_values(each, seconds) for each in plans],
+        "memory": [_memory(each) for each in memory],
         "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
     }
     show(as_json, value, lambda: _print_plans(value))
+
+
+def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int) -> list[MemoryPlan]:
+    """The splits of each number of GPUs that fit.
+
+    Raises:
+        InputError: no numbers, or the model fits in no way.
+    """
+    from strop.base.machine import GIB
+    from strop.base.types import InputError
+    from strop.lab.planning.splits import splits
+    from strop.run.memory import Room
+
+    if not all(part.strip().isdecimal() and int(part) > 1 for part in counts.split(",")):
+        raise InputError(f"--gpus {counts}: write numbers of GPUs, at least 2, with commas between, such as 8,32")
+    room = Room(gpu_gib * GIB, host_gib * GIB)
+    found = [each for part in counts.split(",") for each in splits(config, int(part), room)]
+    if not found:
+        raise InputError(
+            f"--gpus {counts}: in no split does the run fit into {gpu_gib} GiB a GPU and {host_gib} GiB a host; take "
+            "more GPUs, engine=Vllm, or adapters (model.lora.rank=32)"
+        )
+    return found
+
+
+def _memory(split: MemoryPlan) -> dict[str, Any]:
+    from strop.run.devices import width_of
+
+    shape = split.config.orchestration
+    return {
+        "generators": shape.generators, "trainers": shape.trainers, "tensor_parallel": width_of(split.config),
+        "found": split.finding.found,
+    }  # fmt: skip
 
 
 def _print_plans(value: dict[str, Any]) -> None:
@@ -346,6 +390,9 @@ def _print_plans(value: dict[str, Any]) -> None:
     if value["defaults"]:
         print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
     print_table(COLUMNS, [_row(row) for row in value["plans"]], right={*COLUMNS} - {"", "split"})
+    for split in value["memory"]:
+        wide = f", {split['tensor_parallel']} GPUs each" if split["tensor_parallel"] > 1 else ""
+        print(f"{split['generators']} + {split['trainers']}{wide}: {split['found']}")
     print("split: generators + trainers; s/update: seconds an optimizer update; idle: shares")
     print("bound: seconds an update that no schedule beats on these completions")
     print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from strop.base import machine, session
 from strop.base.imports import MAIN, not_allowed, refuse_absent
+from strop.base.progress import doing
 from strop.base.text import counted, percent
 from strop.base.types import InputError, Problem
 from strop.config.schema import RunConfig
@@ -74,6 +75,7 @@ class ModelFacts:
     memory: Callable[[int | None], MemoryPlan] | None = None
 
 
+@doing("checking the run")
 def findings(
     config: RunConfig, data: Data | None = None, facts: ModelFacts | None = None, *, trains: bool = True,
     reads_problems: bool = True, here: bool = True,

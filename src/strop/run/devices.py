@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strop.base.machine import cuda_visible
+from strop.base.types import InputError
 from strop.config.schema import RunConfig
 from strop.engines.settings import Vllm
 from strop.orchestration.placement import DRIVER, GENERATOR, TRAINER, Placement, place
@@ -51,15 +52,25 @@ def local_placement(config: RunConfig) -> Placement | None:
 
 
 def assumed_placement(config: RunConfig) -> Placement:
-    """As `local_placement`; for Ray, which places workers itself, on enough hosts like this one."""
+    """As `local_placement`; for Ray, which places workers itself, on this host and enough like it.
+
+    Raises:
+        InputError: see `local_placement`; or trainers that are to be on this host do not fit there.
+    """
     placement, gpus = local_placement(config), seen_gpus(config)
     if placement is not None:
         return placement
     orchestration, width = config.orchestration, width_of(config)
-    if not gpus or gpus < max(width, 0 if orchestration.ray.train_in_cluster else orchestration.trainers):
-        return placement_of(config, (gpus,))  # which refuses what no host has room for
-    hosts = 2 + -(-orchestration.trainers // gpus) + -(-orchestration.generators // (gpus // max(width, 1)))
-    return placement_of(config, (gpus,) * hosts)
+    if not gpus:
+        return placement_of(config, (0,))
+    if orchestration.trainers > gpus and not orchestration.ray.train_in_cluster:
+        raise InputError(
+            f"orchestration.trainers={orchestration.trainers}: this host has {gpus} GPUs; set "
+            "orchestration.ray.train_in_cluster=true to use those of others"
+        )
+    each = max(gpus, width)
+    more = 1 + -(-orchestration.trainers // each) + -(-orchestration.generators // (each // max(width, 1)))
+    return placement_of(config, (gpus, *(each,) * more))
 
 
 def driver_computes(config: RunConfig) -> bool:

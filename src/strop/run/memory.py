@@ -65,7 +65,7 @@ WAYS_OUT = (
 TUNING_WAYS_OUT = "lower training.tokens_per_microbatch, train adapters (model.lora.rank=32) or take a smaller model"
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """A GPU of a host, or with `gpu` None the host's own memory."""
 
     host: int
@@ -82,7 +82,7 @@ class Room(NamedTuple):
 class Claim(NamedTuple):
     """Bytes that a process takes for a purpose."""
 
-    place: Place
+    place: MemoryPlace
     role: str
     purpose: str
     size: int
@@ -129,14 +129,14 @@ class _Run(NamedTuple):
     def offload(self) -> Offload:
         return Offload(self.config.optim.offload is True, self.config.model.offload_activations is True)
 
-    def room_at(self, place: Place) -> int:
+    def room_at(self, place: MemoryPlace) -> int:
         """Bytes that there are."""
         return self.room.host if place.gpu is None else self.room.gpu
 
-    def at(self, role: str) -> list[Place]:
+    def at(self, role: str) -> list[MemoryPlace]:
         """Where a role's bytes lie."""
         share = self.placement.of(role)
-        return [Place(share.host, gpu) for gpu in share.gpus] or [Place(share.host, None)]
+        return [MemoryPlace(share.host, gpu) for gpu in share.gpus] or [MemoryPlace(share.host, None)]
 
     def longest(self) -> int:
         """Tokens of the longest possible sequence."""
@@ -153,7 +153,7 @@ def claims(run: _Run) -> Iterator[Claim]:
     yield from _trainers(run)
     yield from _generators(run)
     yield from _evaluator(run)
-    driver = Place(0, None)
+    driver = MemoryPlace(0, None)
     if run.device == "cpu":
         orchestration = run.config.orchestration
         processes = orchestration.trainers + (0 if orchestration.in_process else orchestration.generators)
@@ -185,7 +185,7 @@ def _trainers(run: _Run) -> Iterator[Claim]:
         if run.device == "cuda":
             times = 1 if config.critic is None else 2
             size = times * offloaded(run.policy, batch, ranks, run.offload)
-            yield Claim(Place(place.host, None), role, "offloaded state", size)
+            yield Claim(MemoryPlace(place.host, None), role, "offloaded state", size)
 
 
 def _generators(run: _Run) -> Iterator[Claim]:
@@ -265,7 +265,7 @@ def _micro_batch(run: _Run) -> MicroBatch:
 
 def planned(
     config: RunConfig, policy: Policy | None = None, trains: bool = True, prompt: int | None = None,
-    room: Room | None = None,
+    room: Room | None = None, placement: Placement | None = None,
 ) -> MemoryPlan:  # fmt: skip
     """What a run takes, where strop chooses what was left to it; of a model that is only measured, its weights.
 
@@ -275,17 +275,18 @@ def planned(
         trains: whether the model is trained.
         prompt: tokens of the longest prompt; None: as many as may be.
         room: of a GPU and of a host; None: of this machine's.
+        placement: of its processes; None: on this machine, or a cluster of such.
 
     Raises:
         InputError: no such model, or one that cannot be trained so on any device.
     """
     policy = outline(config.model) if policy is None else policy
-    device: Device = "cuda" if seen_gpus(config) else "cpu"
+    device: Device = "cuda" if placement is not None or seen_gpus(config) else "cpu"
     if not trains:
         weights = {WEIGHTS: sum(parameter.nbytes for parameter in policy.model.parameters())}
         return MemoryPlan(config, (), fitting(weights, room_of(device), "take a smaller model"))
     try:
-        placement = assumed_placement(config)
+        placement = assumed_placement(config) if placement is None else placement
     except InputError as error:
         return MemoryPlan(config, (), Finding("gpus", "error", "GPUs", str(error)))
     room = Room(room_of(device), room_of("cpu")) if room is None else room
@@ -328,7 +329,7 @@ def _sharing(run: _Run) -> _Run:
     engine = run.serves
     if engine is None or engine.memory_fraction is not None:
         return run
-    found, others = list(claims(run)), Counter[Place]()
+    found, others = list(claims(run)), Counter[MemoryPlace]()
     for claim in found:
         others[claim.place] += 0 if claim.purpose == SERVER else claim.size
     taken = max((others[claim.place] for claim in found if claim.purpose == SERVER), default=0)
@@ -338,9 +339,9 @@ def _sharing(run: _Run) -> _Run:
     return run._replace(config=run.config.model_copy(update={"engine": settled}))
 
 
-def _fullest(run: _Run, found: Sequence[Claim]) -> tuple[Place, Mapping[str, int], int]:
+def _fullest(run: _Run, found: Sequence[Claim]) -> tuple[MemoryPlace, Mapping[str, int], int]:
     """The place with the least left: its need by purpose, and by how many bytes that exceeds its room."""
-    needs: defaultdict[Place, Counter[str]] = defaultdict(Counter)
+    needs: defaultdict[MemoryPlace, Counter[str]] = defaultdict(Counter)
     for claim in found:
         needs[claim.place][claim.purpose] += claim.size
     if run.device == "cuda":  # the host only where it is too small: a run is known by its GPUs
@@ -350,11 +351,11 @@ def _fullest(run: _Run, found: Sequence[Claim]) -> tuple[Place, Mapping[str, int
     return place, needs[place], _over(run, place, needs[place])
 
 
-def _over(run: _Run, place: Place, need: Mapping[str, int]) -> int:
+def _over(run: _Run, place: MemoryPlace, need: Mapping[str, int]) -> int:
     return sum(need.values()) - need.get(COPY, 0) - run.room_at(place)
 
 
-def _said(run: _Run, over: tuple[Place, Mapping[str, int], int], way_out: str) -> Finding:
+def _said(run: _Run, over: tuple[MemoryPlace, Mapping[str, int], int], way_out: str) -> Finding:
     place, need, _ = over
     where = ""
     if sum(run.placement.hosts) > 1:
@@ -390,6 +391,8 @@ def _changes(config: RunConfig) -> Iterator[tuple[str, ...]]:
         yield ("model.gradient_checkpointing=true",)
     if config.optim.offload is False or config.model.offload_activations is False:
         yield ("optim.offload=auto", "model.offload_activations=auto")
+    for tokens in (tokens for tokens in (16_384, 8192, 4096) if tokens < config.batch.tokens_per_microbatch):
+        yield (f"batch.tokens_per_microbatch={tokens}",)
     if not isinstance(engine, Vllm):
         for slots in (slots for slots in (128, 64, 32, 16) if slots < engine.slots):
             yield (f"engine.slots={slots}",)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from strop import recipes
+from strop.base.progress import doing
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit
@@ -64,6 +65,7 @@ class Preview(NamedTuple):
     findings: list[Finding]
 
 
+@doing("looking at the model")
 def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
     """What is known of the model of a run without loading it.
 

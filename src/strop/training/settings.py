@@ -73,7 +73,7 @@ class AdamW(Settings):
         warmup_steps: update s < warmup_steps runs at lr · (s + 1) / warmup_steps.
         schedule: the course after warm-up.
         offload: keep masters, moments and summed gradients in the host's memory and take the step there; `auto` does so
-            where a GPU would not hold them. A step then takes seconds for each billion parameters of a rank.
+            where a GPU would not hold them (not in `strop sft`).
     """
 
     lr: Annotated[float, Field(gt=0)] = 1e-6
