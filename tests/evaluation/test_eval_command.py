@@ -24,7 +24,7 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, Protocol, changed, protocol
 from strop.model.files import byte_tokenizer
-from strop.run.measuring import BenchmarkPlan, benchmark_sampling, held_out_of, measure, shared_template
+from strop.run.measuring import BenchmarkPlan, benchmark_sampling, folder_name, held_out_of, measure, shared_template
 from strop.run.models import NamedModel, configure, parse_model, parse_models
 from strop.run.run import train
 
@@ -324,6 +324,11 @@ def test_a_run_without_a_model_is_its_newest_checkpoint(
         done = CliRunner().invoke(app, [arguments[0], str(bare), *arguments[1:]], catch_exceptions=False)
         assert done.exit_code == 0 and told in done.stderr
     assert f"{bare}@2" in done.stdout
+
+
+@pytest.mark.parametrize(("label", "name"), [("../runs/x", "__--runs--x"), ("a b@3", "a-b@3"), (".x", "_x")])
+def test_no_folder_of_samples_is_hidden(label: str, name: str) -> None:
+    assert folder_name(label) == name
 
 
 @pytest.mark.parametrize(

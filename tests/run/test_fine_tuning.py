@@ -20,7 +20,7 @@ from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
 from strop.engines.torch.engine import TorchEngine
-from strop.model.files import byte_tokenizer
+from strop.model.files import EXPORTED, byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
 from strop.run.answering import sample_model
@@ -155,6 +155,16 @@ def test_export_writes_the_checkpoints_weights_and_never_over_something_else(run
         export_checkpoint(run, tmp_path)
 
 
+def test_an_export_has_the_type_that_is_asked_for(run: Path, tmp_path: Path) -> None:
+    own = weights(run / "model")
+    for name, dtype in EXPORTED.items():
+        out = export_checkpoint(run, tmp_path / name, dtype=name)
+        assert all(torch.equal(each, own[key].to(dtype)) for key, each in weights(out).items())
+        assert AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype == dtype
+    with pytest.raises(InputError, match="adapters keep"):
+        export_checkpoint(run, tmp_path / "half", adapter=True, dtype="bfloat16")
+
+
 def test_a_run_without_a_model_says_how_to_get_one(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, {}).close()
     with pytest.raises(InputError, match=f"strop train --resume {tmp_path}"):
@@ -281,6 +291,15 @@ def test_rows_of_trl_train_their_last_answer_behind_the_models_template(
     (found,) = as_demonstrations(config.source.load(), config, tokenizer)
     assert tokenizer.decode(found.prompt_ids.tolist()) == asked
     assert found.completion_ids.tolist() == [*tokenizer.encode("3", add_special_tokens=False), tokenizer.eos_token_id]
+
+
+def test_a_demonstration_beyond_the_models_positions_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    file.write_text(json.dumps({"prompt": "1+1=", "completion": "2" * 600}))
+    sets = [text for text in SMALL if not text.startswith("training.max_length")]
+    config = sft_config.configure("fresh", file, [*sets, "model.fresh.max_positions=512"])
+    with pytest.raises(InputError, match=r"the longest has 60\d tokens, and the model 512 positions; .*max_length=512"):
+        fine_tuning.train(config, tmp_path / "run", SilentView())
 
 
 def test_a_demonstration_ends_as_the_chat_template_ends_a_turn() -> None:

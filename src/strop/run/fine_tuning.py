@@ -39,10 +39,11 @@ from strop.run.checks import damaged, large_adapters
 from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free, questions_of, write_questions
 from strop.run.learners import RankSettings, TrainerRanks, agreed, forwarded, meet
-from strop.run.memory import Device, largest_microbatch, of_tuning
+from strop.run.memory import of_tuning, positions
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import Trackers
+from strop.run.update_memory import Device, largest_microbatch
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of
@@ -321,6 +322,10 @@ def _findings(config: SftConfig, data: FineTuningData, plan: SftPlan, here: bool
         found.append(Finding("several-turns", "note", "demonstrations", said, "rows that end with them train them too"))
     if plan.overflow is not None:
         found.append(Finding("demonstrations-left-out", "note", "demonstrations", plan.overflow))
+    most = positions(config.model)
+    if most is not None and longest > most:
+        said = f"the longest has {longest:,} tokens, and the model {most:,} positions"
+        found.append(Finding("too-long", "error", "demonstrations", said, f"set training.max_length={most}"))
     training = config.training
     if training.epochs is not None and len(plan.batches) < FEW_UPDATES:
         said = (

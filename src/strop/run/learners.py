@@ -17,7 +17,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
@@ -48,7 +48,7 @@ from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks, Together, open_store, reach_store, use_interface_of
 from strop.training.samples import TrainResult
-from strop.training.sharding import Place, sharded_critic, sharded_policy
+from strop.training.sharding import Place, gathered, sharded_critic, sharded_policy
 from strop.training.step import Trainer
 from strop.training.storage import Storage
 
@@ -151,7 +151,8 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
         StropError: a model cannot be loaded.
     """
     team = config.orchestration.sequence_parallel
-    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team)
+    offload = config.optim.offload is True
+    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team, offload)
     torch.manual_seed(derive(config.seed, "torch"))
     view = SilentView()
     policy = sharded_policy(located(config.model, config.seed, view), derive(config.seed, "model"), place)
@@ -161,21 +162,23 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
 
 
 def meet(
-    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1
-) -> tuple[Place, Together, Storage]:
+    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1,
+    offload: bool = False,
+) -> tuple[Place, Together, Storage]:  # fmt: skip
     """Meet the other ranks: where this one keeps its shards, all of them, and how their tensors reach the disk.
 
     The arguments are those of `join`; a rank of several on GPUs takes the GPU of its number. `team` ranks in a row
-    compute each micro-batch together.
+    compute each micro-batch together; `offload` is that of `Place`.
     """
     timeout = datetime.timedelta(seconds=seconds)
     if device.type == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    # Norms of what lies in the host's memory are summed there.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
-    place = Place(init_device_mesh(device.type, (size,)), device)
+    place = Place(init_device_mesh(device.type, (size,)), device, offload)
     # Separate groups: exchanges of different threads and of different backends must not mix.
     ranks = Together(dist.new_group(backend="gloo", timeout=timeout), team)
     return place, ranks, Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
@@ -255,11 +258,20 @@ def handlers(learner: Learner) -> dict[str, Handler]:
 
     def learn(*arguments: Any) -> TrainResult | None:
         result = learner.learn(*arguments)
-        return None if result is None else TrainResult(result.samples, plain(result.metrics))
+        if result is None:
+            return None
+        samples = tuple(replace(sample, routed_experts=None) for sample in result.samples)  # which nobody reads again
+        return TrainResult(samples, plain(result.metrics))
 
     def publish(path: str, version: int) -> tuple[StoredWeights | None, str]:
-        weights = learner.weights()  # of all ranks together; the first one has them and writes them
-        return (WeightFile(Path(path)).write(version, weights.items()) if weights else None), ""
+        weights = learner.policy.weights()
+        whole = gathered(weights)
+        try:
+            first = learner.trainer.ranks.rank == 0
+            return (WeightFile(Path(path)).write(version, weights.items(), whole) if first else None), ""
+        finally:
+            for _ in whole:  # by all ranks together, also where the first one could not write
+                pass
 
     same = (
         learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
@@ -388,6 +400,7 @@ class TrainerRanks:
             rendezvous = f"file://{self._meeting}/meet"
         environment = {} if self._scattered else loopback()
         silence, stall = self._patience
+        team = int(self._config.get("orchestration", {}).get("sequence_parallel", 1))
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
@@ -396,11 +409,12 @@ class TrainerRanks:
                 threads=max(torch.get_num_threads() // self._size, 1),
                 environment={**environment, **self._seats[rank].environment},
                 gpus=self._seats[rank].gpus,
-                beside_controller=rank == 0,  # it writes the weights, into memory of this host
+                beside_controller=rank < team,  # the first writes the weights, into memory of this host
+                team=(rank % team, team),
             )
             for rank in range(self._size)
         ]
-        self._ranks = RankGroup(self._launcher, specs, silence, stall)
+        self._ranks = RankGroup(self._launcher, specs, silence, stall, not self._scattered)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method on every rank and return the result of the first. Scattered ranks meet at the first call.

@@ -47,16 +47,18 @@ class Effort:
 
     most = 20_000
     spent = 0
+    exhausted = False  # whether something was refused because of it
 
     @classmethod
     def begin(cls) -> None:
         """Count from 0: another verdict."""
-        cls.spent = 0
+        cls.spent, cls.exhausted = 0, False
 
     @classmethod
     def spend(cls, units: int, share: int = 1) -> None:
         """Count some work; raises `TooMuch` where more than one part in `share` of what a verdict may take is spent."""
         if (cls.spent + units) * share > cls.most:
+            cls.exhausted = cls.exhausted or share == 1
             raise TooMuch("too much work")
         cls.spent += units
 
@@ -250,7 +252,7 @@ def written(node: Node) -> str:
 _CHARACTERS, _PARENTHESES, _BRACES = 4000, 16, 24  # nested
 MOST_DIGITS = 1000  # of one number
 _EXPONENT = 100_000  # the largest literal one; a power of numbers may have four times as many bits
-_FACTORIAL, _BINOMIAL, _MEMBERS, _PLUS_MINUS = 3000, 20_000, 64, 4
+_FACTORIAL, _BINOMIAL, _MEMBERS, _PLUS_MINUS = 3000, 20_000, 128, 4
 _DIGITS = re.compile(r"\d+")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|[±∓]")
 
