@@ -122,7 +122,7 @@ def test_a_worker_evaluates_where_workers_generate() -> None:
 def test_none_is_a_choice_where_one_is_called_so() -> None:
     config = edit(resolve("scalerl"), ["algorithm.truncation_mask=none", "algorithm.advantage.normalization=none"])
     assert config.algorithm.truncation_mask == "none" and config.algorithm.advantage == GroupRelative(
-        normalization="none", ddof=0
+        normalization="none", ddof=0, batch="all"
     )
     assert edit(config, ["evaluation.every=none"]).evaluation.every is None
 

@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from strop.base.near import nearest
 from strop.base.pieces import Piece, choices, find
 from strop.base.types import InputError, Problem
-from strop_verify.math.latex import FUNCTIONS, GREEK, NOTHING, SAME, SHORT_WORDS, TEXT
 
 # Short names, file suffixes, and the pieces that they stand for.
 SHORT_NAMES: dict[str, dict[str, Any]] = {
@@ -35,7 +34,6 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 ROLES = ("system", "user", "assistant")
 
-COMMANDS = GREEK | FUNCTIONS | TEXT | NOTHING | frozenset(SAME)  # of LaTeX
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 _SPACE = re.compile(r"[\t\n]([A-Za-z]+)")
 _ESCAPES = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}  # of JSON
@@ -134,12 +132,15 @@ def damage(problem: Problem) -> str | None:
     None where there is no sign of it. A line break or tab is one in front of the rest of a command of LaTeX; in a
     question, which has words too, that rest is neither a letter nor a word.
     """
+    from strop_verify.math import latex  # here: the verifier comes with it
+
+    commands = latex.GREEK | latex.FUNCTIONS | latex.TEXT | latex.NOTHING | frozenset(latex.SAME)
     reference = problem.reference if isinstance(problem.reference, str) else ""
-    for text, words in ((reference, frozenset()), (problem.question, SHORT_WORDS)):
+    for text, words in ((reference, frozenset()), (problem.question, latex.SHORT_WORDS)):
         for found in (*_CONTROL.finditer(text), *_SPACE.finditer(text)):
             rest = found[1] if found.lastindex else ""
             word = rest in words or (len(rest) == 1 and bool(words))
-            if not rest or (_ESCAPES[found[0][0]] + rest in COMMANDS and not word):
+            if not rest or (_ESCAPES[found[0][0]] + rest in commands and not word):
                 return _unescaped(text, found.start())
     return None
 
