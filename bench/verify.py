@@ -8,8 +8,9 @@ Over cases three parts: agreement with the file's labels (those marked `conteste
 over the cases repeated in random order and once, through the worker pool; inputs that ask for more than there is. Plain
 math-verify gets the gold in a box where it is bare, its default settings, and its own time limits.
 
-Mutations (see mutations.py): of each reference of the benchmark files copies that are wrong for sure and copies that
-are right for sure, by kind: how many of the first are rewarded, how many of the second are refused. Solutions:
+Mutations (see mutations.py): of each reference of the benchmark files copies that are wrong for sure, and itself and
+copies that are right for sure, by kind: how many of the first are rewarded, how many of the second are refused, and how
+many are not decided: undecided, unparsed, or of a reference that cannot be read. Solutions:
 agreement with the labels of the model solutions in openai/grade-school-math.
 """
 
@@ -34,7 +35,7 @@ from strop_verify.__main__ import Row, parser, read_row
 from strop_verify.math import MathSettings, verify, verify_all
 from strop_verify.math.verifier import begin, verdict_of
 from strop_verify.pool import WorkerLimits
-from strop_verify.verdict import Verdict
+from strop_verify.verdict import Status, Verdict
 
 HANGS = {
     "tower": r"\boxed{9^{9^{9^{9}}}}",
@@ -165,23 +166,29 @@ def mutated(files: list[Path], count: int, seed: int, most: int) -> None:
         for problem in load_problems(benchmark(str(file)), limit=most)
     )
     for name, make, expected in (("wrong", mutations.wrong, 0.0), ("right", mutations.right, 1.0)):
-        drawn = [(gold, copy) for gold in references for copy in mutations.copies(gold, make, count, seed)]
+        own = [mutations.Copy("", "itself")] if expected else []
+        drawn = [
+            (gold, copy._replace(text=copy.text or mutations.bare(gold)))
+            for gold in references
+            for copy in [*own, *mutations.copies(gold, make, count, seed)]
+        ]
         verdicts = judged([(gold, rf"\boxed{{{copy.text}}}") for gold, copy in drawn], MathSettings())
-        copies, failed, unknown = Counter[str](), Counter[str](), 0
+        copies, failed, open_ = Counter[str](), Counter[str](), 0
         examples = []
         for (gold, copy), verdict in zip(drawn, verdicts, strict=True):
             kind = mutations.kind(mutations.bare(gold))
             copies[kind] += 1
-            unknown += verdict.undecided
+            open_ += verdict.status not in (Status.CORRECT, Status.WRONG)
             if verdict.score != expected:
                 failed[kind] += 1
                 examples.append((gold, copy.text, copy.rule, verdict.detail))
         what = "rewarded" if name == "wrong" else "refused"
         for kind in sorted(copies):
             show(f"{name} copies: {kind}", {"copies": copies[kind], what: failed[kind]})
-        total = {"references": len(references), "copies": len(drawn), what: len(examples), "unknown": unknown}
-        share = round(len(examples) / max(len(drawn), 1), 6)
-        show(f"{name} copies", {**total, "share": share, "examples": examples[:10]})
+        size = max(len(drawn), 1)
+        total = {"references": len(references), "copies": len(drawn), what: len(examples), "not_decided": open_}
+        shares = {"share": round(len(examples) / size, 6), "not_decided_share": round(open_ / size, 6)}
+        show(f"{name} copies", {**total, **shares, "examples": examples[:10]})
 
 
 def solutions(path: Path) -> None:

@@ -84,6 +84,16 @@ def test_outcomes_by_value() -> None:
     assert found["pass_rate/math"] == found["pass_rate"]
 
 
+def test_undecided_answers_are_counted_by_kind_and_are_no_failures() -> None:
+    left_out, wrong = (
+        replace(rollout(1, 0), verdict=Verdict(0.0, status, undecided="interval"))
+        for status in (Status.UNDECIDED, Status.WRONG)
+    )
+    found = values(diagnose([group(0, rollout(0, 1), left_out, wrong, rollout(3, 0))]))
+    assert (found["undecided_rate"], found["undecided_rate/interval"]) == (0.5, 0.5)
+    assert (found["verifier/failures"], found["pass_rate"]) == (0, pytest.approx(1 / 3))
+
+
 def test_a_pass_rate_counts_what_is_right_not_half_scores() -> None:
     """As evaluations count, so that training's rate and the held-out one can be compared."""
     scored = (rollout(0, 0.5), rollout(1, 1, finish="length"), rollout(2, 0.9), rollout(3, 1))

@@ -32,7 +32,7 @@ SETS = (
     f"orchestration.max_lag={LAG}", "evaluation.every=2", "evaluation.samples_per_problem=2",
 )  # fmt: skip
 
-BESIDE = ("evaluation.asynchronous=true",)
+ASYNCHRONOUS = ("evaluation.asynchronous=true",)
 
 
 @contextmanager
@@ -53,15 +53,15 @@ def drawn(run: Path) -> dict[int, tuple[float, float]]:
     return {row["step"]: (row["evaluation/version"], row["evaluation/newest_version"]) for row in rows}
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["between steps", "beside training"])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["between steps", "while training goes on"])
 def test_findings_2_and_3_servers_evaluate_and_one_that_dies_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None, beside: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None, asynchronous: bool
 ) -> None:
     def refused(*given: Any, **named: Any) -> None:
         raise AssertionError("an engine is built next to the servers")
 
     monkeypatch.setattr(assembly, "build_engine", refused)
-    sets, view = (*SETS, *BESIDE) if beside else SETS, Listening()
+    sets, view = (*SETS, *ASYNCHRONOUS) if asynchronous else SETS, Listening()
     with served(*sets, faults=["error"]) as (config, servers):
         found = train(config, tmp_path / "run", view)
     assert not servers[1].faults and any("generator-1 died" in line for line in view.lines)
@@ -70,7 +70,7 @@ def test_findings_2_and_3_servers_evaluate_and_one_that_dies_loses_nothing(
     assert all(result.usable.shape == (8, 2) and result.usable.all() for result in found.evaluations.values())
     versions = drawn(tmp_path / "run")
     assert all(step <= oldest <= newest for step, (oldest, newest) in versions.items())
-    assert beside or versions == {step: (step, step) for step in (0, 2, 4)}
+    assert asynchronous or versions == {step: (step, step) for step in (0, 2, 4)}
     # The servers send no entropies: the trainer's are recorded, so that the report has its colours and ΔH.
     for answer in recorded_answers(read_runs([tmp_path / "run"])[0], byte_tokenizer(), 4):
         assert all(token.entropy is not None and token.flow is not None for token in answer.tokens)
@@ -88,7 +88,7 @@ def test_an_evaluation_that_was_under_way_is_done_on_resume_by_the_weights_of_it
     tmp_path: Path, forked: None
 ) -> None:
     run = tmp_path / "run"
-    with served(*SETS, *BESIDE) as (config, _):
+    with served(*SETS, *ASYNCHRONOUS) as (config, _):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(PoolEvaluator, "_advance", lambda self: None)  # no answer is taken
             with pytest.raises(Interrupted, match="step 0 not yet evaluated"):

@@ -61,7 +61,7 @@ def check(engine: VllmEngine, policy: Policy, sampling: Sampling) -> None:
     found = run(engine, requests(PROMPTS, sampling, n=4))
     for completion in found.values():
         ids = [*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]
-        assert completion.routed_experts is not None and completion.routed_experts.dtype == np.int16
+        assert completion.routed_experts is not None and completion.routed_experts.dtype == np.uint8
         assert np.array_equal(np.sort(completion.routed_experts, -1), chosen_by(policy, ids))
     assert gaps(policy, list(found.values())).max() < 1e-3
 

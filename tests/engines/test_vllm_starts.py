@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 from tests.runs import small_config
+from tests.tiny import tiny_settings
 
-from strop.base import progress
+from strop.base import machine, progress
 from strop.base.types import StropError
 from strop.base.view import SilentView
+from strop.engines.base import RequestLimits
 from strop.engines.settings import Vllm
-from strop.engines.vllm.server import environment_of, start
+from strop.engines.vllm.server import arguments_of, environment_of, start
 from strop.run.run import train
 
 OURS = {
     "PYTHONPATH": "/ours", "PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "a:b",
     "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1", "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a",
     "TORCHELASTIC_RUN_ID": "7", "SLURM_PROCID": "3", "RAY_ADDRESS": "a:1", "STROP_VLLM_PYTHON": "/x",
+    "VLLM_API_KEY": "of another server",
 }  # fmt: skip
 THEIRS = {
     "PATH": "/bin", "HOME": "/h", "LD_LIBRARY_PATH": "/l", "HF_HOME": "/hf", "VLLM_USE_DEEP_GEMM": "1",
@@ -65,6 +68,18 @@ def test_finding_10_a_model_has_the_same_path_at_every_start(tmp_path: Path) -> 
         paths.append(path)
         server.stop()
     assert paths[0] == paths[1] != paths[2] and not Path(paths[0]).is_absolute()
+
+
+def test_a_cpu_with_half_its_memory_taken_has_room_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = RequestLimits(512, 258, ())
+    monkeypatch.setattr(machine, "memory", lambda: (16 * machine.GIB, 8 * machine.GIB))
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
+    found = arguments_of(Vllm(memory_fraction=0.5), tiny_settings(), "float32", limits)
+    assert found["kv_cache_memory_bytes"] == 2 * machine.GIB
+    found = arguments_of(Vllm(kv_cache_gib=0.5), tiny_settings(), "float32", limits)
+    assert found["kv_cache_memory_bytes"] == machine.GIB // 2
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    assert "kv_cache_memory_bytes" not in arguments_of(Vllm(), tiny_settings(), "float32", limits)
 
 
 class Console(SilentView):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import torch
 from tests.evaluation.scripted import ScriptedEngine, evaluate
 from tests.tiny import tiny_qwen3
 
+from strop.base import progress
 from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, StropError, Verdict
 from strop.base.view import SilentView, Values
 from strop.data.dataset import Dataset
@@ -155,6 +157,25 @@ def test_an_engine_that_stalls_ends_the_evaluation() -> None:
     with pytest.raises(StropError, match="6 of 6.*scripted"):
         evaluate(engine, dataset(), 2, Sampling(), Answer(), stall_seconds=0.01)
     assert engine.unfinished == 0
+
+
+class Slow(ScriptedEngine):
+    """Draws tokens for longer than the patience before each completion arrives."""
+
+    steps = 0
+
+    def step(self) -> list[Completion]:
+        self.steps += 1
+        if self.steps % 5 == 0:
+            return super().step()
+        time.sleep(0.02)
+        progress.made("tokens")
+        return []
+
+
+def test_an_engine_that_draws_tokens_has_not_stalled() -> None:
+    engine = Slow(lambda request, index: ("1", "stop"))
+    assert evaluate(engine, dataset(), 1, Sampling(), Answer(), stall_seconds=0.05).scores.shape == (3, 1)
 
 
 def test_what_cannot_be_evaluated() -> None:

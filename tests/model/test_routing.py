@@ -19,7 +19,7 @@ from strop.base.sample import Sample
 from strop.base.types import Completion, InputError
 from strop.engines.protocol import Sampling
 from strop.model.files import cast_parameters
-from strop.model.policy import UNKNOWN, PackedInputs, Policy
+from strop.model.policy import UNKNOWN, PackedInputs, Policy, RecordedExperts
 from strop.training.packing import pack
 from strop.training.samples import as_samples
 
@@ -144,11 +144,32 @@ def test_neither_packing_nor_what_comes_later_changes_a_log_prob() -> None:
     torch.testing.assert_close(shorter, alone[first.id][: len(shorter)], atol=1e-5, rtol=0)
 
 
+def experts_of(sample: Sample) -> np.ndarray:
+    """Those that it is packed with."""
+    experts = packed_of([sample]).experts
+    assert experts is not None
+    return experts.to(torch.device("cpu")).numpy()
+
+
+def test_finding_13_experts_take_a_byte_each_and_two_where_they_are_many() -> None:
+    (completion, *_) = drawn(mixture(replay_routing=True))
+    assert completion.routed_experts is not None and completion.routed_experts.dtype == np.uint8
+    for most, kind in ((254, np.uint8), (255, np.int16)):
+        routes = np.full((4, 2, 2), most, kind)
+        packed = RecordedExperts.of([None, routes], (3, 5))
+        assert packed is not None
+        found = packed.to(torch.device("cpu"))
+        assert found.dtype == {np.uint8: torch.uint8, np.int16: torch.int16}[kind]
+        assert (found[3:7] == most + 1).all() and (found[:3] == UNKNOWN).all() and (found[7] == UNKNOWN).all()
+
+
 def test_unknown_experts_are_chosen_anew() -> None:
     policy = mixture(replay_routing=True)
     (sample, *_) = samples_of(drawn(policy))
-    assert sample.routed_experts is not None and (sample.routed_experts[-1] == UNKNOWN).all()
-    unknown = replace(sample, routed_experts=np.full_like(sample.routed_experts, UNKNOWN))
+    assert sample.routed_experts is not None and len(sample.routed_experts) == len(sample) - 1
+    unknown = replace(sample, routed_experts=sample.routed_experts[:0])
+    assert (experts_of(unknown) == UNKNOWN).all() and (experts_of(sample)[-1] == UNKNOWN).all()
+    assert np.array_equal(experts_of(sample)[:-1], sample.routed_experts + 1)
     plain = replace(sample, routed_experts=None)
     with torch.no_grad():
         found = [policy(packed_of([one]), 1.0)[0] for one in (unknown, plain)]

@@ -87,7 +87,7 @@ def test_finding_2_generators_evaluate_between_steps(kind: type[InProcess]) -> N
     """Nothing is lost with a generator in the middle of it, and the completions of training stay the loop's."""
     policy = tiny_qwen3(0)
     pool = pool_of(policy, kind)
-    evaluator = PoolEvaluator(pool, SETS, devices=2, beside=False)
+    evaluator = PoolEvaluator(pool, SETS, devices=2, asynchronous=False)
     pool.publish(4, probe(policy))
     pool.submit(Request("training", PROMPT, Sampling(max_new_tokens=20), seed=1, n=5), ticket=0)
     evaluator.begin(4, ["sums", "more"], WeightsOf(policy))
@@ -107,10 +107,10 @@ def test_finding_2_generators_evaluate_between_steps(kind: type[InProcess]) -> N
     evaluator.close()
 
 
-def test_an_evaluation_beside_training_says_which_versions_drew_it() -> None:
+def test_an_evaluation_while_training_goes_on_says_which_versions_drew_it() -> None:
     policy = tiny_qwen3(0)
     pool = pool_of(policy)
-    evaluator = PoolEvaluator(pool, SETS[:1], devices=1, beside=True)
+    evaluator = PoolEvaluator(pool, SETS[:1], devices=1, asynchronous=True)
     pool.publish(0, probe(policy))
     evaluator.begin(0, ["sums"], WeightsOf(policy))
     assert evaluator.outstanding == (0,) and not evaluator.has_room and not evaluator.poll()
@@ -127,7 +127,7 @@ def test_an_evaluation_beside_training_says_which_versions_drew_it() -> None:
 def test_weights_that_generators_do_not_have_are_published_and_measured_at_once() -> None:
     policy = tiny_qwen3(2)
     pool = pool_of(policy)
-    evaluator = PoolEvaluator(pool, SETS, devices=1, beside=True)
+    evaluator = PoolEvaluator(pool, SETS, devices=1, asynchronous=True)
     evaluator.begin(7, ["sums", "more"], WeightsOf(policy))
     (found,) = evaluator.poll()
     assert_as_expected(found, policy, 7)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.forks import forking
 
@@ -43,6 +44,16 @@ def test_the_first_answers_for_all(make: Make) -> None:
     group.close()
     with pytest.raises(RankGroupLost):
         group.call("add", 1)
+
+
+def test_finding_13_each_member_reads_its_share_of_a_calls_arrays(make: Make) -> None:
+    group = make()
+    array = np.ones(8 << 20, np.float32)
+    array[0] = 0.0
+    total, nothing, resident = group.call("share", array, np.zeros((0, 3)))
+    assert (total, nothing, array[0]) == (len(array) // 4 - 1, 0, 0.0)
+    assert resident < array.nbytes / 3  # it computes with a quarter
+    assert group.call("add", 1) == 1
 
 
 def test_a_refusal_is_an_error_and_the_gang_goes_on(make: Make) -> None:

@@ -95,6 +95,26 @@ def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) ->
     assert polite.death is not None and polite.death.reason == "it has ended"
 
 
+def test_finding_15_a_team_is_on_one_node(cluster: Any, launcher: RayWorkers) -> None:
+    import ray
+
+    taken = ray.util.placement_group([{"CPU": 1}])  # one processor is left here: a team of two does not fit
+    assert taken.wait(30)
+    node = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+    try:
+        team = [launcher.launch(WorkerSpec(f"trainer-{n}", ECHO, None, team=(n, 2))) for n in range(2)]
+        for handle in team:
+            hear(launcher, handle)
+        assert [handle.hello.node for handle in team if handle.hello] == [node.node_id] * 2
+        end(launcher, team[:1])
+        team[1].send("it goes on")
+        assert hear(launcher, team[1]) == ["it goes on"]
+        end(launcher, team)
+    finally:
+        ray.util.remove_placement_group(taken)
+        cluster.remove_node(node)
+
+
 def test_two_actors_train_what_two_processes_train_bit_for_bit(cluster: Any, tmp_path: Path) -> None:
     sets = ("orchestration.generators=2", "optim.lr=1e-2", "steps=3", "evaluation.every=none")
     train(small_config(*sets, "orchestration.executor=ray"), tmp_path / "ray", SilentView())

@@ -87,7 +87,7 @@ def test_rewards_of_another_scale_are_told(capsys: pytest.CaptureFixture[str]) -
                 settings={"evaluation.every": None}, held_out=0)  # fmt: skip
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("nothing says which answers are right") == 1 and "which is not in [0, 1]" in shown
-    assert metrics(run.path)[-1]["pass_rate"] == 0 and metrics(run.path)[-1]["unknown_rate"] == 1
+    assert metrics(run.path)[-1]["pass_rate"] == 0 and metrics(run.path)[-1]["undecided_rate"] == 1
 
 
 def test_a_run_from_python(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_every_command_reports_the_same(tmp_path: Path, monkeypatch: pytest.Monk
     config = small_config(*sets)
     dry = preview(config, SilentView()).findings
     codes = {one.code for one in dry}
-    assert {"memory", "no-baseline", "endless-warm-up", "few-held-out", "random-weights", "formulas-as-text"} <= codes
+    assert {"memory", "no-baseline", "endless-warm-up", "few-held-out", "random-weights", "references-as-text"} <= codes
     started = Notes()
     train(config, tmp_path / "run", started)
     folder = RunFolder.open(tmp_path / "run")
@@ -256,8 +256,9 @@ def source(folder: Path, *answers: object) -> str:
 
 def test_how_many_references_are_formulas(tmp_path: Path) -> None:
     sets = (source(tmp_path, *FORMULAS, *"1234"), "data.held_out=none", "evaluation.every=none", "steps=1")
-    (finding,) = (one for one in preview(small_config(*sets), SilentView()).findings if one.code == "formulas-as-text")
-    assert finding.found.startswith("8 of 12 references, such as \\frac{1}{2}: ") and "MathVerifier" in finding.found
+    findings = preview(small_config(*sets), SilentView()).findings
+    (finding,) = (one for one in findings if one.code == "references-as-text")
+    assert finding.found.startswith("8 of 12 references, such as \\frac{1}{2}, ") and "MathVerifier" in finding.found
 
 
 STEP = '{ piece = "Verifiable", verifier = "Answer" }'

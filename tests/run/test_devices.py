@@ -16,7 +16,7 @@ from strop.orchestration.workers import WorkerSpec
 from strop.run.assembly import generator_spec
 from strop.run.devices import devices_apart, driver_device, local_placement, seat
 from strop.run.learners import RankGroupLearner
-from strop.training.compute import ComputeMeter
+from strop.training.compute import ComputeMeter, peak_of
 
 SECONDS = {"step": 10.0, "rollout": 5.0, "update": 2.0, "verify": 1.0, "evaluation": 1.5, "checkpoint": 0.5}
 ROW = {"tokens/generated": 100.0, "tokens": 40.0, "critic/tokens": None}
@@ -30,6 +30,23 @@ def test_on_the_same_devices_each_is_charged_its_own_time() -> None:
         "compute/device_seconds": 32.0, "compute/generator_seconds": 20.0, "compute/trainer_seconds": 8.0,
         "compute/flops": 10 * (2 * 100 + 6 * 40),
     }  # fmt: skip
+
+
+def test_finding_15_attention_is_counted_and_gives_the_share_of_the_peak() -> None:
+    row = ROW | {"pairs/generated": 1000.0, "pairs": 500.0, "critic/pairs": None}
+    spent = ComputeMeter(4, parameters=10, width=6, peak=1000.0).add(SECONDS, row)
+    updating = 6 * 10 * 40 + 12 * 6 * 500
+    assert spent["compute/flops"] == 2 * 10 * 100 + 4 * 6 * 1000 + updating
+    assert spent["mfu"] == updating / (2.0 * 4 * 1000.0)
+    assert "mfu" not in ComputeMeter(4, parameters=10, width=6).add(SECONDS, row)
+
+
+def test_the_peak_is_known_by_the_name_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, bfloat16 = torch.device("cuda"), torch.bfloat16
+    for name, peak in (("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA T4", None)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert peak_of(gpu, bfloat16) == peak
+    assert peak_of(gpu, torch.float32) is None and peak_of(torch.device("cpu"), bfloat16) is None
 
 
 def test_injected_tokens_run_through_the_model_as_generated_ones_do() -> None:

@@ -20,7 +20,7 @@ from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
 from strop.engines.torch.engine import TorchEngine
-from strop.model.files import byte_tokenizer
+from strop.model.files import EXPORTED, byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
 from strop.run.answering import sample_model
@@ -153,6 +153,16 @@ def test_export_writes_the_checkpoints_weights_and_never_over_something_else(run
     assert all(torch.equal(exported[name], own[name]) for name in own)
     with pytest.raises(InputError, match="--out"):
         export_checkpoint(run, tmp_path)
+
+
+def test_an_export_has_the_type_that_is_asked_for(run: Path, tmp_path: Path) -> None:
+    own = weights(run / "model")
+    for name, dtype in EXPORTED.items():
+        out = export_checkpoint(run, tmp_path / name, dtype=name)
+        assert all(torch.equal(each, own[key].to(dtype)) for key, each in weights(out).items())
+        assert AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype == dtype
+    with pytest.raises(InputError, match="adapters keep"):
+        export_checkpoint(run, tmp_path / "half", adapter=True, dtype="bfloat16")
 
 
 def test_a_run_without_a_model_says_how_to_get_one(tmp_path: Path) -> None:

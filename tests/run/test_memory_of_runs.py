@@ -22,6 +22,8 @@ def test_a_run_that_does_not_fit_is_an_error_with_ways_out() -> None:
     assert fitting(need, 80 * GIB, WAYS_OUT).level == "ok"
     found = fitting(need, 8 * GIB, WAYS_OUT)
     assert (found.code, found.level) == ("memory", "error") and "batch.tokens_per_microbatch" in found.way_out
+    levels = [fitting({"a": size}, 100, WAYS_OUT).level for size in (100, 101, 114, 116)]
+    assert levels == ["ok", "warning", "warning", "error"]
     smaller = edit(config, ["model.gradient_checkpointing=true", "batch.tokens_per_microbatch=1024"])
     assert sum(need_of(smaller, "cuda", 8 * GIB).values()) < sum(need.values())
 

@@ -114,7 +114,7 @@ def test_the_sum_is_weighted_and_the_score_lies_in_the_unit_interval() -> None:
 def test_rewards_of_another_scale_do_not_say_what_is_right(functions: tuple[Callable[..., Any], ...]) -> None:
     """Neither counts: a reward of 2 for any box is no pass, and a penalty for length makes no right answer wrong."""
     found = verdict_of(*functions)
-    assert (found.score, found.status, found.undecided) == (0.0, Status.WRONG, True)
+    assert (found.score, found.status, found.undecided) == (0.0, Status.WRONG, "reward")
     values = {correct: 1.0, short: -1.0, half: 0.5, trl_narrow: 2.0}
     assert found.reward == sum(values[function] for function in functions)
     assert verdict_of(right, *functions).score == 1.0 and not verdict_of(right, *functions).undecided

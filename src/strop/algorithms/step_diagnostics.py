@@ -6,6 +6,7 @@ tensors (ratios, entropies, clipping) are computed in `statistics`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from strop.algorithms.advantages import GroupRelative, Outcomes
 from strop.base.metrics import Maximum, Mean, Metrics, Total
 from strop.base.sample import Sample, completions_of, sample_id
-from strop.base.types import Group, IntArray, Rollout
+from strop.base.types import Completion, Group, IntArray, Rollout
 from strop_verify.verdict import Status
 
 _LAST_BIN = 8
@@ -30,16 +31,30 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         **_pass_rates(usable),
         "truncation_rate": _share([r.completion.truncated for r in rollouts]),
         "unparsed_rate": _share([r.verdict.status is Status.UNPARSED for r in rollouts]),
-        "unknown_rate": _share([r.verdict.undecided for r in rollouts]),
+        **_undecided(rollouts),
         "well_formed_rate": _share([r.verdict.status is not Status.UNPARSED for r in usable]),
-        "verifier/failures": Total(len(rollouts) - len(usable)),
-        "verifier/failure_share": Mean(len(rollouts) - len(usable), len(rollouts)),
+        "verifier/failures": Total(sum(r.verdict.failed for r in rollouts)),
+        "verifier/failure_share": _share([r.verdict.failed for r in rollouts]),
         "groups/zero_variance_share": _share([len({r.verdict.value for r in g.usable}) <= 1 for g in groups]),
         "groups/zero_variance_reward_share": _share([len({r.reward for r in g.usable}) <= 1 for g in groups]),
         "groups/without_baseline": Total(sum(len(g.usable) == 1 < len(g.rollouts) for g in groups)),
         "groups/trained": Total(len(survivors)),
         "tokens/generated": Total(sum(r.completion.sampled_tokens for r in rollouts)),
+        "pairs/generated": Total(sum(_pairs(r.completion) for r in rollouts)),
     }
+
+
+def _pairs(completion: Completion) -> int:
+    """Pairs of one of its tokens and a token that this one attends to, itself among them."""
+    prompt, own = len(completion.prompt_ids), len(completion.token_ids)
+    return own * prompt + own * (own + 1) // 2
+
+
+def _undecided(rollouts: Sequence[Rollout]) -> Metrics:
+    """The share that the verifier proved neither right nor wrong: of all, and by the kind of reference."""
+    kinds = Counter(r.verdict.undecided for r in rollouts if r.verdict.undecided)
+    by_kind = {f"undecided_rate/{kind}": Mean(count, len(rollouts)) for kind, count in sorted(kinds.items())}
+    return {"undecided_rate": Mean(kinds.total(), len(rollouts)), **by_kind}
 
 
 def _pass_rates(usable: Sequence[Rollout]) -> Metrics:
@@ -137,7 +152,7 @@ def verifier_failures(groups: Sequence[Group]) -> list[str]:
     first: dict[Status, str] = {}
     for group in groups:
         for rollout in group.rollouts:
-            if not rollout.verdict.usable:
+            if rollout.verdict.failed:
                 first.setdefault(rollout.verdict.status, f"problem {group.problem.id}: {rollout.verdict.detail}")
     return [f"verifier {status}: {detail}" for status, detail in first.items()]
 

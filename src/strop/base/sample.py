@@ -38,7 +38,7 @@ class Sample:
         returns: float32 [L], what the critic learns.
         trainer_logprobs: float32 [L], the policy's when it learned from the token, in the last pass of several.
         trainer_entropies: float32 [L], nats, likewise.
-        routed_experts: int16 [L, layers, k], see `Completion`; -1 for a token whose experts are not known.
+        routed_experts: [up to L, layers, k], see `Completion`; of the tokens after those they are not known.
     """
 
     token_ids: IntArray
@@ -60,9 +60,13 @@ class Sample:
     routed_experts: ExpertArray | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(column) for column in vars(self).values() if isinstance(column, np.ndarray)}
+        columns = {name: column for name, column in vars(self).items() if isinstance(column, np.ndarray)}
+        experts = columns.pop("routed_experts", ())
+        lengths = {len(column) for column in columns.values()}
         if len(lengths) != 1:
             raise ValueError(f"sample of group {self.group}: per-token fields of different lengths {sorted(lengths)}")
+        if len(experts) > len(self.token_ids):
+            raise ValueError(f"sample of group {self.group}: experts of {len(experts)} tokens, which has {len(self)}")
         if len(self.trained) and self.trained[0]:
             raise ValueError(f"sample of group {self.group}: the first token of a sequence cannot be trained")
 

@@ -19,7 +19,7 @@ from strop_verify.verdict import VerifyError
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
-ExpertArray = NDArray[np.int16]
+ExpertArray = NDArray[np.uint8] | NDArray[np.int16]
 
 Status = verdict.Status
 
@@ -127,8 +127,9 @@ class Completion:
         interrupted_at: index of the first token that an interruption injected, or None.
         entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
             engine does not know them.
-        routed_experts: int16 [prompt tokens + T - 1, layers, k], the experts that computed each token but the last in
-            each layer that has some; None where the engine was not asked for them (`model.replay_routing`).
+        routed_experts: [prompt tokens + T - 1, layers, k], uint8 where it holds their numbers, else int16: the experts
+            that computed each token but the last in each layer that has some; None where the engine was not asked for
+            them (`model.replay_routing`).
         turns: where each turn after the first begins, the index of its first sampled token; empty for a single turn.
         restarts: turns before which the chat template rewrote earlier ones (`environment.history=separate`), so that
             they were sampled behind another prompt than all tokens before them.

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -301,6 +301,9 @@ def sample(
         print(f"   {answer['tokens']} tokens, ended by {answer['finish_reason']}{verdict}\n")
 
 
+Written = Literal["float32", "bfloat16", "float16"]
+
+
 def export(
     run: Checkpoint,
     out: Annotated[
@@ -312,6 +315,7 @@ def export(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="only LoRA's adapters, for peft; by default merged. To RUN/adapter.")
     ] = False,
+    dtype: Annotated[Written | None, typer.Option(help="Of the weights; by default as they were trained.")] = None,
     imports: Imports = [],  # noqa: B006
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, which transformers and other engines load.
@@ -319,6 +323,7 @@ def export(
     \b
     strop export runs/first
     strop export runs/first@40 --out my-model
+    strop export runs/first --out half --dtype bfloat16
     strop export runs/first --adapter
     """
     from strop.base.types import InputError
@@ -335,7 +340,7 @@ def export(
     from strop.model.location import asks_plainly
 
     with waiting(f"exporting step {taken}"):
-        written = export_checkpoint(folder.path, out, taken, adapter)
+        written = export_checkpoint(folder.path, out, taken, adapter, dtype)
     print(f"step {taken} of {folder.path}:", file=sys.stderr)
     if out is not None and asks_plainly(folder.path):
         print("its prompts asked for no form of the answer; use it with data.template.instruct=false", file=sys.stderr)

@@ -16,6 +16,7 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Prompt
 from strop.data.cells import plain
 from strop_verify.extract import boxed_answer
+from strop_verify.math.statements import stated_form
 
 # Names in the data sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
 PROMPTS = (
@@ -165,7 +166,8 @@ class Columns(Settings):
             refuse_unseen(row, named.prompt, key.format(prompt=named.prompt, answer=named.answer))
         worked = self.answer is None and named.answer in SOLUTIONS
         reference, solution = stated(plain(named.reference(row)), domain, worked)
-        extra = {name: plain(pick(row, name)) for name in named.extra}
+        form = {name: plain(value) for name, value in stated_form(row).items()} if domain != CODE else {}
+        extra = {**({"answer_form": form} if form else {}), **{name: plain(pick(row, name)) for name in named.extra}}
         identity = None if named.id is None else str(pick(row, named.id))
         return Fields(named.question(row), reference, {**solution, **extra}, identity)
 
@@ -192,6 +194,8 @@ class Columns(Settings):
             ValueError: the column is missing, or not JSON although it should be.
         """
         found = _answer(pick(row, self.answer or "answer"), self.answer_json)
+        if isinstance(found, list) and has(row, "is_multiple_answer") and all(isinstance(each, str) for each in found):
+            found = ", ".join(found)  # OlympiadBench: all the answers
         name = pick(row, self.function) if self.function is not None else None
         return {"fn_name": name, "tests": found} if name is not None else found
 

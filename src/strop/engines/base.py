@@ -280,6 +280,8 @@ class BaseEngine(ABC):
     ) -> None:
         """Let the next step return a completion; `chain` is None if the sample was never started."""
         length = len(token_ids)
+        if routed_experts is not None and routed_experts.max(initial=0) < 255:  # a number more must fit too
+            routed_experts = routed_experts.astype(np.uint8)
         self._most -= entry.request.sampling.max_new_tokens - length
         if chain is not None:
             chain.drawn_by(self._version, length)

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
+from strop.base import progress
 from strop.base.pieces import Settings
 from strop.base.seeds import derive
 from strop.base.types import (
@@ -337,6 +338,7 @@ class EndpointEngine:
         if self._tasks and not found:
             some = asyncio.wait(self._tasks, timeout=STEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self._loop.run_until_complete(some)
+            progress.made("the wait for an answer")  # which ends by its own limit of time
         for task in [task for task in self._tasks if task.done()]:
             request, index = self._tasks.pop(task)
             found.append(self._completion(request, index, self._reply(task)))

@@ -86,7 +86,8 @@ class Vllm(EngineSettings):
             them in memory, which a server on the same machine can read.
         tensor_parallel: GPUs that share a layer.
         memory_fraction: of a GPU's memory, for weights and KV cache; leave room for a trainer on the same GPU.
-        kv_cache_gib: GiB of KV cache; None: what `memory_fraction` leaves.
+        kv_cache_gib: GiB of KV cache; None: what `memory_fraction` leaves, or without a GPU half of that fraction of
+            what is free.
         eager: do not compile or capture graphs: starts sooner and decodes slower.
         start_seconds: how long a server may take to start.
         reply_seconds: how long a server may take to answer or to draw a token.

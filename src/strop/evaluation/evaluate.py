@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from strop.base.progress import CURRENT
 from strop.base.seeds import derive
 from strop.base.text import counted
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
@@ -116,11 +117,11 @@ def measure_set(
         judges: the judges of verifiers, opened when first used; they stay open.
         progress: called as `progress(done, total, rollout)` after each judged completion.
         turn: called between two steps of the engine; an exception of it ends the evaluation.
-        stall_seconds: how long neither a completion nor a verdict may arrive.
+        stall_seconds: how long neither a token nor a completion nor a verdict may arrive.
 
     Raises:
         InputError: the engine is busy, a prompt leaves no room for `max_new_tokens`, or there is nothing to evaluate.
-        StropError: a completion was aborted, or none arrived for `stall_seconds`.
+        StropError: a completion was aborted, or nothing arrived for `stall_seconds`.
     """
     if engine.unfinished:
         raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
@@ -193,7 +194,7 @@ def reporting_to(view: View) -> Progress:
     def progress(done: int, total: int, rollout: Rollout) -> None:
         nonlocal right, judged
         right += rollout.verdict.passed
-        judged += rollout.verdict.usable
+        judged += not rollout.verdict.failed
         view.advance(done, {"pass_rate": right / judged} if judged else {})
 
     return progress
@@ -208,7 +209,7 @@ def _collect(
     turn: Callable[[], None] | None,
 ) -> None:
     """Step until every sample is judged."""
-    last_arrival = time.monotonic()
+    last_arrival, made = time.monotonic(), CURRENT.count
     while measurement.done < measurement.total:
         if turn is not None:
             turn()
@@ -223,13 +224,13 @@ def _collect(
         for done, rollout in rollouts:
             if progress is not None:
                 progress(done, measurement.total, rollout)
-        if completions or rollouts:
-            last_arrival = time.monotonic()
+        if completions or rollouts or made != CURRENT.count:  # of long completions an hour may be too short for one
+            last_arrival, made = time.monotonic(), CURRENT.count
         elif not engine.unfinished:
             time.sleep(POLL_SECONDS)  # every sample is there; what is left are verdicts
         if time.monotonic() - last_arrival > stall_seconds:
             raise StropError(
-                f"evaluation: no completion for {stall_seconds:.0f} s, {measurement.total - measurement.done} of "
+                f"evaluation: no token for {stall_seconds:.0f} s, {measurement.total - measurement.done} of "
                 f"{measurement.total} are missing; the engine says: {engine.health().detail}"
             )
 
@@ -379,7 +380,7 @@ class Measurement:
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
         usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))
         for place, verdict in self._verdicts.items():
-            usable[place], unparsed[place] = verdict.usable, verdict.status is Status.UNPARSED
+            usable[place], unparsed[place] = not verdict.failed, verdict.status is Status.UNPARSED
             scores[place] = verdict.score if verdict.usable else 0.0
         return EvaluationResult(
             dataset=self._dataset.name,
@@ -396,7 +397,7 @@ class Measurement:
             seconds=time.monotonic() - self._started,
             surprise=self._surprise if whole else None,
             sampled=self._sampled if whole else None,
-            first_failure=next((verdict.detail for verdict in self._verdicts.values() if not verdict.usable), ""),
+            first_failure=next((verdict.detail for verdict in self._verdicts.values() if verdict.failed), ""),
         )
 
 

@@ -53,7 +53,7 @@ def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]
         "problems": len(groups),
         "rollouts": len(rollouts),
         "histograms": histograms,
-        "failures": {name: sum(not verdict.usable for verdict in column) for name, column in verdicts.items()},
+        "failures": {name: sum(verdict.failed for verdict in column) for name, column in verdicts.items()},
         "disagreements": sum(len({one.passed for one in row}) > 1 for row in zip(*verdicts.values(), strict=True)),
     }
 

@@ -42,6 +42,8 @@ CHECKPOINTED_FROM = 1_000_000_000  # parameters, where model.gradient_checkpoint
 _HOLDS_TEXT_MODEL = frozenset({"gemma3"})
 _WITHIN = r"^(model\.)?language_model\.(model\.)?"
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Types of an export; no model is trained in float16.
+EXPORTED = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
 
 
 def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

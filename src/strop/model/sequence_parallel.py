@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,9 @@ from torch import Tensor
 from strop.base.types import InputError
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import PLAIN, AttentionKind
+
+if TYPE_CHECKING:
+    from strop.model.policy import RecordedExperts
 
 KEY = "orchestration.sequence_parallel"
 
@@ -62,14 +65,15 @@ class SequenceParallel:
 
     def part(
         self, token_ids: Tensor, positions: Tensor, lengths: tuple[int, ...], rows: Tensor, targets: Tensor,
-        experts: Tensor | None,
+        experts: RecordedExperts | None,
     ) -> Part:  # fmt: skip
-        """What this rank computes of a micro-batch; see `policy.Packed`. All call it with the same arguments."""
+        """What this rank computes of a micro-batch; see `PackedInputs`. All call it with the same arguments."""
+        routes = None if experts is None else experts.to(token_ids.device)
         missing = -len(token_ids) % self.size
         if missing:  # padding: a separate sequence at the end, which nothing reads
             lengths = (*lengths, missing)
             token_ids, positions = F.pad(token_ids, (0, missing)), F.pad(positions, (0, missing))
-            experts = None if experts is None else F.pad(experts, (0, 0, 0, 0, 0, missing))
+            routes = None if routes is None else F.pad(routes, (0, 0, 0, 0, 0, missing))
         each = len(token_ids) // self.size
         own = slice(self.rank * each, (self.rank + 1) * each)
         owner = rows // each
@@ -79,7 +83,7 @@ class SequenceParallel:
             positions=positions[own],
             rows=rows[mine] - own.start,
             targets=targets[mine],
-            experts=None if experts is None else experts[own],
+            experts=None if routes is None else routes[own],
             context=UlyssesContext(PackedContext(lengths, token_ids.device), self.group),
             counts=tuple(torch.bincount(owner, minlength=self.size).tolist()),
             order=owner.argsort(stable=True).argsort(),

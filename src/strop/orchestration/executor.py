@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from strop.orchestration.weight_store import Publish
 
 
-PROBE_TOLERANCE = 0.1  # nats a token, mean, at the first publication: bfloat16 against float32 stays well below
+# Nats a token, mean. Of Gemma 3 270M bfloat16 is 0.05 to 0.20 from float32 over 24 probes, and 0.41 and more where one
+# matrix of a layer is missing.
+PROBE_TOLERANCE = 0.3  # at the first publication
 QUANTISED_TOLERANCE = 0.5  # likewise, where generators quantise the weights
 LEAST_TOLERANCE = 0.05  # after it, however small the gap was then
-_TIMES_THE_FIRST = 3.0
+_TIMES_THE_FIRST = 5.0  # from probe to probe the gap of bfloat16 differs by up to 3.7 times
+_FEW = 8  # sampled tokens: rounding may move a single one by more than a nat
 
 
 class WeightMismatch(StropError):
@@ -47,13 +50,17 @@ class Probe:
     expected: FloatArray
 
     def gap(self, found: FloatArray) -> float:
-        """Mean difference in nats a token: of the prompt's tokens or of the sampled ones, whichever is larger."""
+        """Mean difference in nats a token: of the prompt's tokens or of the sampled ones, whichever is larger.
+
+        Fewer than `_FEW` sampled tokens are taken for as many.
+        """
         apart, drawn = np.abs(found - self.expected), len(found) - self.sampled
-        return float(max(part.mean() for part in (apart[:drawn], apart[drawn:]) if len(part)))
+        prompt = apart[:drawn].mean() if drawn else 0.0
+        return float(max(prompt, apart[drawn:].sum() / max(self.sampled, _FEW)))
 
 
 class ProbeCheck:
-    """Holds generators against the trainer: at the first publication to a fixed bound, then to three times that gap.
+    """Holds generators against the trainer: at the first publication to a fixed bound, then to five times that gap.
 
     How far they are apart with the same weights depends on the model and the engine (types, kernels, experts), so the
     gap of the first publication is what later ones are measured by. Where the weights are `quantised`, `note` receives

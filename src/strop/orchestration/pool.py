@@ -1,7 +1,7 @@
 """One pool of engines for training and evaluation: generators also answer the requests of evaluations.
 
     pool = Pool(executor, slots)                              # the loop's executor
-    evaluator = PoolEvaluator(pool, sets, devices, beside=False)
+    evaluator = PoolEvaluator(pool, sets, devices, asynchronous=False)
 
     loop ──submit──▶ Pool ─────────────────▶ executor ──▶ generators
     PoolEvaluator ─▶ Pool: waiting requests ─▶ where training has left a place
@@ -9,8 +9,8 @@
 No second model is loaded to evaluate. Evaluations yield to training: a request of one goes out when the generators have
 places that no request of training takes. The requests of a generator that dies are sent to another one.
 
-With `beside` false an evaluation runs between two steps: weights do not change meanwhile, so all of it is drawn by the
-weights after its step. With `beside` true training goes on, and the result says which versions drew it.
+With `asynchronous` false an evaluation runs between two steps: weights do not change meanwhile, so all of it is drawn
+by the weights after its step. With `asynchronous` true training goes on, and the result says which versions drew it.
 """
 
 from __future__ import annotations
@@ -155,15 +155,15 @@ class PoolEvaluator:
         pool: the generators, which training uses too.
         sets: every set that `begin` may name.
         devices: the number of devices of all generators.
-        beside: training goes on meanwhile; else `begin` returns when the measurement is done.
+        asynchronous: training goes on meanwhile; else `begin` returns when the measurement is done.
     """
 
-    def __init__(self, pool: Pool, sets: Sequence[ProblemSet], devices: int, beside: bool) -> None:
+    def __init__(self, pool: Pool, sets: Sequence[ProblemSet], devices: int, asynchronous: bool) -> None:
         self._pool = pool
         self._sets = {each.name: each for each in sets}
         self._judges = OpenJudges()
         self._devices = devices
-        self._beside = beside
+        self._asynchronous = asynchronous
         self._open: _Open | None = None
         self._measurement: Measurement | None = None
         self._done: list[MeasuredVersion] = []
@@ -190,7 +190,7 @@ class PoolEvaluator:
         Raises:
             StropError: they cannot be measured.
         """
-        begin, waits = time.perf_counter(), not self._beside
+        begin, waits = time.perf_counter(), not self._asynchronous
         if self._pool.version != step:
             first = next(iter(self._sets.values())).dataset[0].prompt_ids
             self._pool.publish(step, Probe(first, 0, weights.probe(first)), weights.publish)

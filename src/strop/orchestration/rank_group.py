@@ -6,10 +6,15 @@
 
 A call goes to every member at once, because they wait for each other inside it. If one dies or hangs, the others would
 wait for ever: the whole group is then ended, and `RankGroupLost` says why.
+
+On one host the arrays of a call lie in a file in memory, once for all members. Each maps it, and reads of it what it
+computes with: of the experts that tokens were sent to those of its micro-batches, of gigabytes for all.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +37,7 @@ _LOOK_SECONDS = 0.5  # between two checks for silent members
 _LAST_WORDS_SECONDS = 0.5  # in which other members may report the same reason
 _AGREE_SECONDS = 30.0  # for the others, once one has refused
 IDLE_SECONDS = 1.0
+_ALIGNED = 64  # bytes, at a multiple of which each array begins
 
 
 class RankGroupLost(StropError):
@@ -44,11 +50,27 @@ class Disagreement(StropError):
 
 @dataclass(frozen=True)
 class RankCall:
-    """Work for every member: a method and its pickled arguments."""
+    """Work for every member: a method and its pickled arguments.
+
+    Attributes:
+        arrays: where each array of the arguments begins and ends in the file `path`; none: they are in the pickle.
+    """
 
     number: int
     method: str
     arguments: bytes
+    path: str = ""
+    arrays: tuple[tuple[int, int], ...] = ()
+
+    def unpickled(self) -> Sequence[Any]:
+        """The arguments. Their arrays are pages of the file, copied where they are written to."""
+        if not self.arrays:
+            found: Sequence[Any] = pickle.loads(self.arguments)
+            return found
+        with open(self.path, "rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        found = pickle.loads(self.arguments, buffers=[content[begin:end] for begin, end in self.arrays])
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +99,13 @@ class RankGroup:
         silence: seconds without a sign of life after which a member counts as dead.
         stall: seconds without progress of a member's work after which it counts as dead. A call may take longer where
             what it does makes something meanwhile (`supervision.progress`), as training makes micro-batches.
+        one_host: all members are on this host.
     """
 
-    def __init__(self, launcher: WorkerLauncher, specs: Sequence[WorkerSpec], silence: float, stall: float) -> None:
+    def __init__(
+        self, launcher: WorkerLauncher, specs: Sequence[WorkerSpec], silence: float, stall: float, one_host: bool = True
+    ) -> None:
+        self._one_host = one_host
         self._supervision = Supervision(silence, stall)
         self._team = Team(launcher, specs, self._supervision)
         self._calls = 0
@@ -107,11 +133,15 @@ class RankGroup:
         if not self._open:
             raise RankGroupLost("the trainer's ranks are ended")
         self._calls += 1
-        call = RankCall(self._calls, method, pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL))
-        for handle in self.handles:
-            handle.send(call)
-        with progress.doing(f"waiting for {method} of {counted(len(self.handles), 'ranks')}"):
-            found = self._collect(self._calls)
+        file = os.memfd_create(f"strop-{method}")
+        try:
+            call = self._packed(method, arguments, file)
+            for handle in self.handles:
+                handle.send(call)
+            with progress.doing(f"waiting for {method} of {counted(len(self.handles), 'ranks')}"):
+                found = self._collect(self._calls)
+        finally:
+            os.close(file)
         refused = [one.error for one in found if isinstance(one, RankRefusal)]
         if refused:
             raise refused[0]
@@ -130,6 +160,23 @@ class RankGroup:
             self._team.close()
 
     # ------------------------------------------------------------------ inside
+
+    def _packed(self, method: str, arguments: Sequence[Any], file: int) -> RankCall:
+        """A call, with the arrays of its arguments in `file` where members can open it."""
+        buffers: list[pickle.PickleBuffer] = []
+        apart = buffers.append if self._one_host else None
+        body = pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=apart)
+        places, end = [], 0
+        with open(file, "wb", closefd=False) as content:
+            for buffer in buffers:
+                raw = buffer.raw()
+                begin = -(-end // _ALIGNED) * _ALIGNED
+                content.write(b"\0" * (begin - end))
+                content.write(raw)
+                end = begin + raw.nbytes
+                places.append((begin, end))
+            content.write(b"\0")  # an empty file could not be mapped
+        return RankCall(self._calls, method, body, f"/proc/{os.getpid()}/fd/{file}", tuple(places))
 
     def _collect(self, number: int) -> list[RankAnswer | RankRefusal]:
         """Every member's reply to a call, in order of members."""
@@ -188,7 +235,7 @@ def serve(connection: ControllerConnection, first: bool, handlers: Mapping[str, 
         for call in connection.receive(IDLE_SECONDS):
             assert isinstance(call, RankCall)
             try:
-                value, digest = handlers[call.method](*pickle.loads(call.arguments))
+                value, digest = handlers[call.method](*call.unpickled())
             except StropError as error:
                 connection.send(RankRefusal(call.number, error))
             else:

@@ -3,11 +3,13 @@
     launcher = RayWorkers(RaySettings())            # of the cluster that RAY_ADDRESS names
     handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.fleet:main", settings, gpus=1))
 
-Each worker has a placement group, requested with a time-out, and an actor in it that Ray never restarts: an actor that
-came back by itself would have its first weights. A thread for each actor collects its messages; a death is the error of
-that call. Actors on this node read weights from the store. For actors of other nodes weights go through Ray's object
-store, once a version, as a difference to the last version that went in full where that is much smaller
-(`weight_delta`). They are put together, and checked, there.
+Each worker, or team of workers, has a placement group on one node, requested with a time-out. Each has an actor in it
+that Ray never restarts: an actor that came back by itself would have its first weights. A thread for each actor
+collects its messages; a death is the error of that call.
+
+Actors on this node read weights from the store. For actors of other nodes weights go through Ray's object store, once a
+version, as a difference to the last version that went in full where that is much smaller (`weight_delta`). They are put
+together, and checked, there.
 
 The actor (`RayHost`) runs the worker's entry in a separate thread. Two queues connect it to the controller, which
 fills one (`deliver`) and empties the other (`collect`: it waits a second at most, so that its answers are heartbeats).
@@ -267,14 +269,22 @@ _ADDRESS = "RAY_ADDRESS"
 _AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"
 
 
+@dataclasses.dataclass
+class _Places:
+    """A placement group, and how many of its workers have not ended."""
+
+    group: Any
+    left: int
+
+
 class RayHandle(WorkerHandle):
     """A `WorkerHandle` to an actor."""
 
-    def __init__(self, launcher: RayWorkers, role: str, actor: Any, group: Any) -> None:
+    def __init__(self, launcher: RayWorkers, role: str, actor: Any, places: _Places) -> None:
         super().__init__(role)
         self._launcher = launcher
         self.actor = actor
-        self.group = group
+        self.places = places
         self.hello: Hello | None = None
         self.sent = 0
 
@@ -319,6 +329,7 @@ class RayWorkers(WorkerLauncher):
             way_out = f"start one with `ray start --head`, then set {_ADDRESS}=HOST:PORT"
             raise InputError(f"orchestration.executor=ray: no cluster is named; {way_out}")
         self._joined = False
+        self._places: _Places | None = None  # of the last team
         self._threads: list[threading.Thread] = []
         self._packer = ThreadPoolExecutor(1, thread_name_prefix="weights for other nodes")
         self._packed: tuple[str, Cargo] | None = None  # the last version, by its digest
@@ -331,9 +342,14 @@ class RayWorkers(WorkerLauncher):
             StropError: the cluster is not reached, or none of its nodes has room for the worker in time.
         """
         self._connect()
-        group = self._place(spec)
+        number, size = spec.team
+        if number == 0 or self._places is None:
+            self._places = _Places(self._place(spec), size)
+        places = self._places
         environment = {"PYTHONPATH": import_path(), **environment_of(spec)}
-        place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+        place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            places.group, placement_group_bundle_index=number
+        )
         actor = (
             self._ray.remote(RayHost)
             .options(
@@ -347,7 +363,7 @@ class RayWorkers(WorkerLauncher):
             )
             .remote(written(WorkerSetup.of(spec, self.folder)))
         )
-        handle = RayHandle(self, spec.role, actor, group)
+        handle = RayHandle(self, spec.role, actor, places)
         thread = threading.Thread(target=self._watch, args=(handle,), daemon=True, name=f"handle to {spec.role}")
         self._threads = [other for other in self._threads if other.is_alive()] + [thread]
         thread.start()
@@ -380,17 +396,19 @@ class RayWorkers(WorkerLauncher):
         self._joined = True
 
     def _place(self, spec: WorkerSpec) -> Any:
-        """A placement group for a worker, granted."""
+        """A placement group for a worker and the others of its team, granted."""
+        team = spec.team[1]
         wanted = {"CPU": self.settings.cpus} | ({"GPU": float(spec.gpus)} if spec.gpus else {})
         util = self._ray.util
         here = {"ray.io/node-id": self._ray.get_runtime_context().get_node_id()}
-        selector = [here] if spec.beside_controller else None
-        group = util.placement_group([wanted], strategy="PACK", bundle_label_selector=selector)
+        selector = [here] * team if spec.beside_controller else None
+        group = util.placement_group([wanted] * team, strategy="STRICT_PACK", bundle_label_selector=selector)
         if not group.wait(timeout_seconds=self.settings.placement_seconds):
             util.remove_placement_group(group)
             total, free = self._ray.cluster_resources(), self._ray.available_resources()
             has = " and ".join(f"{total.get(kind, 0):g} {kind} ({free.get(kind, 0):g} free)" for kind in ("CPU", "GPU"))
             asked = " and ".join(f"{count:g} {kind}" for kind, count in wanted.items())
+            asked += f" for each of {team} on one node" if team > 1 else ""
             where = " on the driver's node" if spec.beside_controller else ""
             raise StropError(
                 f"{spec.role}: no place in the Ray cluster within {self.settings.placement_seconds:g} s: it needs "
@@ -506,7 +524,10 @@ class RayWorkers(WorkerLauncher):
         """Let go of an ended actor and its place in the cluster."""
         with contextlib.suppress(Exception):  # the cluster may be gone; then so are actor and place
             self.kill(handle)
-            self._ray.util.remove_placement_group(handle.group)
+            with self._changed:
+                handle.places.left -= 1
+            if handle.places.left == 0:
+                self._ray.util.remove_placement_group(handle.places.group)
         if handle.hello is not None:
             self._registry.remove(handle.hello.worker)
         with self._changed:

@@ -55,6 +55,7 @@ class WorkerSpec:
         environment: additional environment variables.
         gpus: the number of GPUs that a launcher on a cluster reserves for the worker; it sees no others.
         beside_controller: whether the worker must run on the controller's host.
+        team: its place among workers of one node, which are launched in a row, and how many they are.
     """
 
     role: str
@@ -64,6 +65,7 @@ class WorkerSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
     beside_controller: bool = False
+    team: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)

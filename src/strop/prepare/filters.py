@@ -16,6 +16,7 @@ from strop.base.types import InputError, Problem, StropError, first_line
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.prepare.text import collapsed, fold
 from strop.verifiers.base import Verifier
+from strop.verifiers.coverage import Coverage
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.code.tests import standard_tests
 from strop_verify.pool import default_workers
@@ -83,6 +84,21 @@ class Verifiable(FilterStep):
         refusal = self.verifier.refuses(problem)
         return problem if refusal is None else Dropped("the verifier cannot judge the answer", refusal)
 
+    def run(self, stage: Stage) -> None:
+        """Every problem in turn; then a note of how many references are compared only as texts."""
+        found = Coverage(self.verifier)
+
+        def judged() -> Iterator[tuple[Problem, Problem | Dropped]]:
+            for problem in stage.problems():
+                kept = self(problem)
+                if isinstance(kept, Problem) and not is_code(kept.reference):
+                    found.add(kept)
+                yield problem, kept
+
+        settle(stage, judged())
+        for line in found.lines:
+            stage.view.note(f"{self.title()}: {line}")
+
 
 class AnswersAgree(VerifierFilter):
     """Drops problems whose answer differs from the one in their worked solution (Skywork-OR1).
@@ -111,9 +127,13 @@ class AnswersAgree(VerifierFilter):
             return Dropped("answer and solution disagree", verdict.detail)
         if verdict.status == Status.CORRECT:
             return problem
-        if not verdict.usable:
+        if verdict.failed:
             return Dropped("the verifier failed on the solution", verdict.detail)
-        return problem if self.unreadable == "keep" else Dropped("no answer found in the solution")
+        if self.unreadable == "keep":
+            return problem
+        if verdict.undecided:
+            return Dropped("undecided whether answer and solution agree", verdict.detail)
+        return Dropped("no answer found in the solution")
 
 
 _MENTION = (

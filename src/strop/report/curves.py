@@ -67,7 +67,7 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
                {"length/correct": "correct", "length/reflective": "reflective"}, "zero",
                "Mean tokens of correct and of reflective completions."),
         Curves("truncation", "Truncation and form",
-               {"truncation_rate": "truncated", "unparsed_rate": "no answer", "unknown_rate": "undecided",
+               {"truncation_rate": "truncated", "unparsed_rate": "no answer", "undecided_rate": "undecided",
                 "interruption/share": "interrupted"}, "percent",
                "Completions cut off by the token budget, without an answer, undecided, or interrupted.", main=True),
         Curves("reflection", "Reflection", {"reflection/share": "reflective"}, "percent",

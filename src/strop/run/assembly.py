@@ -107,7 +107,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
         generators = 1 if config.orchestration.in_process else config.orchestration.generators
         executor = pool = Pool(executor, generators * config.engine.slots)
         generating = devices_apart(config, devices)[1] or devices
-        evaluator: Evaluator = PoolEvaluator(pool, sets, generating, beside=config.evaluation.asynchronous is True)
+        goes_on = config.evaluation.asynchronous is True
+        evaluator: Evaluator = PoolEvaluator(pool, sets, generating, asynchronous=goes_on)
     elif sets and config.evaluates_apart:
         evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
     else:

@@ -34,6 +34,7 @@ from strop.model.settings import EMBEDDED, ModelSettings
 from strop.run.finding import Finding, Level, elsewhere, refused
 from strop.verifiers.answer import stated_answer
 from strop.verifiers.base import Verifier
+from strop.verifiers.coverage import Coverage
 from strop_verify.verdict import Status, shortened
 
 if TYPE_CHECKING:
@@ -346,13 +347,12 @@ def unjudgeable(
 
 
 def _narrow(verifier: Verifier, problems: Sequence[Problem]) -> Iterator[Finding]:
-    """Problems for which the verifier is stricter than their references suggest."""
-    found = [(problem, reason) for problem in problems if (reason := verifier.caution(problem)) is not None]
-    if found:
-        problem, reason = found[0]
-        share = f"{len(found):,} of {len(problems):,} references"
-        shown = shortened(stated_answer(str(problem.reference)))
-        yield Finding("formulas-as-text", "note", "formulas", f"{share}, such as {shown}: {reason}")
+    """How many references the verifier compares only as texts, by reason."""
+    found = Coverage(verifier)
+    for problem in problems:
+        found.add(problem)
+    for line in found.lines:
+        yield Finding("references-as-text", "note", "references", line)
 
 
 def _verifier(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
@@ -255,7 +255,10 @@ def handlers(learner: Learner) -> dict[str, Handler]:
 
     def learn(*arguments: Any) -> TrainResult | None:
         result = learner.learn(*arguments)
-        return None if result is None else TrainResult(result.samples, plain(result.metrics))
+        if result is None:
+            return None
+        samples = tuple(replace(sample, routed_experts=None) for sample in result.samples)  # which nobody reads again
+        return TrainResult(samples, plain(result.metrics))
 
     def publish(path: str, version: int) -> tuple[StoredWeights | None, str]:
         weights = learner.weights()  # of all ranks together; the first one has them and writes them
@@ -388,6 +391,7 @@ class TrainerRanks:
             rendezvous = f"file://{self._meeting}/meet"
         environment = {} if self._scattered else loopback()
         silence, stall = self._patience
+        team = int(self._config.get("orchestration", {}).get("sequence_parallel", 1))
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
@@ -396,11 +400,12 @@ class TrainerRanks:
                 threads=max(torch.get_num_threads() // self._size, 1),
                 environment={**environment, **self._seats[rank].environment},
                 gpus=self._seats[rank].gpus,
-                beside_controller=rank == 0,  # it writes the weights, into memory of this host
+                beside_controller=rank < team,  # the first writes the weights, into memory of this host
+                team=(rank % team, team),
             )
             for rank in range(self._size)
         ]
-        self._ranks = RankGroup(self._launcher, specs, silence, stall)
+        self._ranks = RankGroup(self._launcher, specs, silence, stall, not self._scattered)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method on every rank and return the result of the first. Scattered ranks meet at the first call.

@@ -47,7 +47,6 @@ from strop.orchestration.lag_gate import BatchTickets, LagGate, Ledger, LedgerGr
 from strop.run.curriculum import Curriculum
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
-from strop_verify.verdict import UNDECIDED
 
 if TYPE_CHECKING:
     from strop.base.view import View
@@ -392,7 +391,7 @@ class Loop:
 
     def _refuse_unjudged(self, groups: list[Group]) -> None:
         """End a run whose verifier failed on a whole batch."""
-        if not any(group.usable for group in groups):
+        if all(rollout.verdict.failed for group in groups for rollout in group.rollouts):
             raise StropError(f"step {self.step + 1}: no completion could be judged: {verifier_failures(groups)[0]}")
 
     def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
@@ -412,7 +411,7 @@ class Loop:
         if found is not None and not self._told_of_scale:
             self._told_of_scale = True
             self.view.note(
-                f"step {self.step}: {found.removeprefix(UNDECIDED)}: nothing says which answers are right, and pass "
+                f"step {self.step}: {found}: nothing says which answers are right, and pass "
                 "rates count none of these; let the function that knows return True or False, and weigh it: "
                 "reward={right: 2.0, brief: 0.5}"
             )

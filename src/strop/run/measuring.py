@@ -80,6 +80,7 @@ from strop.verifiers.judges import OpenJudges
 
 MOSTLY_UNPARSED = 0.5  # share of completions without an answer, beyond which a pass rate says little about the model
 ENDPOINT_KEY = "STROP_ENDPOINT_KEY"  # the environment variable with an endpoint's key
+ENDPOINT_SECONDS = 120.0  # for an answer, and one more for each of its tokens
 FINGERPRINT_VALUES = 1024  # of each tensor
 
 # ---------------------------------------------------------------------- one model, the problems of its configuration
@@ -445,7 +446,8 @@ def _open(
     if plan.endpoint is not None:
         weights = f"behind an endpoint: {model.place}"  # which weights have that name is not known
         at_once = config.engine.slots if plan.setting("engine.slots") else 16
-        remote = EndpointEngine(_endpoint(plan.endpoint, model.place), at_once, view.note)
+        longest = max(of.sampling.max_new_tokens for of in terms.benchmarks.values())
+        remote = EndpointEngine(_endpoint(plan.endpoint, model.place, longest), at_once, view.note)
         return _Opened(model.label, config, remote, EndpointTokenizer(), weights, seen, None)
     view.stage(f"load {model.label}", None)
     policy, tokenizer = open_model(config, view, model)
@@ -454,14 +456,15 @@ def _open(
     return _Opened(model.label, config, engine, tokenizer, fingerprint(policy), seen, play)
 
 
-def _endpoint(url: str, model: str) -> ChatEndpoint:
-    """The endpoint of `model`, with the key in `ENDPOINT_KEY` if it is set.
+def _endpoint(url: str, model: str, tokens: int) -> ChatEndpoint:
+    """The endpoint of `model`, with the key in `ENDPOINT_KEY` if it is set, and time for answers of so many tokens.
 
     Raises:
         InputError: not a URL.
     """
     try:
-        return ChatEndpoint(url=url, model=model, api_key_env=ENDPOINT_KEY if os.environ.get(ENDPOINT_KEY) else None)
+        key = ENDPOINT_KEY if os.environ.get(ENDPOINT_KEY) else None
+        return ChatEndpoint(url=url, model=model, api_key_env=key, timeout=ENDPOINT_SECONDS + tokens)
     except ValidationError as error:
         raise InputError(f"--endpoint {url}: {explain(error)}") from error
 

@@ -328,16 +328,23 @@ def open_engine(
     return build_engine(config.engine, config.model, tokenizer, policy, version, sampling=sampling)
 
 
-def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None, adapter: bool = False) -> Path:
+def export_checkpoint(
+    run_path: Path, out: Path | None = None, step: int | None = None, adapter: bool = False,
+    dtype: str | None = None,
+) -> Path:  # fmt: skip
     """Write the model of a checkpoint (None: the newest) as a Hugging Face folder, RUN/model unless `out` is given.
 
-    With `adapter` only the adapters, in peft's format, to RUN/adapter; otherwise they are merged into the model.
+    With `adapter` only the adapters, in peft's format, to RUN/adapter; otherwise they are merged into the model, whose
+    weights are written as `dtype` (None: as they were trained).
 
     Raises:
         StropError: no such run or checkpoint, or one without adapters; `out` holds something else.
     """
-    from strop.model.files import export
+    from strop.model.files import EXPORTED, cast_parameters, export
     from strop.model.lora import export_adapter
+
+    if dtype is not None and adapter:
+        raise InputError(f"--dtype {dtype}: adapters keep the type that they have; leave it out")
 
     run = RunFolder.open(run_path)
     target = out if out is not None else run.path / "adapter" if adapter else run.model
@@ -345,6 +352,8 @@ def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None 
         raise InputError(f"{out} exists and is not empty; choose another folder with --out")
     policy, tokenizer = open_checkpoint(run, step)
     if not adapter:
+        if dtype is not None:
+            cast_parameters(policy.model, EXPORTED[dtype])
         export(policy.model, tokenizer, target)
         write_questions(target, run)
         return target

@@ -236,7 +236,9 @@ class _Run:
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         sizes = parts.learner.sizes()
         trainers, generators = devices_apart(config, sizes.devices)
-        self.compute = ComputeMeter(trainers, sizes.computing_parameters, generators)
+        self.compute = ComputeMeter(
+            trainers, sizes.computing_parameters, generators, sizes.attention_width, sizes.peak
+        )
         self.validation = Validation(
             parts.validation, parts.evaluator, config.steps, self.compute, evaluations, folder.path / UNTRAINED,
             self.view.note,

@@ -33,7 +33,7 @@ from strop.model.critic import Critic
 from strop.model.policy import Policy, WithoutAdapters, copy_parameters
 from strop.model.tensor_file import Groups
 from strop.training import checkpoint
-from strop.training.compute import devices_of
+from strop.training.compute import devices_of, peak_of
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
 from strop.training.samples import Candidate, Sizes, TrainResult, make_candidates, make_samples
@@ -98,8 +98,10 @@ class Learner:
 
     def sizes(self) -> Sizes:
         """The size of the policy, and the number of devices of all ranks."""
-        devices = sum(self.trainer.ranks.gather(devices_of(self.policy.device)))
-        return Sizes(self.policy.parameter_count, self.policy.computing_parameters, devices)
+        policy = self.policy
+        devices = sum(self.trainer.ranks.gather(devices_of(policy.device)))
+        peak = peak_of(policy.device, policy.head_weight.dtype)
+        return Sizes(policy.parameter_count, policy.computing_parameters, devices, policy.attention_width, peak)
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
         """Apply the settings of a new stage; a changed optimizer restarts its schedule, over `updates` updates."""
@@ -249,7 +251,7 @@ class Learner:
         budget = self.settings.batch.tokens_per_microbatch
         ranks = self.critic.ranks.teams
         merged = merge([self.critic.update(pack(chosen, TokenMean(), budget, ranks)) for chosen in updates])
-        kept = {f"critic/{name}": merged[name] for name in ("loss", "lr", "grad_norm", "tokens")}
+        kept = {f"critic/{name}": merged[name] for name in ("loss", "lr", "grad_norm", "tokens", "pairs")}
         values = {name: stat for name, stat in merged.items() if name.startswith("value/")}
         return kept | values | {"critic/updates": Total(len(updates))}
 

@@ -24,7 +24,7 @@ from strop.algorithms.tokens import Tokens
 from strop.base.sample import Sample, completions_of
 from strop.base.seeds import permutation
 from strop.base.types import FloatArray, InputError, StropError
-from strop.model.policy import PackedInputs
+from strop.model.policy import PackedInputs, RecordedExperts
 
 
 class NothingToTrain(StropError):
@@ -52,6 +52,7 @@ class Update:
         sequences: S, sequences with a trained token.
         tokens: packed tokens, prompts included.
         trained_tokens: tokens that carry loss.
+        pairs: of a token and one that it attends to, itself among them, as if each layer attended to all before.
         room: tokens the micro-batches could hold: the budget of each, or the length of a sequence beyond the budget.
     """
 
@@ -59,6 +60,7 @@ class Update:
     sequences: int
     tokens: int
     trained_tokens: int
+    pairs: int
     room: int
 
     @property
@@ -100,7 +102,8 @@ def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microba
     bins = fill_bins(lengths, tokens_per_microbatch) if ranks == 1 else even_bins(lengths, tokens_per_microbatch, ranks)
     batches = tuple(_micro_batch(samples, weights, [kept[place] for place in members]) for members in bins)
     room = sum(max(tokens_per_microbatch, len(batch.packed.token_ids)) for batch in batches)
-    return Update(batches, len(kept), sum(lengths), int(trained.sum()), room)
+    pairs = sum(length * (length + 1) // 2 for length in lengths)
+    return Update(batches, len(kept), sum(lengths), int(trained.sum()), pairs, room)
 
 
 def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -163,9 +166,10 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
     sequence = np.repeat(np.asarray(members), lengths)[at]
     generator = np.concatenate([sample.logprobs for sample in chosen])[at]
     anchors = _column(chosen, "anchors", at)
+    experts = RecordedExperts.of([sample.routed_experts for sample in chosen], lengths)
     packed = PackedInputs(
         token_ids=_int64(token_ids), positions=_int64(positions), lengths=lengths,
-        rows=_int64(at - 1), targets=_int64(token_ids[at]), experts=_experts(chosen),
+        rows=_int64(at - 1), targets=_int64(token_ids[at]), experts=experts,
     )  # fmt: skip
     tokens = Tokens(
         sequence=_int64(sequence),
@@ -183,16 +187,6 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
         value_target=_column(chosen, "returns", at),
     )
     return MicroBatch(packed, tokens)
-
-
-def _experts(samples: Sequence[Sample]) -> torch.Tensor | None:
-    """The experts of all tokens, int64 [N, L, k]; unknown for a sample that came without, None where all did."""
-    given = [sample.routed_experts for sample in samples]
-    shape = next((one.shape[1:] for one in given if one is not None), None)
-    if shape is None:
-        return None
-    unknown = [np.full((len(sample), *shape), -1, np.int16) for sample in samples]
-    return _int64(np.concatenate([other if one is None else one for one, other in zip(given, unknown, strict=True)]))
 
 
 def _column(

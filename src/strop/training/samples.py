@@ -18,19 +18,21 @@ from strop.algorithms.settings import AlgorithmSettings, TruncationMask
 from strop.algorithms.value import ValueAdvantage
 from strop.base.metrics import Metrics
 from strop.base.sample import Sample, sample_id
-from strop.base.types import Completion, ExpertArray, FloatArray, Group, IntArray, Rollout
+from strop.base.types import Completion, FloatArray, Group, IntArray, Rollout
 
 
 @dataclass(frozen=True)
 class Sizes:
     """The policy's parameters, those of them that a token is multiplied with, and the devices that train it.
 
-    Devices are GPUs, or cores on a machine without.
+    Devices are GPUs, or cores on a machine without. `attention_width` and `peak` are those of `ComputeMeter`.
     """
 
     parameters: int
     computing_parameters: int
     devices: int
+    attention_width: int
+    peak: float | None
 
 
 @dataclass(frozen=True)
@@ -195,21 +197,11 @@ def as_samples(completion: Completion, ticket: int) -> tuple[Sample, ...]:
             group=ticket,
             id=sample_id(ticket, completion.index, part),
             whole=sample_id(ticket, completion.index) if len(parts) > 1 else None,
-            routed_experts=_experts(completion, length),
+            routed_experts=completion.routed_experts,
         )
         for part, (prompt_ids, start, end) in enumerate(parts)
         for length in (len(prompt_ids) + end - start,)
     )
-
-
-def _experts(completion: Completion, length: int) -> ExpertArray | None:
-    """The experts of every token of the whole sequence; those that nothing was computed for are unknown."""
-    given = completion.routed_experts
-    if given is None:
-        return None
-    found = np.full((length, *given.shape[1:]), -1, dtype=np.int16)
-    found[: len(given)] = given
-    return found
 
 
 def after_prompt(values: FloatArray, length: int) -> FloatArray:

@@ -212,6 +212,7 @@ class Trainer:
             "lr": Mean(lr, 1),
             "packing_efficiency": Mean(update.tokens, update.room),
             "tokens": Total(update.tokens),
+            "pairs": Total(update.pairs),
             "trained_tokens": Total(update.trained_tokens),
             "sequences": Total(update.sequences),
             "micro_batches": Total(len(losses)),

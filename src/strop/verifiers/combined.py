@@ -13,7 +13,7 @@ from strop.verifiers.base import Isolation, Verifier, scored
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.verdict import Status
 
-_WORTH = {Status.CORRECT: 4, Status.WRONG: 3, Status.UNPARSED: 2, Status.TIMEOUT: 1, Status.ERROR: 0}
+_WORTH = {status: place for place, status in enumerate(reversed(Status))}
 Members = Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)]
 Weight = Annotated[float, Field(gt=0)]
 LARGEST = 1.0 - 1e-9  # score of what is not correct in every part
@@ -55,8 +55,8 @@ class Combined(Verifier):
 class AnyOf(Combined):
     """Asks its members in order; the first that says correct wins (Archer: DeepScaleR's rules, then math-verify).
 
-    Without one the best verdict counts: wrong before unparsed before timeout before error, and of equals the one with
-    the higher score. So a member's failure is the verdict only where every member failed.
+    Without one the best verdict counts: undecided before wrong before unparsed before timeout before error, and of
+    equals the one with the higher score. So a member's failure is the verdict only where every member failed.
 
     Fields:
         members: the verifiers, quick ones first.

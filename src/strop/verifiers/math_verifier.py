@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, SerializeAsAny, model_validator
 
 from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.base import Isolation, Verifier, instruction_for, reference_text
 from strop_verify.math import MathSettings
-from strop_verify.math.verifier import GoldForm, MatchType, answer_key, unreadable, verify, verify_here, warm
+from strop_verify.math.statements import stated_settings
+from strop_verify.math.verifier import GoldForm, MatchType, answer_key, narrow, unreadable, verify, verify_here, warm
 from strop_verify.pool import WorkerLimits, in_worker
 from strop_verify.verdict import Status
 
@@ -21,8 +22,12 @@ class MathVerifier(Verifier):
     r"""Compares mathematics: `\frac{1}{2}` is `0.5`, `x > 2` is `(2, \infty)`, `\{1, 2\}` is `\{2, 1\}`.
 
     The answer is found, both sides are read by one grammar of kinds (a quantity, a word, a time, an interval …), and
-    each kind has its rule. Equal means proved equal; what is proved neither equal nor different is wrong, with a detail
-    that begins with `unknown:`. It runs in a worker process that can be killed, also when called directly.
+    each kind has its rule. Equal means proved equal; what is proved neither equal nor different is undecided. It runs
+    in a worker process that can be killed, also when called directly.
+
+    What the problem says of its answer counts more than these settings: the row by `is_multiple_answer`, `error` (a
+    tolerance) and `unit`, kept in `extra["answer_form"]`; the question where it says so plainly ("in increasing order",
+    "respectively", "interval notation", "antiderivative", `a, b > 0`).
 
     Fields:
         extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
@@ -33,7 +38,10 @@ class MathVerifier(Verifier):
         precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
         strict: names count, else they match by their order (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
-        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set of solutions.
+        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
+        undecided: what becomes of an answer that is proved neither equal nor different: `leave_out` (no reward and no
+            penalty: the sample leaves its group; where a model is measured it counts as wrong), `wrong`, or `ask`.
+        second: the verifier that is asked with `undecided=ask`.
         explain: the detail says the kinds, the normal forms and the proof.
         isolation: the processes in which it runs.
     """
@@ -45,17 +53,31 @@ class MathVerifier(Verifier):
     precision: NonNegativeInt = 6
     strict: bool = True
     allow_set_relation_comp: bool = False
-    ordered_lists: bool = True
+    ordered_lists: bool = False
+    undecided: Literal["leave_out", "wrong", "ask"] = "leave_out"
+    second: SerializeAsAny[Verifier] | None = None
     explain: bool = False
     isolation: Isolation = Isolation()
 
-    def isolated(self) -> Isolation:
-        """It runs in processes: whatever bounds its work, a worker that hangs can be killed."""
-        return self.isolation
+    @model_validator(mode="after")
+    def _asks_somebody(self) -> Self:
+        if (self.undecided == "ask") != (self.second is not None):
+            raise ValueError("undecided=ask and second belong together: set both, or neither")
+        return self
+
+    def isolated(self) -> Isolation | None:
+        """It runs in processes, so that a worker that hangs can be killed; not with a second one of this session."""
+        return None if self.session_functions() else self.isolation
 
     def warm(self) -> None:
         """Import what every verdict needs, and build its tables, before workers are forked."""
         warm(self.settings)
+        if self.second is not None:
+            self.second.warm()
+
+    def session_functions(self) -> tuple[str, ...]:
+        """Those of the second verifier."""
+        return () if self.second is None else self.second.session_functions()
 
     @property
     def settings(self) -> MathSettings:
@@ -63,15 +85,18 @@ class MathVerifier(Verifier):
         return _settings(self)
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-        """Correct, wrong (also where neither is proved), unparsed (no answer, unreadable, too large) or error."""
+        """Correct, wrong, undecided, unparsed (no answer, unreadable, too large) or error."""
         reference = reference_text(problem)
         if reference is None:
             return Verdict(0.0, Status.ERROR, f"the reference is {type(problem.reference).__name__}, not an answer")
+        settings = stated_settings(self.settings, problem.question, problem.extra.get("answer_form", {}))
         if in_worker():
-            found = verify_here(reference, text, self.settings)
+            found = verify_here(reference, text, settings)
         else:
-            found = verify(reference, text, self.settings, WorkerLimits(**self.isolation.model_dump()))
-        return Verdict(found.score, found.status, found.detail)
+            found = verify(reference, text, settings, WorkerLimits(**self.isolation.model_dump()))
+        if found.undecided and self.second is not None:
+            return replace(self.second.verdict(problem, text, truncated), undecided=found.undecided)
+        return Verdict(found.score, found.status, found.detail, undecided=found.undecided)
 
     def refuses(self, problem: Problem) -> str | None:
         """A reference that is neither text nor number, is beyond the bounds, cannot be read, or has no value."""
@@ -79,6 +104,11 @@ class MathVerifier(Verifier):
         if gold is None:
             return f"MathVerifier compares answers, and the reference is {type(problem.reference).__name__}"
         return unreadable(gold, self.settings)
+
+    def caution(self, problem: Problem) -> str | None:
+        """Where the reference is words, a computation, or too much for a proof: then only the same one meets it."""
+        gold = reference_text(problem)
+        return None if gold is None else narrow(gold, self.settings)
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """To put the answer where `extract` looks for it."""
@@ -91,4 +121,5 @@ class MathVerifier(Verifier):
 
 @lru_cache(maxsize=256)
 def _settings(verifier: MathVerifier) -> MathSettings:
-    return MathSettings(**{each.name: getattr(verifier, each.name) for each in fields(MathSettings)})
+    own = {each.name: getattr(verifier, each.name) for each in fields(MathSettings) if hasattr(verifier, each.name)}
+    return MathSettings(**{**own, "undecided": "wrong" if verifier.undecided == "wrong" else "leave_out"})

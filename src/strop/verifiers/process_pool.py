@@ -47,8 +47,8 @@ def verdict_of(reply: JobReply) -> Verdict:
     """The verdict in a reply."""
     if reply.failure is not None:
         return Verdict(0.0, reply.failure, reply.detail)
-    score, status, detail, reward = reply.value
-    return Verdict(score, Status(status), detail, reward)
+    score, status, detail, reward, undecided = reply.value
+    return Verdict(score, Status(status), detail, reward, undecided=undecided)
 
 
 def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]]) -> list[Verdict]:
@@ -107,9 +107,9 @@ def serve(setup: dict[str, Any]) -> Any:
     return _handle
 
 
-def _handle(job: dict[str, Any]) -> tuple[float, str, str, float | None]:
+def _handle(job: dict[str, Any]) -> tuple[float, str, str, float | None, str]:
     verdict = read_verifier(job["verifier"])(read_problem(job["problem"]), job["text"], job["truncated"])
-    return verdict.score, str(verdict.status), verdict.detail, verdict.reward
+    return verdict.score, str(verdict.status), verdict.detail, verdict.reward, verdict.undecided
 
 
 @lru_cache(maxsize=256)

@@ -22,7 +22,7 @@ from strop.base import imports, session
 from strop.base.imports import function_named
 from strop.base.types import InputError, Problem, Verdict
 from strop.verifiers.base import Isolation, Verifier, scored
-from strop_verify.verdict import UNDECIDED, Status, shortened
+from strop_verify.verdict import Status, shortened
 
 
 class PythonFunction(Verifier):
@@ -153,8 +153,8 @@ class RewardFunction(Verifier):
         if not said:
             return Verdict(0.0, Status.ERROR, f"no reward function applies: {', '.join(map(_shown, self.functions))}")
         if outside and not answers:
-            why = f"{UNDECIDED}{outside[0]}, which is not in [0, 1], and no reward function returns a bool"
-            return Verdict(0.0, Status.WRONG, why, reward=total)
+            why = f"{outside[0]}, which is not in [0, 1], and no reward function returns a bool"
+            return Verdict(0.0, Status.WRONG, why, reward=total, undecided="reward")
         share = max(total / whole, 0.0) if whole else 0.0
         score = float(all(answers)) if answers else share
         detail = "; ".join(said) if len(self.functions) > 1 else ""

@@ -37,7 +37,7 @@ def differing(cases: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [
         (case["gold"], case["response"])
         for case, verdict in zip(cases, verdicts, strict=True)
-        if verdict.passed != case["expected"] or not verdict.usable
+        if verdict.passed != case["expected"] or verdict.failed
     ]
 
 

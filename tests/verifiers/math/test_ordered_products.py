@@ -28,7 +28,7 @@ EQUAL = (
     (r"p\leftrightarrow q", r"(p\to q)\land(q\to p)"), (r"p\to(q\to r)", r"p\to q\to r"),
     # constants of integration, conditions, derivatives
     (r"\frac{x^3}{3}+C", r"\frac{x^3+1}{3}+C"), (r"\frac12\sin^2x+C", r"-\frac12\cos^2x+C"),
-    (r"\ln|x|+C", r"\ln|2x|+c"), (r"\frac{1}{1-x}", r"\frac{1}{1-x}\text{ for }|x|<1"),
+    (r"\ln|x|+C", r"\ln|2x|+C"), (r"\frac{1}{1-x}", r"\frac{1}{1-x}\text{ for }|x|<1"),
     (r"\sqrt{\frac ab}", r"\frac{\sqrt{ab}}{b}\text{ for }a,b>0"), ("f'(x)=2x", r"\frac{df}{dx}=2x"),
     ("y'=2x", r"\frac{dy}{dx}=2x"), ("x^2+y^2=25", r"\sqrt{x^2+y^2}=5"), (r"y=Ce^{2x}", r"Ce^{2x}"),
     # roots of quotients, inverse functions
@@ -48,7 +48,8 @@ NOT_EQUAL = (
     (r"f\circ f", "f^2"), (r"f\circ g", "fg"), (r"\{1,2,3\}", r"\{\{1,2,3\}\}"),
     (r"\{1,2,3\}", r"\{\{1\},\{2\},\{3\}\}"), (r"\{1,2,3\}", r"\{\{1,2\},3\}"), ("n=5", r"n\equiv5\pmod7"),
     (r"p\to q", r"q\to p"), (r"p\to q", r"p\land q"), (r"\frac{x^3}{3}+C", r"\frac{x^3}{3}+x+C"),
-    (r"\frac{x^3}{3}+C", r"\frac{x^3}{3}"), ("x+1", r"x+1\text{ for }y>2"), ("5", r"5\text{ for }x>2"),
+    (r"\frac{x^3}{3}+C", r"\frac{x^3}{3}"), ("n=k+4", "n=k+5"), ("C+4", "C+5"),
+    ("ax^2+bx+c", "ax^2+bx+c+1"), ("x+1", r"x+1\text{ for }y>2"), ("5", r"5\text{ for }x>2"),
     (r"\text{all even integers}", r"2k+1, k\in\mathbb{Z}"), (r"\text{no solution}", r"\text{no solution exist for } x"),
     ("12", "12万"), ("12", "12以上"), ("3:60", "4:00"), ("9:30", "0.3"), ("Alice: 5, Bob: 3", "Alice: 3, Bob: 5"),
     ("x=1, y=2", "2, 1"), ("(2,12)", "y=2, x=12"), (r"1,2,\ldots,n", r"2,1,\ldots,n"), ("1,2", "(2,1)"),

@@ -16,6 +16,7 @@ from typing import Any
 from strop_verify import __version__, code, math
 from strop_verify.code import ProgramSettings
 from strop_verify.math import MathSettings
+from strop_verify.math.statements import stated_form, stated_settings
 from strop_verify.pool import WorkerLimits
 from strop_verify.verdict import Verdict, VerifyError
 
@@ -29,8 +30,8 @@ EXAMPLES = r"""examples:
 A row has the reference under "gold" (math) or "tests" (code) and the response under "response"; a row of code may have
 a bare program under "program" instead. Where rows have "expected", the summary says how many verdicts agree. A row of
 math may have "form" (raw: the gold has its own delimiters or box), "match_types", "precision", "strict" and
-"allow_set_relation_comp". An argument that begins with @ names a file to read. For one pair the exit status is 0 if the
-response is correct and 1 if it is not.
+"allow_set_relation_comp", and OlympiadBench's "question", "unit", "error" and "is_multiple_answer". An argument that
+begins with @ names a file to read. For one pair the exit status is 0 if the response is correct and 1 if it is not.
 """
 ROW_SETTINGS = ("match_types", "precision", "strict", "allow_set_relation_comp")
 
@@ -147,7 +148,8 @@ def _settings(options: argparse.Namespace, row: Mapping[str, Any] | None = None)
     if "match_types" in given:
         given["match_types"] = tuple(given["match_types"])
     form = (row or {}).get("form", "bare")
-    return MathSettings(extract=options.extract, explain=options.explain, gold_form=form, **given)
+    settings = MathSettings(extract=options.extract, explain=options.explain, gold_form=form, **given)
+    return stated_settings(settings, str((row or {}).get("question", "")), stated_form(row or {}))
 
 
 def verify_rows(options: argparse.Namespace, rows: Sequence[Row]) -> Iterator[tuple[int, Verdict]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -20,16 +20,17 @@ class VerifyError(Exception):
 
 
 class Status(StrEnum):
-    """How a verdict came about. `timeout` and `error` are failures of the verifier and never a reward."""
+    """How a verdict came about. `timeout` and `error` are failures of the verifier and never a reward.
+
+    `undecided`: the answer was proved neither right nor wrong.
+    """
 
     CORRECT = "correct"
+    UNDECIDED = "undecided"
     WRONG = "wrong"
     UNPARSED = "unparsed"
     TIMEOUT = "timeout"
     ERROR = "error"
-
-
-UNDECIDED = "unknown: "  # begins the detail of a wrong verdict on an answer that was proved neither right nor wrong
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,29 @@ class Verdict:
         score: in [0, 1]; 1 is right, and pass rates count how many are.
         status: how it came about.
         detail: why, in a few words.
+        undecided: the kind of reference of which the answer was proved neither equal nor different, also where that
+            counts as wrong or another verifier then judged it; else empty.
     """
 
     score: float
     status: Status
     detail: str = ""
+    undecided: str = field(default="", kw_only=True)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the verifier itself failed."""
+        return self.status in (Status.TIMEOUT, Status.ERROR)
 
     @property
     def usable(self) -> bool:
-        """False where the verifier itself failed: the sample then leaves the loss and the group's statistics."""
-        return self.status not in (Status.TIMEOUT, Status.ERROR)
+        """False where the verifier failed or decided nothing: the sample leaves the loss and the group's statistics."""
+        return not self.failed and self.status is not Status.UNDECIDED
 
     @property
     def passed(self) -> bool:
         """Whether the answer is right, which is a score of 1."""
         return self.score == 1.0
-
-    @property
-    def undecided(self) -> bool:
-        """Whether the answer was proved neither right nor wrong; it gives no reward."""
-        return self.status is Status.WRONG and self.detail.startswith(UNDECIDED)
 
 
 def shortened(text: str, limit: int = 60) -> str:

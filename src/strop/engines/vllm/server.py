@@ -27,6 +27,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from strop.base import machine
 from strop.base.machine import cuda_visible
 from strop.base.types import ExpertArray, FloatArray, InputError, IntArray, StropError
 from strop.engines.base import RequestLimits
@@ -153,6 +154,7 @@ def environment_of(settings: Vllm, gpus: Sequence[int] | None) -> dict[str, str]
     custom all-reduce does not work with it.
     """
     kept = {n: v for n, v in os.environ.items() if n.upper() in _PASSED or n.startswith(_PASSED_FAMILIES)}
+    kept.pop("VLLM_API_KEY", None)  # the key of some other server, which this one would ask us for
     eager = {"TORCHDYNAMO_DISABLE": "1"} if settings.eager else {}
     return {**kept, **ENVIRONMENT, **eager, **({} if gpus is None else cuda_visible(gpus))}
 
@@ -176,7 +178,9 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
         "hf_overrides": {"tie_word_embeddings": False, "head_dtype": head},
     }  # fmt: skip
     if settings.kv_cache_gib is not None:
-        known["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
+        known["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * machine.GIB)
+    elif not machine.has_gpu():  # the CPU build would ask for its fraction of all memory, and end where less is free
+        known["kv_cache_memory_bytes"] = int(settings.memory_fraction * machine.memory()[1] / 2)
     return known | settings.arguments
 
 

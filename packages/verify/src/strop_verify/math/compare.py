@@ -33,6 +33,7 @@ from strop_verify.math.parser import as_tuple
 from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import (
+    Rules,
     compare_digits,
     compare_quantities,
     decided,
@@ -53,15 +54,6 @@ _FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "proposition", "…")
-
-
-class Rules(NamedTuple):
-    """Settings of the comparison; see `MathVerifier`."""
-
-    precision: int = 6
-    strict: bool = True
-    allow_set_relation_comp: bool = False
-    ordered_lists: bool = False
 
 
 def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
@@ -94,12 +86,23 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
     if "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")
     try:
-        return _Comparison(rules).products(reference, answer, matrices_in(gold.text, given.text))
+        proof = _Comparison(rules).products(reference, answer, matrices_in(gold.text, given.text))
     except TooMuch as limit:
-        return unknown(str(limit))
+        return Proof(ProofOutcome.BEYOND, str(limit))
     except MemoryError:
         raise
     except Exception as error:  # a policy that could raise an error here would leave the loss
+        return Proof(ProofOutcome.BEYOND, f"{type(error).__name__} in the comparison")
+    beyond = proof.outcome is ProofOutcome.UNKNOWN and Effort.exhausted
+    return Proof(ProofOutcome.BEYOND, "too much work") if beyond else proof
+
+
+def against_itself(reading: Reading, rules: Rules) -> Proof:
+    """Whether a reference is proved equal to itself, by more than its text."""
+    Effort.begin()
+    try:
+        return _Comparison(rules).products(reading.answer, reading.answer, matrices_in(reading.text))
+    except Exception as error:  # as in `compare_readings`
         return unknown(f"{type(error).__name__} in the comparison")
 
 
@@ -188,8 +191,12 @@ class _Comparison:
             given = as_ratio(given)
             ops = gold.op, given.op
         if ops[0] in _ATOMIC or ops[1] in _ATOMIC or {"matrix", "cases"}.intersection(ops):
-            return decided(gold == given, ops[0]) if ops[0] == ops[1] else unknown(f"{ops[0]} and {ops[1]}")
-        return compare_quantities(gold, given, self.rules.precision, self.rules.strict)
+            if ops[0] == ops[1]:
+                return decided(gold == given, ops[0])
+            if ops[1] == "words" and ops[0] not in ex.KINDS and is_value(gold):
+                return different("words, and a number")
+            return unknown(f"{ops[0]} and {ops[1]}")
+        return compare_quantities(gold, given, self.rules)
 
     def _conditions(self, gold: Node, given: Node) -> Proof:
         """Answers with a condition; one that only the answer has limits the names of the reference."""

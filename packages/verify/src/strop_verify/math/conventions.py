@@ -137,11 +137,16 @@ def squared(equation: Node) -> Node:
     return equation._replace(args=(root.args[0], ex.power(size, ex.number(2)))) if rooted else equation
 
 
-def antiderivatives(gold: Node, given: Node) -> bool:
-    """Whether two antiderivatives, each with its constant, differ by a constant."""
+def antiderivatives(gold: Node, given: Node, free: bool) -> bool:
+    """Whether two antiderivatives differ by a constant; each states one, but for the first where it is `free` to."""
     ours, theirs = next(_loose(gold, given), None), next(_loose(given, gold), None)
-    if ours is None or theirs is None:
+    if theirs is None or (ours is None and not free):
         return False
+    # Other letters, also c, may be parameters of the question.
+    stated = free or all(each.value.startswith("C") for each in (ours, theirs) if each is not None)
+    if not stated or len(ex.names_in(given)) < 2:
+        return False
+    ours = ours or ex.ZERO
     field = Field()
     try:
         form = field.of(ex.plus(given, ex.minus(theirs), ex.minus(gold), ours))

@@ -47,16 +47,18 @@ class Effort:
 
     most = 20_000
     spent = 0
+    exhausted = False  # whether something was refused because of it
 
     @classmethod
     def begin(cls) -> None:
         """Count from 0: another verdict."""
-        cls.spent = 0
+        cls.spent, cls.exhausted = 0, False
 
     @classmethod
     def spend(cls, units: int, share: int = 1) -> None:
         """Count some work; raises `TooMuch` where more than one part in `share` of what a verdict may take is spent."""
         if (cls.spent + units) * share > cls.most:
+            cls.exhausted = cls.exhausted or share == 1
             raise TooMuch("too much work")
         cls.spent += units
 

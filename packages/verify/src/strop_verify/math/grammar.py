@@ -403,6 +403,18 @@ def _cases(inner: Sequence[Token]) -> Node:
 # ---------------------------------------------------------------------- other readings of the same tokens
 
 
+def with_unit(reading: Reading, unit: str) -> Reading:
+    """A number in a unit; as it is where it is no plain number, or the unit is not known."""
+    if reading.answer.op in ex.KINDS or ex.names_in(reading.answer) or ex.holds(reading.answer, "degree"):
+        return reading
+    found = (*reading.tokens, *tokens(f"1 {unit}")[1:])
+    measured = quantity_of(found)
+    known = measured is not None and (
+        measured.op == "degree" or (measured.op == "measure" and not measured.value.words and not measured.value.thing)
+    )
+    return Reading(measured, None, found) if known and measured is not None else reading
+
+
 def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
     """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
 

@@ -40,6 +40,7 @@ class ProofOutcome(StrEnum):
     EQUAL = "equal"
     DIFFERENT = "different"
     UNKNOWN = "unknown"
+    BEYOND = "beyond"  # the bounds: of a whole comparison only
 
 
 class Proof(NamedTuple):

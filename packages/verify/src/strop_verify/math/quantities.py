@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import TRIGONOMETRIC, antiderivatives, numbered, with_constant, without_degrees
-from strop_verify.math.evaluate import Undefined, Vague, interval, rational, value
+from strop_verify.math.evaluate import Undefined, Vague, interval, rational, sign_of, value
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.parser import UNDONE, Cursor, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
@@ -22,6 +22,18 @@ from strop_verify.math.wordings import HEDGES, is_symbol, text_of, words
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _NEGATIVE = ("minus", "negative")
 _UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
+
+
+class Rules(NamedTuple):
+    """Settings of the comparison; see `MathSettings`."""
+
+    precision: int = 6
+    strict: bool = True
+    allow_set_relation_comp: bool = False
+    ordered_lists: bool = False
+    tolerance: float = 0.0
+    antiderivative: bool = False
+    positive: tuple[str, ...] = ()
 
 
 class Measure(NamedTuple):
@@ -147,6 +159,12 @@ def stated_digits(node: Node) -> int | None:
     return len(decimals[0].value.replace(".", "").lstrip("0"))
 
 
+def below(node: Node, limit: Fraction) -> bool:
+    """Whether the absolute value of a constant is at most a limit."""
+    distance = ex.plus(ex.number(limit), ex.minus(ex.call("abs", node)))
+    return sign_of(distance) in (0, 1)
+
+
 def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     """Whether a constant is a decimal when it is rounded or, where it is no decimal itself, cut off to some digits."""
     size = (
@@ -186,8 +204,8 @@ def compare_digits(gold: Node, given: Node) -> Proof:
     return decided(str(other.value) == digits, "digits")
 
 
-def compare_quantities(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
-    """Two expressions with their units, things and words; see `MathVerifier` for `precision` and `strict`."""
+def compare_quantities(gold: Node, given: Node, rules: Rules) -> Proof:
+    """Two expressions with their units, things and words; see `MathSettings`."""
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
@@ -196,50 +214,54 @@ def compare_quantities(gold: Node, given: Node, precision: int, strict: bool) ->
         return unknown(" and ".join(sorted(of)))
     for op, what in UNDONE.items():
         if ex.holds(second, op) and not ex.holds(first, op):
-            return unknown(f"an unevaluated {what}")
+            return different(f"an unevaluated {what}")  # the work is left to be done
     units = [each.unit for each in (one, other) if each.unit is not None and each.unit.dimension]
     degrees = ex.holds(first, "degree") or ex.holds(second, "degree")
     if degrees and [unit.dimension for unit in units] == [(("rad", 1),)]:
-        return _exactly(first, second, precision, strict)
+        return _exactly(first, second, rules)
     if len(units) == 2 and units[0].dimension != units[1].dimension or (units and degrees):
         return different("units of different dimensions")
     if len(units) == 2 and units[0] != units[1]:
         second = ex.times(ex.number(units[1].factor / units[0].factor), second)
     if one.percent == other.percent:
-        return _values(first, second, precision, strict)
+        return _values(first, second, rules)
     hundredth = ex.number(Fraction(1, 100))  # of numbers above 1 the percent sign may be missing
     shares = [ex.times(node, hundredth) if at.percent else node for node, at in ((first, one), (second, other))]
-    proof = _values(shares[0], shares[1], precision, strict)
+    proof = _values(shares[0], shares[1], rules)
     bare = rational(first if other.percent else second)
-    return proof if proof.equal or bare is None or abs(bare) <= 1 else _values(first, second, precision, strict)
+    return proof if proof.equal or bare is None or abs(bare) <= 1 else _values(first, second, rules)
 
 
-def _values(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
+def _values(gold: Node, given: Node, rules: Rules) -> Proof:
     if ex.is_infinite(gold) or ex.is_infinite(given):
         return decided(gold == given, "infinity")
-    if not strict:
+    if not rules.strict:
         gold, given = numbered(gold), numbered(given)
-    proof = _exactly(gold, given, precision, strict)
+    proof = _exactly(gold, given, rules)
     degrees = [ex.holds(each, "degree") for each in (gold, given)]
     if proof.equal or not any(degrees):
         return proof
     # the sign may be missing on one side
-    bare = _exactly(without_degrees(gold), without_degrees(given), precision, strict)
+    bare = _exactly(without_degrees(gold), without_degrees(given), rules)
     return proof if all(degrees) and not bare.equal else bare
 
 
-def _exactly(gold: Node, given: Node, precision: int, strict: bool) -> Proof:
-    proof = compare(gold, with_constant(gold, given) if strict else given)
-    if not proof.equal and strict and antiderivatives(gold, given):
+def _exactly(gold: Node, given: Node, rules: Rules) -> Proof:
+    for each in map(ex.name, rules.positive):
+        gold, given = (ex.replaced(side, each, ex.call("abs", each)) for side in (gold, given))
+    proof = compare(gold, with_constant(gold, given) if rules.strict else given)
+    if not proof.equal and rules.strict and antiderivatives(gold, given, rules.antiderivative):
         return equal("antiderivatives that differ by a constant")
     if proof.equal or ex.names_in(gold) or ex.names_in(given):
         return proof
+    if rules.tolerance and below(ex.plus(gold, ex.minus(given)), Fraction(str(rules.tolerance))):
+        return equal(f"within {rules.tolerance:g}")
     digits = {side: stated for side in (gold, given) if (stated := stated_digits(side)) is not None}
     if not digits:
         return proof
     short = min(digits, key=digits.__getitem__)
     at = rational(short)
-    if at is None or at == 0 or digits[short] < precision + (abs(at) >= 1):
+    if at is None or at == 0 or digits[short] < rules.precision + (abs(at) >= 1):
         return proof
     other = given if short is gold else gold
     return equal(f"rounded to {digits[short]} digits") if rounds_to(other, at, digits[short]) else proof
@@ -320,5 +342,9 @@ def _is_point(text: str) -> bool:
 
 def is_value(node: Node) -> bool:
     """Whether an answer has a value: there are no names in it, and nothing is left to be computed."""
-    undone = (part.op in UNDONE or part.op.startswith("apply ") for part in ex.parts(node))
-    return not ex.names_in(node) and not any(undone)
+    return not ex.names_in(node) and is_computed(node) and not any(part.op[:6] == "apply " for part in ex.parts(node))
+
+
+def is_computed(node: Node) -> bool:
+    """Whether no sum, product, integral, limit or derivative is left to be computed."""
+    return not ex.holds(node, *UNDONE)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from strop_verify.math.expressions import MOST_DIGITS, refuse_answer
 from strop_verify.pool import JobReply, WorkerLimits, submit
-from strop_verify.verdict import UNDECIDED, Status, Verdict, shortened
+from strop_verify.verdict import Status, Verdict, shortened
 
 if TYPE_CHECKING:
     from strop_verify.math.grammar import Reading
@@ -40,7 +40,13 @@ class MathSettings:
         strict: names count, else they match by their order (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
         ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
+        undecided: the verdict on an answer that is proved neither equal nor different: `leave_out` (of status
+            `undecided`, which is not usable) or `wrong`.
         explain: the detail says the kinds, the normal forms and the proof.
+        tolerance: how much a number may differ from the reference.
+        unit: of a reference that states none.
+        antiderivative: the answer may have a constant of integration that the reference has not.
+        positive: names that stand for positive numbers.
     """
 
     extract: Literal["boxed", "answer_tag", "any"] = "boxed"
@@ -51,7 +57,12 @@ class MathSettings:
     strict: bool = True
     allow_set_relation_comp: bool = False
     ordered_lists: bool = False
+    undecided: Literal["leave_out", "wrong"] = "leave_out"
     explain: bool = False
+    tolerance: float = 0.0
+    unit: str = ""
+    antiderivative: bool = False
+    positive: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.gold_form not in get_args(GoldForm) or not set(self.match_types) <= set(get_args(MatchType)):
@@ -104,13 +115,13 @@ def verdict_of(reply: JobReply) -> Verdict:
     """The verdict in a reply to `begin`."""
     if reply.failure is not None:
         return Verdict(0.0, reply.failure, reply.detail)
-    score, status, detail = reply.value
-    return Verdict(score, Status(status), detail)
+    score, status, detail, undecided = reply.value
+    return Verdict(score, Status(status), detail, undecided=undecided)
 
 
 def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
-    """The verdict, made in this process: correct, wrong (also where neither is proved), unparsed or error."""
-    reference = _reference(gold, settings.gold_form)
+    """The verdict, made in this process: correct, wrong, undecided, unparsed or error."""
+    reference = _reference(gold, settings.gold_form, settings.unit)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
     found = _found(text, settings)
@@ -119,7 +130,7 @@ def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     reason = refuse_answer(found.answer)
     if reason is not None and found.answer != reference.answer:
         return Verdict(0.0, Status.UNPARSED, reason)
-    return _verdict(_proof(settings, reference, found), reference, found, settings.explain)
+    return _verdict(_proof(settings, reference, found), reference, found, settings)
 
 
 def unreadable(gold: str, settings: MathSettings) -> str | None:
@@ -130,6 +141,22 @@ def unreadable(gold: str, settings: MathSettings) -> str | None:
         return None
     reading = _reference(gold, settings.gold_form)
     return reading if isinstance(reading, str) else None
+
+
+def narrow(gold: str, settings: MathSettings) -> str | None:
+    """Why a reference that can be read is met only by the same words or the same form; else None."""
+    from strop_verify.math.compare import against_itself
+    from strop_verify.math.quantities import Rules, is_computed
+
+    reading = _reference(gold, settings.gold_form)
+    if isinstance(reading, str) or reading.kind in ("number", "decimal", "choice"):
+        return None
+    if reading.answer.op == "words":
+        return "words are compared as words"
+    if not is_computed(reading.answer):
+        return "what is left to be computed is met only by the same operation"
+    proof = against_itself(reading, Rules(**{name: getattr(settings, name) for name in Rules._fields}))
+    return None if proof.equal else "only the same text is proved equal"
 
 
 def answer_key(text: str, settings: MathSettings) -> str | None:
@@ -159,13 +186,13 @@ def serve(setup: None) -> Any:
     return _handle
 
 
-def _handle(job: dict[str, Any]) -> tuple[float, str, str]:
+def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
     found = verify_here(job["gold"], job["response"], _read_settings(job["settings"]))
-    return found.score, str(found.status), found.detail
+    return found.score, str(found.status), found.detail, found.undecided
 
 
 def _read_settings(fields: dict[str, Any]) -> MathSettings:
-    return MathSettings(**fields | {"match_types": tuple(fields["match_types"])})
+    return MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive")})
 
 
 def _found(text: str, settings: MathSettings) -> Reading | str:
@@ -183,29 +210,36 @@ def _found(text: str, settings: MathSettings) -> Reading | str:
 
 @lru_cache(maxsize=2 * KEPT)  # the samples of a group give the same few answers again and again
 def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
-    from strop_verify.math.compare import Rules, compare_readings
+    from strop_verify.math.compare import compare_readings
+    from strop_verify.math.quantities import Rules
 
-    rules = Rules(settings.precision, settings.strict, settings.allow_set_relation_comp, settings.ordered_lists)
+    rules = Rules(**{name: getattr(settings, name) for name in Rules._fields})
     return compare_readings(reference, found, rules)
 
 
-def _verdict(proof: Proof, reference: Reading, found: Reading, explain: bool) -> Verdict:
+def _verdict(proof: Proof, reference: Reading, found: Reading, settings: MathSettings) -> Verdict:
     given, gold, why = shortened(found.text), shortened(reference.text), shortened(proof.why, 200)
-    if explain:
+    if settings.explain:
         trees = [f"{each.kind} {shortened(str(each.answer), 200)}" for each in (reference, found)]
         detail = f"reference: {trees[0]}; answer: {trees[1]}; {proof.outcome}: {why}"
     else:
         detail = given if proof.equal else f"{given}, not {gold}: {why}"
     if proof.equal:
         return Verdict(1.0, Status.CORRECT, detail)
-    return Verdict(0.0, Status.WRONG, detail if proof.outcome == "different" else f"{UNDECIDED}{detail}")
+    if proof.outcome == "different":
+        return Verdict(0.0, Status.WRONG, detail)
+    if proof.outcome == "beyond":  # an answer cannot leave the loss by its size
+        return Verdict(0.0, Status.UNPARSED, f"beyond the bounds: {detail}")
+    status = Status.UNDECIDED if settings.undecided == "leave_out" else Status.WRONG
+    return Verdict(0.0, status, detail, undecided=reference.kind)
 
 
 @lru_cache(maxsize=KEPT)
-def _reference(text: str, form: GoldForm) -> Reading | str:
+def _reference(text: str, form: GoldForm, unit: str = "") -> Reading | str:
     """A reference as it was read, or why it cannot be; in a `raw` or marked one the answer is found first."""
     from strop_verify.math.compare import without_value
     from strop_verify.math.expressions import TooMuch
+    from strop_verify.math.grammar import with_unit
     from strop_verify.math.prose import Finder
 
     shown = shortened(text)
@@ -219,6 +253,8 @@ def _reference(text: str, form: GoldForm) -> Reading | str:
         reason = refuse_answer(reading.answer)
         if reason is not None:
             return f"the reference {shown!r} is {reason}"
-        return f"the reference {shown!r} has no value" if without_value(reading.answer) else reading
+        if without_value(reading.answer):
+            return f"the reference {shown!r} has no value"
+        return with_unit(reading, unit) if unit else reading
     except TooMuch as error:
         return f"the reference {shown!r} is beyond the bounds: {error}"
