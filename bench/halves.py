@@ -8,7 +8,7 @@ problems, twice each. Of every run the points of the first half of its steps, or
 `strop fit`, and the curve is held against those of the second half: mean |predicted − measured| must be within .03. A
 fit that is refused predicts nothing, and counts as missed.
 
-Device-seconds are left out unless asked for (by `--x compute`), as other programs on the machine bend them.
+Device-seconds are left out unless asked for (by `--x device_seconds`), as other programs on the machine bend them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from strop.base.view import SilentView
 from strop.lab.scaling import Curve, Fit, FitSettings, fit
-from strop.lab.scaling.curves import XAxis, read_curve
+from strop.lab.scaling.curves import UNITS, read_curve
 from strop.recipes.resolve import resolve
 from strop.run.folder import is_run
 from strop.run.run import resume, train
@@ -72,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/halves"))
     parser.add_argument("--seeds", default="0,1,2", help="with commas between (0,1,2)")
-    parser.add_argument("--x", default="steps,tokens", help="what curves are over: steps, tokens, compute")
+    parser.add_argument("--x", default="steps,tokens", help=f"what curves are over, of {', '.join(UNITS)}")
     asked = parser.parse_args(arguments)
-    axes: list[XAxis] = [x for x in ("compute", "steps", "tokens") if x in asked.x.split(",")]
+    axes = [unit for unit in UNITS if unit in asked.x.split(",")]
     missed = 0
     for seed in map(int, asked.seeds.split(",")):
         path = run(asked.out, seed)

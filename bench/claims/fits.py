@@ -9,9 +9,10 @@ from bench.halves import fit_first_half
 
 from strop.lab.scaling import Curve as Points
 from strop.lab.scaling import FitSettings
+from strop.lab.scaling.curves import Unit
 
 
-def points(curve: Curve, x: str) -> Points:
+def points(curve: Curve, x: Unit) -> Points:
     """The held-out curve as `strop fit` reads it from a run's folder; `x` is steps, or tokens generated so far."""
     spent = {0: 0.0}
     for step, tokens in curve.series("tokens/generated"):
@@ -23,7 +24,7 @@ def points(curve: Curve, x: str) -> Points:
     return Points(curve.arm, at, rate, r0, stderr, errors[first], unit=x, same_problems=True)
 
 
-def half_fit(curve: Curve, x: str) -> dict[str, float] | str:
+def half_fit(curve: Curve, x: Unit) -> dict[str, float] | str:
     """The errors on the second half of a sigmoid and a power law fitted to the first half; the reason where refused."""
     found = fit_first_half(points(curve, x), FitSettings(bootstrap=100))
     error = found.held_back_error()
@@ -35,7 +36,7 @@ def half_fit(curve: Curve, x: str) -> dict[str, float] | str:
     }  # fmt: skip
 
 
-def extrapolation(name: str, arm: str, x: str = "steps", sign: float = 1.0, plus: float = 0.0) -> Effect:
+def extrapolation(name: str, arm: str, x: Unit = "steps", sign: float = 1.0, plus: float = 0.0) -> Effect:
     """sign · an error of `half_fit` + plus; None where the fit was refused."""
 
     def effect(curves: Curves) -> float | None:
@@ -45,7 +46,7 @@ def extrapolation(name: str, arm: str, x: str = "steps", sign: float = 1.0, plus
     return effect
 
 
-def sigmoid_gain(arm: str, x: str = "steps") -> Effect:
+def sigmoid_gain(arm: str, x: Unit = "steps") -> Effect:
     """By how much the power law's mean absolute error on the second half exceeds the sigmoid's."""
 
     def effect(curves: Curves) -> float | None:

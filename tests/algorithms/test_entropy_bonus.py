@@ -8,7 +8,10 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
+from strop.algorithms.losses import Reinforce
+from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus
+from strop.algorithms.tokens import Tokens
 from strop.base.pieces import State
 
 ENTROPY = torch.tensor([0.3, 1.2], dtype=torch.float64)
@@ -62,16 +65,21 @@ def test_at_the_target_the_code_shrinks_and_the_paper_holds() -> None:
     assert paper["coefficient"] == 0.001 and paper["active"]
 
 
-def test_the_papers_gate_goes_by_the_updates_own_entropy() -> None:
+def prepared(piece: AdaptiveEntropy, sampled: float) -> Tokens:
+    """Two tokens of an update, in a step of this entropy; the update's own is another."""
+    objective = Objective(Reinforce(), {"r": piece})
+    return objective.prepare(tokens_of([1.0, 1.0], [-9.0, 0.0]), UpdateContext(sampled_entropy=sampled))
+
+
+def test_the_papers_gate_goes_by_the_steps_own_entropy() -> None:
     piece = AdaptiveEntropy(start=0.001, gate="own", at_target="hold", minimum=None, maximum=None)
     closed = {"coefficient": 0.001, "active": False, "entropy": 9.0}
     for sampled, factor in ((0.125, 1), (0.5, 0)):
-        tokens = piece.prepare(tokens_of([1.0, 1.0], [-2 * sampled, 0.0]))
-        assert tokens.sampled_entropy is not None and tokens.sampled_entropy.tolist() == [sampled, sampled]
+        tokens = prepared(piece, sampled)
         found = piece(tokens, -ENTROPY, ENTROPY, closed)[0].tolist()
         assert found == pytest.approx([-factor * 3e-4, -factor * 1.2e-3])
     edge = AdaptiveEntropy(start=0.001, target=0.25, gate="own", at_target="hold")
-    tokens = edge.prepare(tokens_of([1.0, 1.0], [-0.5, 0.0]))
+    tokens = prepared(edge, 0.25)
     assert edge(tokens, -ENTROPY, ENTROPY, closed)[0].tolist() == pytest.approx([-3e-4, -1.2e-3])
 
 

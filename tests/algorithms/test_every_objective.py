@@ -41,7 +41,8 @@ REGULARIZERS: list[Regularizer] = [
     AdaptiveEntropy(),
     AdaptiveEntropy(gate="own", target=1.5),
 ]
-CONTEXT = UpdateContext(seed=7, states={"r": {"coefficient": 0.004, "active": True, "entropy": 0.1}})
+STATE = {"coefficient": 0.004, "active": True, "entropy": 0.1}
+CONTEXT = UpdateContext(seed=7, states={"r": STATE}, sampled_entropy=1.4)
 LENGTHS = (3, 1, 5, 2, 4)
 
 

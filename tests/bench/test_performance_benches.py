@@ -73,7 +73,7 @@ def test_memory_beside_all_logits(bench):
 
 
 def test_a_peer_that_is_not_there_is_one_line(bench):
-    with pytest.raises(SystemExit, match="--vllm-python"):
+    with pytest.raises(SystemExit, match="--peer-python"):
         bench("rollout", "--model", "tiny", "--peer", "vllm")
     with pytest.raises(SystemExit, match="--trl-python"):
         bench("step", "--model", "tiny")

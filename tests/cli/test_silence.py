@@ -25,8 +25,8 @@ from strop.model.kernels import compiled
 from strop.recipes.resolve import resolve
 from strop.run.run import train
 
-LIMIT, LONG = 0.3, 0.8  # seconds: of silence in these tests, of the slow part
-LATE = 0.3  # seconds that a thread may come late on a busy machine
+LIMIT, LONG = 0.4, 1.2  # seconds: of silence in these tests, of the slow part
+LATE = 0.7  # seconds that a thread may come late on a busy machine
 STEP = "strop.engines.torch.engine:ModelRunner.step"
 BACKWARD = "strop.training.step:Trainer._backward"
 

@@ -76,10 +76,10 @@ def test_chat_template_refusals() -> None:
 
 
 def test_open_reasoner_zero() -> None:
-    text = OpenReasonerZero().render(replace(PROBLEM, prompt=r"{prompt} \boxed{}"), TOKENIZER)
+    text = OpenReasonerZero(wording="code").render(replace(PROBLEM, prompt=r"{prompt} \boxed{}"), TOKENIZER)
     assert text.startswith("A conversation between User and Assistant. The User asks")
     assert text.endswith("tag.\nThis is the problem:\n{prompt} \\boxed{}\nAssistant: <think>")
-    paper = OpenReasonerZero(wording="paper").render(PROBLEM, TOKENIZER)
+    paper = OpenReasonerZero().render(PROBLEM, TOKENIZER)
     assert paper.endswith("tag.\n1+1=\nAssistant: <think>")
 
 

@@ -265,17 +265,17 @@ def _runs() -> None:
     train(small_config(*sets, "steps=1", "model.lora.rank=2"), Path("runs/lora"), SilentView())
     for seed, name in enumerate(("scalerl", "s0", "s1", "s2", "d0")):
         _curve(Path("runs") / name, seed, truth(), COMPUTE)
-    _curve(Path("runs/curve"), 0, Sigmoid(0.7, 2.0, 140.0, R_0), np.linspace(9.3, 556.0, 60))
+    _curve(Path("runs/curve"), 0, Sigmoid(0.7, 2.0, 140.0, R_0), np.linspace(9.3, 556.0, 60), 1.0)
     write_ablation(Path("runs/ablate-scalerl"), Path(), {"base": 0.7, "without": 0.6})
 
 
-def _curve(run: Path, seed: int, sigmoid: Sigmoid, at: NDArray[np.float64]) -> None:
-    """A run whose pass rate rises as a fit wants it, over so many device-seconds."""
+def _curve(run: Path, seed: int, sigmoid: Sigmoid, at: NDArray[np.float64], seconds: float = 3600.0) -> None:
+    """A run whose pass rate rises as a fit wants it, over so many device-hours, or units of so many seconds."""
     curve = drawn(sigmoid.value(at), seed, at)
     assert curve.stderr is not None
     rows: list[tuple[int, dict[str, float | None]]] = [(0, {"evaluation/pass_rate": R_0, "evaluation/stderr": 0.003})]
     for step, (spent, rate, error) in enumerate(zip(at, curve.pass_rate, curve.stderr, strict=True), 1):
-        done = {"compute/device_seconds": float(spent), "tokens/generated": 8000.0}
+        done = {"compute/device_seconds": seconds * spent, "tokens/generated": 8000.0}
         rows.append((step, {"evaluation/pass_rate": rate, "evaluation/stderr": error, **done}))
     write_run(run, rows, seed)
 

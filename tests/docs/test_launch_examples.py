@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.run.paper import PaperMachine, on_paper
 from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from typer.testing import CliRunner
 
@@ -150,6 +151,30 @@ def test_what_the_slurm_script_starts_is_a_run(tmp_path: Path) -> None:
     (started,) = [call for call in (tmp_path / "calls").read_text().splitlines() if call.startswith("strop ")]
     said = dry_run(started, tmp_path)
     assert '"generators": 7' in said and '"trainers": 8' in said and '"executor": "ray"' in said
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes", "given", "shares"),
+    [
+        ("Qwen3-32B", 2, {}, (8, 4)),
+        ("Qwen3-32B", 3, {"TRAINERS": "16"}, (16, 4)),
+        ("Qwen3-30B-A3B", 1, {"TRAINERS": "4"}, (4, 2)),
+    ],
+)
+def test_finding_6_the_slurm_script_starts_large_models_that_fit(
+    model: str, nodes: int, given: dict[str, str], shares: tuple[int, int], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    environment = stand_ins(tmp_path, nodes=nodes) | {"TENSOR_PARALLEL": "2", "EVALUATORS": "0"} | given
+    command = ["bash", str(SLURM), "scalerl", str(tmp_path / "run"), "--set", "engine=Vllm"]
+    subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    (started,) = re.findall(r"^strop .*", (tmp_path / "calls").read_text(), re.MULTILINE)
+    machine = PaperMachine(monkeypatch, gpus=8)
+    config = on_paper(tmp_path, model, *re.findall(r"--set (\S+)", started))
+    assert (config.orchestration.trainers, config.orchestration.generators) == shares
+    owned = [(share.host, gpu) for share in placement_of(config, [8] * nodes).shares for gpu in share.gpus]
+    assert len(owned) == len(set(owned)) == 8 * nodes
+    assert machine.planned(config).finding.level == "ok"
 
 
 def manifest() -> tuple[dict[str, Any], dict[str, Any]]:

@@ -288,12 +288,15 @@ def test_without_a_compiler_the_modules_compute_the_same(monkeypatch: pytest.Mon
         np.testing.assert_allclose(completion.logprobs, policy_logprobs(policy, completion), atol=1e-4)
 
 
-def test_a_source_that_does_not_compile_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_source_that_does_not_compile_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     broken = tmp_path / "step.c"
     broken.write_text("this is not C")
     monkeypatch.setattr(fused_forward, "_SOURCES", (broken,))
     monkeypatch.setenv("STROP_CACHE", str(tmp_path))
     assert fused_forward.load.__wrapped__() is None
+    assert "step.c:1" in caplog.text and "gcc" in caplog.text
 
 
 def test_other_families_go_through_their_modules():

@@ -10,11 +10,13 @@ from tests.evaluation.results import result
 from tests.runs import small_config
 
 from strop.base.seeds import derive
-from strop.base.types import InputError
+from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
-from strop.data.loading import load_data
+from strop.data.loading import build_dataset, load_data
+from strop.data.templates import Plain as PlainPrompt
+from strop.engines.protocol import Sampling
 from strop.evaluation.benchmarks import benchmark
-from strop.evaluation.evaluate import ProblemSet, by_problem, gain
+from strop.evaluation.evaluate import ProblemSet, by_problem, gain, metrics
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
 from strop.model.files import byte_tokenizer
@@ -46,6 +48,17 @@ def sets(*changes: str, view: Notes | None = None) -> tuple[ProblemSet, ...]:
 def write(path: Path, *questions: str) -> Path:
     path.write_text("".join(json.dumps({"problem": text, "answer": "4"}) + "\n" for text in questions))
     return path
+
+
+def test_each_domain_has_its_pass_rate_and_standard_error() -> None:
+    names = ("code", "code", "math", "math")
+    problems = [Problem(f"p{place}", "?", "1", domain=name) for place, name in enumerate(names)]
+    dataset = build_dataset("made", problems, PlainPrompt(), byte_tokenizer(), 8)
+    own = ProblemSet("held_out", dataset, 2, Sampling(max_new_tokens=8), MathVerifier(), 0)
+    row = metrics(result([[1, 0], [1, 1], [0, 0], [1, 1]]), own)
+    assert (row["evaluation/pass_rate/code"], row["evaluation/pass_rate/math"]) == (0.75, 0.5)
+    assert row["evaluation/stderr/code"] == pytest.approx(0.25)  # of .5 and 1
+    assert row["evaluation/stderr/math"] == pytest.approx(0.5)  # of 0 and 1
 
 
 def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from strop.base.types import Completion, InputError
 from strop.engines.protocol import Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
+from strop.engines.vllm.engine import ModelFolder
 from strop.model import attention
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import KNOWN, AttentionKind, Reach
@@ -178,6 +179,8 @@ def test_the_text_model_within_one_for_pictures(kind: str, tmp_path: Path) -> No
     rows = sequences()
     torch.testing.assert_close(policy(PackedInputs.whole(rows), 1.0)[0], eager(whole, rows, 1.0), atol=LOGITS, rtol=0)
     export(policy.model, words, tmp_path / "export")
+    held = ModelFolder.read(tmp_path / "export")  # by whose names an engine is given the weights
+    assert held.in_files(dict(policy.model.named_parameters())).keys() <= held.shapes.keys() | held.tied.keys()
     again = both(tmp_path / "export")[0]
     assert torch.equal(again(PackedInputs.whole(rows), 1.0)[0], policy(PackedInputs.whole(rows), 1.0)[0])
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from strop.model.head import LogitForm, collision, logprob_entropy, project
 from strop.model.kernels import native
@@ -46,6 +47,47 @@ def test_values_and_gradients_equal_plain_autograd(chunk: int, with_bias: bool):
         ours = torch.autograd.grad((weights * torch.stack(found)).sum(), leaves, retain_graph=True)
         theirs = torch.autograd.grad((weights * torch.stack(expected)).sum(), leaves, retain_graph=True)
         torch.testing.assert_close(ours, theirs)
+
+
+class Summed(TorchDispatchMode):
+    """Notes which operations return something of the weight's shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.shape == (V, E) and out.dtype == torch.float32:
+            self.found.append(str(func))
+        return out
+
+
+@pytest.mark.parametrize(
+    "device, dtype, products",
+    [("meta", torch.bfloat16, ["aten.mm.dtype", *["aten.addmm.dtype_out"] * 2]),  # as on a GPU
+     ("cpu", torch.float32, ["aten.mm.default", *["aten.addmm_.default"] * 2])],
+)  # fmt: skip
+def test_finding_11_chunks_add_to_the_weights_gradient_in_the_product(device, dtype, products):
+    hidden, weight, _, target = inputs(dtype)
+    leaves = [tensor.to(device).requires_grad_() for tensor in (hidden, weight)]
+    logprob, entropy = logprob_entropy(*leaves, None, target.to(device), 0.7, 5, True)
+    with Summed() as summed:
+        torch.autograd.grad(logprob.sum() + entropy.sum(), leaves)
+    assert [name for name in summed.found if "mm" in name or "add" in name] == products
+
+
+@pytest.mark.gpu
+def test_finding_11_on_a_gpu_chunks_sum_to_what_one_product_gives():
+    generator = torch.Generator().manual_seed(4)
+    hidden = torch.randn(200, 64, generator=generator).bfloat16().cuda().requires_grad_()
+    weight = torch.randn(300, 64, generator=generator).bfloat16().cuda().requires_grad_()
+    target = torch.randint(300, (200,), generator=generator).cuda()
+    found = []
+    for chunk in (64, 200):
+        logprob, entropy = logprob_entropy(hidden, weight, None, target, 1.0, chunk, True)
+        found.append(torch.autograd.grad(logprob.sum() + entropy.sum(), weight)[0].float())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-2)
 
 
 def test_only_one_output_used():

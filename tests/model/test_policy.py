@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -246,3 +247,24 @@ def test_settings_want_one_source():
         load_policy(ModelSettings())
     with pytest.raises(ValueError):
         ModelSettings(path="a/b", fresh=FreshModel())
+
+
+def test_what_layers_that_are_computed_again_begin_with_can_wait_in_the_host_s_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[tuple[int, ...]] = []
+
+    def noted(pin_memory: bool) -> saved_tensors_hooks:
+        return saved_tensors_hooks(lambda tensor: (kept.append(tuple(tensor.shape)), tensor)[1], lambda tensor: tensor)
+
+    monkeypatch.setattr("strop.model.policy.save_on_cpu", noted)
+    packed = PackedInputs.whole([[1, 2, 3, 4, 5]])
+    found = []
+    for where in (False, True):
+        settings = {"gradient_checkpointing": True, "offload_activations": where, "cpu_kernels": False}
+        policy = tiny_qwen3(**settings)
+        policy(packed, 1.0)[0].sum().backward()
+        found.append([parameter.grad for parameter in policy.parameters()])
+        config = policy.model.config
+        assert kept.count((1, 5, config.hidden_size)) >= where * config.num_hidden_layers and bool(kept) == where
+    assert all(torch.equal(here, there) for here, there in zip(*found, strict=True))

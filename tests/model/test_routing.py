@@ -19,7 +19,8 @@ from strop.base.sample import Sample
 from strop.base.types import Completion, InputError
 from strop.engines.protocol import Sampling
 from strop.model.files import cast_parameters
-from strop.model.policy import UNKNOWN, PackedInputs, Policy, RecordedExperts
+from strop.model.policy import PackedInputs, Policy
+from strop.model.routing import UNKNOWN, RecordedExperts
 from strop.training.packing import pack
 from strop.training.samples import as_samples
 

@@ -26,7 +26,7 @@ from strop.data.loading import load_data
 from strop.evaluation.benchmarks import HELD_OUT, benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import EvaluationResult
-from strop.lab.scaling.curves import read_curve
+from strop.lab.scaling.curves import UNITS, read_curve
 from strop.model.files import byte_tokenizer
 from strop.orchestration.evaluator import InProcessEvaluator, WeightsOf
 from strop.run.assembly import assemble
@@ -151,7 +151,7 @@ def test_readers_put_late_evaluations_where_they_belong(examined: tuple[Path, Ru
         (out / name).write_bytes((examined[0] / name).read_bytes())
     (out / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*early, *late]))
     assert metrics(out) == metrics(examined[0])
-    for x in ("compute", "steps", "tokens"):
+    for x in UNITS:
         for metric in ("evaluation/pass_rate", "evaluation/exam/pass_rate"):
             one, other = read_curve(out, x, metric=metric), read_curve(examined[0], x, metric=metric)
             assert np.array_equal(one.compute, other.compute) and np.array_equal(one.pass_rate, other.pass_rate)

@@ -201,7 +201,7 @@ def archer(
     policy: Model, old: Model, reference: Model, answers: Answers, advantages: Mapping[Name, float],
     update: Sequence[Name],
 ) -> Tensor:  # fmt: skip
-    """The dual-token objective, with what its released code adds: dual clip 10, the log-ratio within ±20, KL in ±10."""
+    """The dual-token objective."""
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     for name in update:
         logprob, _ = policy.look(answers[name])
@@ -209,11 +209,9 @@ def archer(
         reasons = entropy >= _quantile(entropy, 0.8)
         reach = torch.where(reasons, 0.5, 0.2)
         advantage = advantages[name]
-        gain = surrogate(torch.exp((logprob - before).clamp(-20, 20)), advantage, reach, reach)
-        if advantage < 0:
-            gain = torch.maximum(gain, torch.as_tensor(10.0 * advantage))
+        gain = surrogate(torch.exp(logprob - before), advantage, reach, reach)
         gap = reference.look(answers[name])[0].detach() - logprob
-        kl = (torch.exp(gap) - gap - 1).clamp(-10, 10)
+        kl = torch.exp(gap) - gap - 1
         total = total + (gain - torch.where(reasons, 0.0, 0.001) * kl).sum()
         tokens += len(logprob)
     return -total / tokens
@@ -222,13 +220,11 @@ def archer(
 def dapo(
     policy: Model, old: Model, answers: Answers, advantages: Mapping[Name, float], update: Sequence[Name]
 ) -> Tensor:
-    """DAPO in Archer's setup: clip 0.2 / 0.28, dual clip 10."""
+    """DAPO in Archer's setup: clip 0.2 / 0.28."""
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     for name in update:
         logprob, _ = policy.look(answers[name])
         gain = surrogate(torch.exp(logprob - old.look(answers[name])[0].detach()), advantages[name], 0.2, 0.28)
-        if advantages[name] < 0:
-            gain = torch.maximum(gain, torch.as_tensor(10.0 * advantages[name]))
         total, tokens = total + gain.sum(), tokens + len(logprob)
     return -total / tokens
 
@@ -256,19 +252,24 @@ def opefo(policy: Model, answers: Answers, advantages: Mapping[Name, float], upd
 # ---------------------------------------------------------------------- ScaleRL, Section 4
 
 
-def scalerl_advantages(answers: Answers) -> dict[Name, float]:
-    """Â / Â_std of prompts with 0 < mean < 1; truncated answers count in both, and are then left out of the loss."""
+def scalerl_advantages(answers: Answers, survivors: bool = False) -> dict[Name, float]:
+    """Â / Â_std of prompts with 0 < mean < 1, the std over all prompts, or over `survivors`.
+
+    Truncated answers count in mean and std, and are then left out of the loss.
+    """
     centred: dict[Name, float] = {}
+    kept: set[Name] = set()
     for group, members in groups_of(answers).items():
         rewards = rewards_of(members)
-        if not differ(members):
+        if survivors and not differ(members):
             continue
         for place, answer in members.items():
             assert answer.reward is not None
             centred[group, place] = answer.reward - sum(rewards) / len(rewards)
+            kept |= {(group, place)} if differ(members) and not answer.truncated else set()
     mean = sum(centred.values()) / len(centred)
     spread = math.sqrt(sum((a - mean) ** 2 for a in centred.values()) / len(centred))
-    return {name: a / (spread + 1e-6) for name, a in centred.items() if not answers[name].truncated}
+    return {name: centred[name] / (spread + 1e-6) for name in kept}
 
 
 def scalerl(policy: Model, answers: Answers, advantages: Mapping[Name, float], update: Sequence[Name]) -> Tensor:
@@ -319,14 +320,15 @@ def ppo(
     return -total / tokens
 
 
-def orz_critic(critic: Model, old: Model, answers: Answers, update: Sequence[Name]) -> Tensor:
-    """½ · the mean over tokens of max((V − R)², (V_old + clip(V − V_old, ±0.2) − R)²)."""
+def orz_critic(critic: Model, old: Model, answers: Answers, update: Sequence[Name], released: bool) -> Tensor:
+    """The mean over tokens of (V − R)²; released: ½ · that of max((V − R)², (V_old + clip(V − V_old, ±0.2) − R)²)."""
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     for name in update:
         answer = answers[name]
         assert answer.reward is not None
         value, before = critic.value(answer), old.value(answer).detach()
         held = before + (value - before).clamp(-0.2, 0.2)
-        total = total + torch.maximum((value - answer.reward) ** 2, (held - answer.reward) ** 2).sum()
+        plain = (value - answer.reward) ** 2
+        total = total + (0.5 * torch.maximum(plain, (held - answer.reward) ** 2) if released else plain).sum()
         tokens += len(value)
-    return 0.5 * total / tokens
+    return total / tokens

@@ -70,11 +70,13 @@ def column(rows: Rows, name: str) -> list[float]:
 # ---------------------------------------------------------------------- the controller of Skywork's entropy
 
 
-def assert_controlled(rows: Rows) -> None:
-    """The coefficient went up by 1e-4 below the target entropy of 0.2, down elsewhere, and never below 0."""
-    before = 0.0
+def assert_controlled(rows: Rows, name: str) -> None:
+    """The coefficient went up by Δ below the target entropy of 0.2, down elsewhere; released: from 0 to 0.005."""
+    before, released = 0.0, name.endswith(".released")
     for row in rows:
-        expected = min(max(before + (1e-4 if row["entropy/sampled"] < 0.2 else -1e-4), 0.0), 5e-3)
+        step = 1e-4 if released else 0.005
+        expected = before + (step if row["entropy/sampled"] < 0.2 else -step)
+        expected = min(max(expected, 0.0), 5e-3) if released else expected
         assert row[ENTROPY] == pytest.approx(expected)
         before = expected
 
@@ -156,7 +158,7 @@ def test_skywork_goes_through_its_stages(run: Runner) -> None:
     assert lengths[0] <= 29 < lengths[-1] <= 38 and rows[0]["truncation_rate"] > rows[-1]["truncation_rate"]
     assert all(row["updates"] == 2 and row["groups/trained"] < 64 for row in rows)  # rejected, not refilled
     assert rows[-1]["problems/left"] < ALL  # solved in every attempt of a stage
-    assert_controlled(rows)
+    assert_controlled(rows, "skywork_or1.math_7b")
 
 
 def test_skywork_mixes_domains(run: Runner) -> None:
@@ -167,7 +169,7 @@ def test_skywork_mixes_domains(run: Runner) -> None:
 def test_open_reasoner_zero_teaches_its_critic(run: Runner) -> None:
     rows = run("open_reasoner_zero.7b")
     assert all(row["critic/updates"] == 12 and row["updates"] == 1 for row in rows)
-    assert rows[-1]["value/error"] < rows[0]["value/error"] and rows[0]["value/clipped_share"] > 0
+    assert rows[-1]["value/error"] < rows[0]["value/error"]
     assert all(row["advantage/std"] == pytest.approx(1, abs=1e-3) for row in rows)
     assert all(row["advantage/mean"] == pytest.approx(0, abs=1e-3) for row in rows)
     assert all(row["groups/trained"] == 16 for row in rows)
@@ -183,7 +185,7 @@ def test_open_reasoner_zero_anneals_on_hard_problems(run: Runner) -> None:
 
 
 def test_archer_treats_two_kinds_of_tokens_apart(run: Runner) -> None:
-    rows = run("archer.math", 2, ["optim.warmup_steps=0"])
+    rows = run("archer.math.released", 2, ["optim.warmup_steps=0"])
     for row in rows:
         assert row["updates"] == 6
         assert 0.15 < row["token_types/reasoning_share"] < 0.35
@@ -196,12 +198,13 @@ def test_archer_treats_two_kinds_of_tokens_apart(run: Runner) -> None:
 def test_dapo_beside_archer_has_neither_types_nor_reference(run: Runner) -> None:
     rows = run("archer.dapo_math", 2, ["optim.warmup_steps=0"])
     for row in rows:
-        assert row["updates"] == 6 and "kl/knowledge" not in row and "token_types/reasoning_share" not in row
+        assert row["updates"] == 2 and row["groups/trained"] == 16
+        assert "kl/knowledge" not in row and "token_types/reasoning_share" not in row
     assert max(column(rows, "ratio/clipped_share")) > 0
 
 
 def test_grpo_of_open_reasoner_zero_has_no_critic(run: Runner) -> None:
-    for row in run("open_reasoner_zero.7b_grpo", 2):
+    for row in run("open_reasoner_zero.7b_grpo.released", 2):
         assert "critic/loss" not in row and row["updates"] == 1 and row["groups/trained"] == 16
         assert row["advantage/mean"] == pytest.approx(0, abs=1e-3)
         assert row["advantage/std"] == pytest.approx(1, abs=1e-3)
@@ -278,7 +281,8 @@ def test_gspo_clips_whole_sequences(run: Runner) -> None:
 RUN_ABOVE = {
     "grpo", "opefo.grpo", "clip_higher", "entropy_reg", "clip_cov", "kl_cov", "grpo_on_policy", "opefo.qwen25_math_7b",
     "opefo.static_scaling", "opefo.one_side_increasing", "opefo.one_side_decreasing", "dapo", "skywork_or1.math_7b",
-    "skywork_or1.7b", "open_reasoner_zero.7b", "open_reasoner_zero.7b_grpo", "open_reasoner_zero.32b", "archer.math",
+    "skywork_or1.7b", "open_reasoner_zero.7b", "open_reasoner_zero.7b_grpo.released", "open_reasoner_zero.32b",
+    "archer.math.released",
     "archer.dapo_math", "scalerl", "scalerl.loo_lp",
     "scalerl.loo_8op", "scalerl.loo_fp32", "scalerl.loo_dapo", "scalerl.math_code", "scalerl.scout", "scalerl_base",
     "scalerl_base.gspo",
@@ -347,8 +351,7 @@ def test_twenty_steps(tmp_path: Path, name: str) -> None:
     if config.orchestration.max_lag:
         assert 2 <= max(column(rows, "lag/max")) <= config.orchestration.max_lag or config.orchestration.max_lag == 1
     if "AdaptiveEntropy" in pieces(config):
-        assert_controlled(rows)
-        assert max(column(rows, ENTROPY)) > 0
+        assert_controlled(rows, name)
 
 
 # ---------------------------------------------------------------------- a verifier is an environment of one turn

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tests.run.paper import PaperMachine
 from tests.runs import small_config
 
 from strop.base.types import InputError
@@ -14,7 +16,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.workers import WorkerSpec
 from strop.run.assembly import generator_spec
-from strop.run.devices import devices_apart, driver_device, local_placement, seat
+from strop.run.devices import assumed_placement, devices_apart, driver_device, local_placement, seat
 from strop.run.learners import RankGroupLearner
 from strop.training.compute import ComputeMeter, peak_of
 
@@ -79,15 +81,9 @@ def test_cores_are_shared_out(sets: tuple[str, ...], found: tuple[int, int], mon
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], object]:
     """Makes this machine one with so many GPUs, as far as torch says."""
-
-    def make(count: int) -> None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-
-    return make
+    return partial(PaperMachine, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +95,13 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     ],
 )
 def test_generators_have_gpus_of_their_own(
-    sets: tuple[str, ...], found: tuple[int, int], gpus: Callable[[int], None]
+    sets: tuple[str, ...], found: tuple[int, int], gpus: Callable[[int], object]
 ) -> None:
     gpus(4)
     assert devices_apart(small_config("device=cuda", *sets), trainers=1) == found
 
 
-def test_more_generators_than_gpus_are_refused(gpus: Callable[[int], None]) -> None:
+def test_more_generators_than_gpus_are_refused(gpus: Callable[[int], object]) -> None:
     gpus(4)
     with pytest.raises(InputError, match=r"orchestration\.generators"):
         local_placement(small_config("device=cuda", "orchestration.generators=9", "orchestration.max_lag=2"))
@@ -116,7 +112,7 @@ WIDE = (
 )  # fmt: skip
 
 
-def test_each_child_sees_its_own_gpus_alone(gpus: Callable[[int], None]) -> None:
+def test_each_child_sees_its_own_gpus_alone(gpus: Callable[[int], object]) -> None:
     gpus(8)
     config = small_config(*WIDE, "orchestration.trainers=3")
     placement = local_placement(config)
@@ -139,7 +135,7 @@ def test_finding_3_four_trainers_and_four_servers_fit_on_eight(gpus: Callable[[i
 
 
 def test_each_rank_of_the_trainer_is_given_one(
-    gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gpus: Callable[[int], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     launched: list[WorkerSpec] = []
     monkeypatch.setattr(RankGroup, "__init__", lambda self, launcher, specs, *seconds: launched.extend(specs))
@@ -152,14 +148,23 @@ def test_each_rank_of_the_trainer_is_given_one(
     assert all(spec.environment["NCCL_SOCKET_IFNAME"] == "lo" for spec in launched)
 
 
-def test_on_ray_each_worker_asks_for_as_many_as_its_engine_takes(gpus: Callable[[int], None]) -> None:
+def test_on_ray_each_worker_asks_for_as_many_as_its_engine_takes(gpus: Callable[[int], object]) -> None:
     gpus(1)
     config = small_config(*WIDE, "orchestration.executor=ray")
     assert local_placement(config) is None and driver_device(config, None) == "cuda:0"
     assert generator_spec(config, config.model, None, 0).gpus == 2 and seat(config, None, "evaluator").gpus == 1
 
 
-def test_servers_elsewhere_leave_their_workers_without_gpus(gpus: Callable[[int], None]) -> None:
+def test_a_cluster_is_assumed_to_have_room_that_this_host_lacks(gpus: Callable[[int], object]) -> None:
+    gpus(1)
+    config = small_config(*WIDE, "orchestration.executor=ray", "engine.tensor_parallel=4")
+    shares = {share.role: (share.host, share.gpus) for share in assumed_placement(config).shares}
+    assert shares["driver"] == (0, (0,)) and shares["generator-1"] == (2, (0, 1, 2, 3))
+    with pytest.raises(InputError, match="this host has 1 GPUs; set orchestration.ray.train_in_cluster=true"):
+        assumed_placement(small_config(*WIDE, "orchestration.executor=ray", "orchestration.trainers=2"))
+
+
+def test_servers_elsewhere_leave_their_workers_without_gpus(gpus: Callable[[int], object]) -> None:
     gpus(2)
     config = small_config(*WIDE, 'engine.urls=["http://a", "http://b"]')
     spec = generator_spec(config, config.model, local_placement(config), 1)

@@ -15,7 +15,7 @@ from transformers import Qwen3Config
 from strop.model.files import empty_model
 from strop.model.policy import Policy, meta_policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.run.memory import MicroBatch, update_need
+from strop.run.update_memory import MicroBatch, update_need
 
 MEASURE = Path(__file__).parents[2] / "bench" / "peers" / "update_memory_worker.py"
 # So that memory that is given back is seen to be: by itself glibc keeps some for what comes next.

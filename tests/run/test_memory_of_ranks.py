@@ -8,7 +8,7 @@ from tests.run.tracked import peak_of_update, shape
 from strop.model.files import empty_model
 from strop.model.policy import Policy
 from strop.model.settings import ModelSettings
-from strop.run.memory import MicroBatch, update_need
+from strop.run.update_memory import MicroBatch, update_need
 
 
 def near_the_tracked(name: str, layers: int | None, ranks: int, again: bool) -> None:

@@ -31,7 +31,6 @@ from strop.cli.run_commands import report_run
 from strop.config.parse import edit
 from strop.engines.torch.engine import TorchEngine
 from strop.model.tensor_file import Groups
-from strop.orchestration.evaluator import InProcessEvaluator
 from strop.orchestration.executor import InProcess, Probe, Publication, WeightMismatch
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
@@ -59,7 +58,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_run_folder_holds_everything(finished: Path) -> None:
     rows = metrics(finished)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    measured = ("pass_rate", "stderr", "interval_low", "interval_high", "entropy")
+    measured = ("pass_rate", "stderr", "interval_low", "interval_high", "entropy", "version", "newest_version")
     assert rows[0].keys() == {"step", *(f"evaluation/{name}" for name in measured)}
     untrained = json.loads((finished / "untrained.json").read_text())["pass_rates"].values()
     assert sum(untrained) / len(untrained) == pytest.approx(rows[0]["evaluation/pass_rate"])
@@ -535,7 +534,7 @@ def test_a_step_whose_evaluation_is_interrupted_keeps_what_it_took(
 
     with monkeypatch.context() as patched, pytest.raises(Interrupted):
         patched.setattr(Validation, "begin", noted)
-        patched.setattr(InProcessEvaluator, "_report", reported)
+        patched.setattr("strop.orchestration.evaluator._report", reported)
         train(small_config(), tmp_path / "run", SilentView())
     whole, stopped = (read_metrics(run / "metrics.jsonl")[2].keys() for run in (finished, tmp_path / "run"))
     measured = {name for name in whole if name.startswith("evaluation/")} | {"compute/evaluator_seconds"}

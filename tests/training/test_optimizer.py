@@ -220,3 +220,28 @@ def test_frozen_parameters_are_left_alone():
     module.norm.requires_grad_(True)
     optimizer = MasterAdamW(AdamW(), module.named_parameters())
     assert sorted(optimizer.parameters) == ["norm.bias", "norm.weight"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_optimizer_in_the_host_s_memory_takes_the_same_steps_and_states(dtype):
+    def run(parameter, optimizer, steps):
+        for _ in range(steps):
+            with optimizer.accumulating():
+                (parameter.float() ** 2).sum().backward()
+            optimizer.step(1e-2, optimizer.grad_norm())
+
+    start = torch.linspace(-1, 1, 12).reshape(3, 4).to(dtype)
+    here, there, later = (nn.Parameter(start.clone()) for _ in range(3))
+    plain, offloaded = (MasterAdamW(AdamW(offload=where), [("w", p)]) for where, p in ((False, here), (True, there)))
+    run(here, plain, 3)
+    run(there, offloaded, 3)
+    assert torch.equal(here, there)
+    assert offloaded.masters["w"].data_ptr() != there.data_ptr() and offloaded.masters["w"].dtype == torch.float32
+    assert plain.state_dict().keys() == offloaded.state_dict().keys()  # so that either resumes the other
+    resumed = MasterAdamW(AdamW(offload=True), [("w", later)])
+    with torch.no_grad():
+        later.copy_(here)
+    resumed.load_state_dict(plain.state_dict())
+    run(here, plain, 2)
+    run(later, resumed, 2)
+    assert torch.equal(here, later)

@@ -42,6 +42,7 @@ CASES = {
         "model.fresh.experts=4", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64",
         "algorithm.loss=Opefo",
     ),
+    "offloaded": ("optim.offload=true", "model.offload_activations=true", "model.gradient_checkpointing=true"),
     "adapters, reference": (*KL, "model.lora.rank=4", "model.lora.alpha=8", "model.gradient_checkpointing=true"),
     "adapters, critic": (*CRITIC, "model.lora.rank=4", "model.lora.target_modules=['q_proj', 'down_proj', 'lm_head']",
                          "model.fresh.tie_embeddings=false"),
@@ -55,6 +56,7 @@ SIZES = {
     "kl-cov": (2,),
     "entropy quantile": (4,),
     "experts": (2,),
+    "offloaded": (2,),
     "adapters, reference": (2, 4),
     "adapters, critic": (2,),
 }  # else 1, 2 and 4 ranks

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,17 @@ from tests.runs import small_config
 from tests.training.several import together
 from tests.training.test_sharded_trainer import MODEL, single
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from strop.base.types import InputError
 from strop.model.files import byte_tokenizer, export, fresh_model
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel
+from strop.orchestration.weight_store import WeightFile, read
+from strop.run.learners import handlers
 from strop.training import sharding
+from strop.training.checkpoint import DiskFull
 from strop.training.learner import Learner
 from strop.training.optimizer import own_part
 from strop.training.packing import even_bins
@@ -163,3 +169,38 @@ def test_a_model_may_lie_in_several_files(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     found = sharding.StoredTensors.of(tmp_path)
     assert found is not None and found.names == {"a.weight", "b.weight"}
+
+
+def test_finding_8_a_version_is_written_tensor_by_tensor_and_a_full_disk_leaves_no_rank_waiting(
+    tmp_path: Path,
+) -> None:
+    config = small_config(*MODEL)
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most: list[int] = []
+    gather = DTensor.full_tensor
+
+    def counting(self: DTensor) -> torch.Tensor:
+        whole = gather(self)
+        alive.append(weakref.ref(whole))
+        most.append(sum(one() is not None for one in alive))
+        return whole
+
+    def work(learner: Learner, rank: int) -> Any:
+        publish = handlers(learner)["publish"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WeightFile, "write", full)
+            with pytest.raises(DiskFull) if rank == 0 else nullcontext():
+                publish(str(tmp_path / "full"), 0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DTensor, "full_tensor", counting)
+            stored, _ = publish(str(tmp_path / "whole"), 1)
+        return stored, max(most), len(most)
+
+    def full(self: WeightFile, version: int, weights: Any, whole: Any) -> None:
+        next(whole)
+        raise DiskFull("no space")
+
+    (stored, at_once, count), (nothing, _, _) = together(config, 2, tmp_path / "ranks", work)
+    assert nothing is None and count > 10 and at_once <= 2  # the last one, and that which replaces it
+    found, expected = read(stored), single(config).weights()
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)

@@ -26,10 +26,12 @@ class UpdateContext:
     Attributes:
         seed: of the update's random choices.
         states: the present state of every stateful piece, by its path in the configuration.
+        sampled_entropy: mean −log π_gen over the trained tokens of the whole step; None where nothing reads it.
     """
 
     seed: int = 0
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sampled_entropy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Objective:
         """Fill in what depends on all tokens of the update."""
         if self.token_types is not None:
             tokens = replace(tokens, reasoning=self.token_types(tokens))
+        if context.sampled_entropy is not None:
+            tokens = replace(tokens, sampled_entropy=torch.full_like(tokens.weight, context.sampled_entropy))
         for regularizer in self.regularizers.values():
             tokens = regularizer.prepare(tokens)
         return self.loss.prepare(tokens, context.seed)

@@ -80,8 +80,8 @@ class AdaptiveEntropy(Regularizer, StatefulPiece):
     e is the mean of −log π over the sampled tokens of a step (metric `entropy/sampled`), H the entropy over the whole
     vocabulary. The defaults are the released code's: step k+1 uses the c and the gate that e_k left behind, the gate
     is open at e < target and at the start, and c stays in [0, 0.005]. The paper's Eq. 3.2 is `gate="own"` (α_k goes by
-    e_k, here of the update), `at_target="hold"` (open at e ≤ target, c unchanged at e = target), without cap and floor
-    (`minimum` and `maximum` None). The paper's text gives Δ = 0.005, which in the scripts is the cap; there Δ is 1e-4.
+    e_k), `at_target="hold"` (open at e ≤ target, c unchanged at e = target), `delta` 0.005, without cap and floor
+    (`minimum` and `maximum` None).
 
     State: `coefficient` (c), `active` (the gate), `entropy` (the last e).
     """
@@ -119,13 +119,6 @@ class AdaptiveEntropy(Regularizer, StatefulPiece):
         below = entropy < self.target
         moved = state["coefficient"] + (self.delta if below else -self.delta)
         return {"coefficient": self._bounded(moved), "active": below, "entropy": entropy}
-
-    def prepare(self, tokens: Tokens) -> Tokens:
-        """`sampled_entropy`, with `gate="own"`."""
-        if self.gate == "previous":
-            return tokens
-        sampled = -tokens.generator_logprob.double().mean()
-        return replace(tokens, sampled_entropy=sampled.to(tokens.weight.dtype).expand(len(tokens)))
 
     def __call__(
         self, tokens: Tokens, logprob: Tensor, entropy: Tensor, state: Mapping[str, Any]

@@ -40,7 +40,7 @@ class Tokens:
         value_target: float32 [M], the return it learns.
         reasoning: bool [M], high-entropy tokens as `token_types` sorts them; filled by `Objective.prepare`.
         plan: float32 [M], what the loss's `prepare` decided for each token; its meaning is the loss's own.
-        sampled_entropy: float32 [M], the mean of −log π_gen over the update, the same for all of its tokens, where a
+        sampled_entropy: float32 [M], the mean of −log π_gen over the step, the same for all of its tokens, where a
             regularizer goes by it.
         regularizer_weight: float32 [M], its share in regularizers that do not go by `weight` (see
             `Regularizer.shares`).

@@ -166,9 +166,9 @@ made, part, doing = CURRENT.made, CURRENT.part, CURRENT.doing
 
 @contextmanager
 def heartbeat(progress: Progress = CURRENT) -> Iterator[None]:
-    """Inside, a thread shows what is being done whenever there was no output for almost `SILENCE` seconds."""
+    """Inside, a thread shows what is being done whenever there was no output for most of `SILENCE` seconds."""
     done = threading.Event()
-    patience = 0.9 * SILENCE
+    patience = 0.8 * SILENCE
     progress.shown()
 
     def beat() -> None:

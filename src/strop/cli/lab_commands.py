@@ -25,12 +25,15 @@ from strop.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
+    from strop.lab.scaling.fitting import FitSettings
     from strop.lab.scaling.study import Study
+    from strop.run.memory import MemoryPlan
 
 
-XAxis = Literal["compute", "steps", "tokens"]
+Unit = Literal["device_hours", "device_seconds", "flops", "tokens", "steps"]
 
 Target = Annotated[
     str, typer.Argument(metavar="RECIPE|FILE", help="The recipe to vary; or `show`, with the FOLDER of an ablation.")
@@ -54,7 +57,18 @@ Folder = Annotated[
 ]
 Jobs = Annotated[int, typer.Option(help="Parallel runs, which share the cores and GPUs of this machine.", min=1)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs without starting them.")]
-Over = Annotated[XAxis, typer.Option("--x", help="The x-axis of curves and fits.")]
+Over = Annotated[Unit, typer.Option("--x", help="The unit of compute, in curves, fits and every option C.")]
+Method = Annotated[
+    str,
+    typer.Option("--method", metavar="refined|paper", help="Weighted least squares, or the grid of ScaleRL A.5."),
+]
+Until = Annotated[
+    float | None, typer.Option("--fit-until", metavar="C", help="Hold later points back and print the errors on them.")
+]
+Skip = Annotated[
+    float | None,
+    typer.Option("--skip-until", metavar="C", help="Leave out earlier points; by default `paper` does, as ScaleRL."),
+]
 Level = Annotated[float, typer.Option(help="Level of the intervals, above 0 and below 1.")]
 Margin = Annotated[float, typer.Option(help="The difference in pass rate that a verdict must exceed.", min=0, max=1)]
 
@@ -75,7 +89,10 @@ def ablate(
     out: Folder = None,
     jobs: Jobs = 1,
     dry_run: DryRun = False,
-    x: Over = "compute",
+    x: Over = "device_hours",
+    method: Method = "refined",
+    fit_until: Until = None,
+    skip_until: Skip = None,
     level: Level = 0.9,
     margin: Margin = 0.02,
     imports: Imports = [],  # noqa: B006
@@ -98,16 +115,16 @@ def ablate(
     from strop.base.types import InputError
     from strop.lab.ablation import manifest as manifests
     from strop.lab.ablation.variants import VariantRequest, short_name, variants
+    from strop.lab.scaling.study import fit_settings
 
-    if not 0 < level < 1:
-        raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
+    fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
         if folder is None or any((leave_one_out, grid, named, steps, sets, small, out, dry_run)):
             raise InputError(
-                "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
+                "strop ablate show takes the FOLDER of an ablation and the options of fits"
             )
         allow(imports, sets)
-        _show(folder, x, level, margin, as_json)
+        _show(folder, x, fits, margin, as_json)
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
@@ -124,7 +141,7 @@ def ablate(
         from strop.lab.ablation.scheduler import execute
 
         execute(where, manifest, view, jobs, imports)
-    found = _show(where, x, level, margin, as_json)
+    found = _show(where, x, fits, margin, as_json)
     if found.failures:
         count = len(found.failures)
         print(
@@ -154,14 +171,14 @@ def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
     show(as_json, manifest.model_dump(mode="json"), lines)
 
 
-def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:
+def _show(folder: Path, unit: Unit, fits: FitSettings, margin: float, as_json: bool) -> Ablation:
     """Write table and figure, print the table."""
     from strop.lab.ablation import table
     from strop.lab.ablation.collect import collect
     from strop.report.lab_figures import write_ablation_report
 
     with waiting("reading and fitting"):
-        found = collect(folder, x, level, margin)
+        found = collect(folder, unit, fits, margin)
     written = write_ablation_report(found)
     if as_json:
         print_json(table.as_json(found))
@@ -187,17 +204,6 @@ Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predic
 Before = Annotated[
     float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")
 ]
-Axis = Annotated[str, typer.Option("--x", metavar="compute|steps|tokens", help="The x-axis.")]
-Method = Annotated[
-    str,
-    typer.Option("--method", metavar="refined|paper", help="Weighted least squares, or the grid of ScaleRL A.5."),
-]
-Until = Annotated[
-    float | None, typer.Option("--fit-until", metavar="C", help="Hold later points back and print the errors on them.")
-]
-Skip = Annotated[
-    float, typer.Option("--skip-until", metavar="C", help="Leave out earlier points (ScaleRL: 1500 GPU-hours).")
-]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Bootstrap samples of the intervals.")]
 FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
 FitMargin = Annotated[float, typer.Option("--margin", help="The least difference of A that counts.", min=0.0)]
@@ -211,10 +217,10 @@ def fit(
     sources: Sources,
     predict: Predict = "",
     r0: Before = None,
-    x: Axis = "compute",
+    x: Over = "device_hours",
     method: Method = "refined",
     fit_until: Until = None,
-    skip_until: Skip = 0.0,
+    skip_until: Skip = None,
     bootstrap: Bootstrap = 500,
     level: FitLevel = 0.9,
     margin: FitMargin = 0.02,
@@ -224,8 +230,9 @@ def fit(
 ) -> None:
     """Fit compute-performance curves, predict from them, and compare recipes.
 
-    A curve is the held-out pass rate of a run, or a CSV with columns compute and pass_rate (stderr, steps and tokens if
-    known). The row at compute 0 is R_0, unless --r0 gives it. What is fitted is ScaleRL's Eq. 1:
+    A curve is the held-out pass rate of a run, or a CSV with columns compute and pass_rate (stderr if known). Compute
+    is in device-hours unless --x names another unit. The row at compute 0 is R_0, unless --r0 gives it. What is fitted
+    is ScaleRL's Eq. 1:
 
     \b
     R_C = R_0 + (A - R_0) / (1 + (C_mid / C)^B)
@@ -236,7 +243,7 @@ def fit(
 
     \b
     strop fit runs/scalerl
-    strop fit scalerl.csv dapo.csv --skip-until 1500 --fit-until 8000 --predict 16000,100000 --plot curves.png
+    strop fit scalerl.csv dapo.csv --method paper --fit-until 8000 --predict 16000,100000 --plot curves.png
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
     strop fit runs/scalerl --json
     strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
@@ -299,6 +306,11 @@ def plan(
         str | None,
         typer.Option(metavar="LENGTHS", help="constant:TOKENS, lognormal:MEDIAN,SIGMA, +0.05x30 for stragglers."),
     ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="8,32", help="Compare how so many GPUs can be shared out, by memory too.")
+    ] = None,
+    gpu_gib: Annotated[int, typer.Option(help="GiB of a GPU, with --gpus.", min=1)] = 80,
+    host_gib: Annotated[int, typer.Option(help="GiB of the memory of a host of 8 GPUs, with --gpus.", min=1)] = 1024,
     drop: Annotated[float, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = 0.0,
     steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
     seed: Annotated[int, typer.Option(help="Seed of the drawn lengths.", min=0)] = 0,
@@ -314,6 +326,7 @@ def plan(
 
     \b
     strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
+    strop plan scalerl --gpus 8,32 --set engine=Vllm --set model.path=Qwen/Qwen3-8B
     strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
     """
     from dataclasses import replace
@@ -329,18 +342,21 @@ def plan(
     limit = config.sampling.max_new_tokens
     drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
     seconds = Costs().edited(costs) if costs else scalerl_costs()
-    setup = replace(setup_of(config), drop=drop)
-    setups = [setup] if compare is None else setup.schedules(parse_lags(compare))
+    lags = None if compare is None else parse_lags(compare)
+    memory = [] if gpus is None else _fitting_splits(config, gpus, gpu_gib, host_gib)
+    shapes = [replace(setup_of(each), drop=drop) for each in ([one.config for one in memory] or [config])]
+    setups = shapes if lags is None else [schedule for shape in shapes for schedule in shape.schedules(lags)]
     with waiting("simulating"):
         plans: list[Simulation] = []
         for each in setups:
             part("schedules", len(plans), len(setups))
             # As many updates of each: the batches of PPO-off-policy-k are k times as large.
-            count = max(1, steps * setup.updates_per_step // each.updates_per_step)
+            count = max(1, steps * shapes[0].updates_per_step // each.updates_per_step)
             plans.append(simulate(each, seconds, drawn, count, seed))
     value: dict[str, Any] = {
         "costs": seconds.model_dump(),
         "plans": [plan_values(each, seconds) for each in plans],
+        "memory": [_memory(each) for each in memory],
         "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
     }
     show(as_json, value, lambda: _print_plans(value))
@@ -397,6 +413,39 @@ def audit(
     show(as_json, found, table)
 
 
+def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int) -> list[MemoryPlan]:
+    """The splits of each number of GPUs that fit.
+
+    Raises:
+        InputError: no numbers, or the model fits in no way.
+    """
+    from strop.base.machine import GIB
+    from strop.base.types import InputError
+    from strop.lab.planning.splits import splits
+    from strop.run.memory import Room
+
+    if not all(part.strip().isdecimal() and int(part) > 1 for part in counts.split(",")):
+        raise InputError(f"--gpus {counts}: write numbers of GPUs, at least 2, with commas between, such as 8,32")
+    room = Room(gpu_gib * GIB, host_gib * GIB)
+    found = [each for part in counts.split(",") for each in splits(config, int(part), room)]
+    if not found:
+        raise InputError(
+            f"--gpus {counts}: in no split does the run fit into {gpu_gib} GiB a GPU and {host_gib} GiB a host; take "
+            "more GPUs, engine=Vllm, or adapters (model.lora.rank=32)"
+        )
+    return found
+
+
+def _memory(split: MemoryPlan) -> dict[str, Any]:
+    from strop.run.devices import width_of
+
+    shape = split.config.orchestration
+    return {
+        "generators": shape.generators, "trainers": shape.trainers, "tensor_parallel": width_of(split.config),
+        "found": split.finding.found,
+    }  # fmt: skip
+
+
 def _print_plans(value: dict[str, Any]) -> None:
     from strop.base.text import number
     from strop.lab.planning.costs import DEFAULTS_ARE
@@ -406,6 +455,9 @@ def _print_plans(value: dict[str, Any]) -> None:
     if value["defaults"]:
         print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
     print_table(COLUMNS, [_row(row) for row in value["plans"]], right={*COLUMNS} - {"", "split"})
+    for split in value["memory"]:
+        wide = f", {split['tensor_parallel']} GPUs each" if split["tensor_parallel"] > 1 else ""
+        print(f"{split['generators']} + {split['trainers']}{wide}: {split['found']}")
     print("split: generators + trainers; s/update: seconds an optimizer update; idle: shares")
     print("bound: seconds an update that no schedule beats on these completions")
     print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")

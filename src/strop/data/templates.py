@@ -205,13 +205,13 @@ def described(tools: Sequence[Mapping[str, Any]]) -> str:
 class OpenReasonerZero(PromptTemplate):
     """Open-Reasoner-Zero's prompt for base models, which ends in `Assistant: <think>`.
 
-    `wording="code"` is the released code's text, `"paper"` that of Table 5, which differs in a few words. Sampling
+    `wording="paper"` is the text of Table 5, `"code"` that of the released code, which differs in a few words. Sampling
     wants the stop strings of `STOP`.
     """
 
     STOP: ClassVar[tuple[str, ...]] = ("User:", "Human:", "Assistant:", "</answer>")
 
-    wording: Literal["code", "paper"] = "code"
+    wording: Literal["code", "paper"] = "paper"
 
     def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
         """The prompt as text; the tokenizer is not used."""

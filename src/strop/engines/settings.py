@@ -61,6 +61,7 @@ class EngineSettings(Piece):
 
 
 PYTHON_VARIABLE = "STROP_VLLM_PYTHON"
+MEMORY_FRACTION = 0.85  # of a GPU that a server has for itself
 LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 
 # The arguments that strop gives to `vllm serve`, and the setting that decides each, where there is one.
@@ -85,7 +86,7 @@ class Vllm(EngineSettings):
         weights_folder: a folder that this machine and the server both see, through which weights are sent. None sends
             them in memory, which a server on the same machine can read.
         tensor_parallel: GPUs that share a layer.
-        memory_fraction: of a GPU's memory, for weights and KV cache; leave room for a trainer on the same GPU.
+        memory_fraction: of a GPU's memory, for weights and KV cache; None: 0.85, or what others on the same GPU leave.
         kv_cache_gib: GiB of KV cache; None: what `memory_fraction` leaves, or without a GPU half of that fraction of
             what is free.
         eager: do not compile or capture graphs: starts sooner and decodes slower.
@@ -102,7 +103,7 @@ class Vllm(EngineSettings):
     api_key_env: str | None = None
     weights_folder: str | None = None
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
-    memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     kv_cache_gib: Annotated[float, Field(gt=0)] | None = None
     eager: bool = False
     start_seconds: Annotated[float, Field(gt=0)] = 900.0

@@ -492,7 +492,7 @@ def benchmark_play(play: Play | None) -> tuple[Play | None, str]:
 
 
 def metrics(result: EvaluationResult, of: ProblemSet) -> dict[str, float | None]:
-    """A result's metrics for metrics.jsonl; with each domain's pass rate where held-out problems are of several."""
+    """A result's metrics for metrics.jsonl; where held-out problems are of several domains, with those of each."""
     own = of.name == HELD_OUT
     prefix = PREFIX if own else f"{PREFIX}/{of.name}"
     low, high = result.interval()
@@ -525,9 +525,11 @@ def gain(before: Mapping[str, float], result: EvaluationResult) -> dict[str, flo
 
 def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | None]:
     domain_of = {problem.id: problem.domain for problem in dataset.problems}
-    rates: dict[str, list[float]] = {}
-    for name, rate in zip(result.problem_ids, result.pass_rates, strict=True):
-        rates.setdefault(domain_of[name], []).extend([] if np.isnan(rate) else [float(rate)])
-    if len(rates) == 1:
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(result.problem_ids):
+        places.setdefault(domain_of[name], []).append(place)
+    found = {name: result.subset(of) for name, of in sorted(places.items()) if result.judged[of].any()}
+    if len(places) == 1:
         return {}
-    return {f"{PREFIX}/pass_rate/{name}": sum(of) / len(of) for name, of in sorted(rates.items()) if of}
+    rates: dict[str, float | None] = {f"{PREFIX}/pass_rate/{name}": of.pass_rate for name, of in found.items()}
+    return rates | {f"{PREFIX}/stderr/{name}": of.stderr for name, of in found.items()}

@@ -87,6 +87,13 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return left @ right
 
 
+def _add_product(onto: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """onto += left · right, within the product where that sums in the type of `onto`."""
+    if _on_gpu(left) and left.dtype in _HALF and onto.dtype == torch.float32:
+        return torch.addmm(onto, left, right, out_dtype=torch.float32, out=onto)
+    return onto.addmm_(left, right) if onto.dtype == left.dtype else onto.add_(left @ right)
+
+
 def _on_gpu(tensor: Tensor) -> bool:
     """Whether torch multiplies half precision and returns float32; a tensor without data stands for one there."""
     return tensor.is_cuda or tensor.is_meta
@@ -136,8 +143,9 @@ class _Options:
         """onto [V, E] += grad_zᵀ [V, m] · hidden [m, E]; without `onto` only the product, in `dtype`."""
         if self.kernels is not None and self.multiplies(weight):
             return self.kernels.products.grad_weight(grad_z, hidden, dtype, onto)
-        found = _product(grad_z.t(), hidden)
-        return found.to(dtype) if onto is None else onto.add_(found)
+        if onto is None:
+            return _product(grad_z.t(), hidden).to(dtype)
+        return _add_product(onto, grad_z.t(), hidden)
 
 
 class _LogprobEntropy(torch.autograd.Function):

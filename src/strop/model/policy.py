@@ -12,18 +12,19 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
 from strop.base import progress
-from strop.base.types import ExpertArray, FloatArray, InputError, IntArray
+from strop.base.types import FloatArray, InputError, IntArray
 from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
 from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
 from strop.model.files import byte_tokenizer, checkpoint_layers, export, fresh_model, load_pretrained, stored_model
@@ -33,70 +34,9 @@ from strop.model.kernels.modules import SharedContext, SharedLayout, fuse, in_fl
 from strop.model.kernels.native import LayerKernels
 from strop.model.location import dtype_name
 from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
+from strop.model.routing import RecordedExperts, Routing
 from strop.model.sequence_parallel import SequenceParallel
 from strop.model.settings import FreshModel, Lora, ModelSettings
-
-UNKNOWN = 0  # a token whose experts were not recorded: its router chooses; else the expert's number + 1
-_ROUTER = "TopKRouter"  # the end of the class names of such routers in transformers
-
-
-class _Router(Protocol):
-    top_k: int
-    num_experts: int
-    norm_topk_prob: bool
-
-
-class Routing:
-    """The routers of a model, each followed by a hook.
-
-    Attributes:
-        replayed: [N, L, k] for the forward passes to come, and for those that backward makes again; None: routers
-            choose. `UNKNOWN` rows are chosen too.
-        chosen: of the last forward pass, int64 [N, k] of each layer.
-
-    Raises:
-        InputError: the model has no routers, or some that strop does not know.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        found = [(name, module) for name, module in model.named_modules() if type(module).__name__.endswith(_ROUTER)]
-        if not found:
-            raise InputError(
-                f"model.replay_routing: {type(model).__name__} has no routers of experts that strop knows; set it false"
-            )
-        self.replayed: Tensor | None = None
-        self.chosen: list[Tensor] = [torch.empty(0)] * len(found)
-        for layer, (name, module) in enumerate(found):
-            if not {"top_k", "num_experts", "norm_topk_prob"} <= vars(module).keys():
-                raise InputError(f"model.replay_routing: the router {name} weighs experts in a way strop does not know")
-            module.register_forward_hook(_Tap(self, layer))
-
-    @property
-    def layers(self) -> int:
-        """L."""
-        return len(self.chosen)
-
-
-class _Tap:
-    """The hook of one router. It is an object, so that a copied model has hooks on the copy's routing."""
-
-    def __init__(self, routing: Routing, layer: int) -> None:
-        self.routing = routing
-        self.layer = layer
-
-    def __call__(self, router: _Router, given: Any, output: tuple[Tensor, Tensor, Tensor]) -> Any:
-        logits, weights, chosen = output
-        replayed = self.routing.replayed
-        if replayed is None:
-            self.routing.chosen[self.layer] = chosen
-            return output
-        recorded = replayed[:, self.layer].long()
-        chosen = torch.where(recorded == UNKNOWN, chosen, recorded - 1)
-        picked = logits.softmax(-1, dtype=torch.float32).gather(-1, chosen)
-        if router.norm_topk_prob:
-            picked = picked / picked.sum(-1, keepdim=True)
-        return logits, picked.to(weights.dtype), chosen
-
 
 __all__ = [
     "FreshModel", "Lora", "ModelSettings", "PackedInputs", "Policy", "WithoutAdapters", "export", "load_policy",
@@ -112,36 +52,6 @@ _PROBE_TEXTS = (
 )
 _NO_FURTHER = 1.5  # times as far from float32 as without kernels; rounding elsewhere moves the distance that much
 _ROUNDING = 1e-4  # ‖with kernels − without‖ / ‖without‖ of hidden states in float32
-
-
-@dataclass(frozen=True, eq=False)
-class RecordedExperts:
-    """The experts of packed tokens, as they came with each sequence: put together only where they are computed with.
-
-    Attributes:
-        parts: of each sequence [up to its length, L, k], or None.
-        lengths: tokens of each sequence.
-    """
-
-    parts: tuple[ExpertArray | None, ...]
-    lengths: tuple[int, ...]
-
-    @classmethod
-    def of(cls, parts: Sequence[ExpertArray | None], lengths: tuple[int, ...]) -> RecordedExperts | None:
-        """None where no sequence has any."""
-        return None if all(part is None for part in parts) else cls(tuple(parts), lengths)
-
-    def to(self, device: torch.device) -> Tensor:
-        """uint8 or int16 [N, L, k]: each expert's number + 1, or `UNKNOWN`."""
-        given = [part for part in self.parts if part is not None]
-        found = np.full((sum(self.lengths), *given[0].shape[1:]), UNKNOWN, np.result_type(*given))
-        start = 0
-        for part, length in zip(self.parts, self.lengths, strict=True):
-            if part is not None:
-                found[start : start + len(part)] = part
-                found[start : start + len(part)] += 1
-            start += length
-        return send(torch.from_numpy(found), device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,6 +273,11 @@ class Policy(nn.Module):
         """The C kernels of the head on a CPU, for the trainer and for an engine on this policy."""
         return native.load() if self.settings.cpu_kernels and self.device.type == "cpu" else None
 
+    @property
+    def shares_beginnings(self) -> bool:
+        """Whether sequences of a micro-batch that begin alike compute their beginning once; known after the first."""
+        return self._shares
+
     def use_kernels(self) -> None:
         """On a CPU use the C kernels where there are any, and compare the results with and without.
 
@@ -432,6 +347,11 @@ class Policy(nn.Module):
             return None
         return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
+    def _keeping(self) -> AbstractContextManager[Any]:
+        """Inside, what layers keep for backward is kept where `model.offload_activations` says."""
+        offloads = self.checkpoints_layers and self.settings.offload_activations is True
+        return save_on_cpu(pin_memory=self.head_weight.is_cuda) if offloads else nullcontext()
+
     @torch.no_grad()
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The log-probs [L - 1] of `token_ids` [L] after the first, at temperature 1."""
@@ -451,11 +371,12 @@ class Policy(nn.Module):
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         self.use_kernels()
         part = None if self.sequence is None else self.sequence.part(**vars(packed))
-        if part is None:
-            hidden, targets = self._predicting(packed), packed.targets
-        else:
-            hidden = self.hidden(part.token_ids, part.positions, part.context, part.experts)[part.rows]
-            targets = part.targets
+        with self._keeping():
+            if part is None:
+                hidden, targets = self._predicting(packed), packed.targets
+            else:
+                hidden = self.hidden(part.token_ids, part.positions, part.context, part.experts)[part.rows]
+                targets = part.targets
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,9 +24,7 @@ from torch import Tensor
 from strop.base.types import InputError
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import PLAIN, AttentionKind
-
-if TYPE_CHECKING:
-    from strop.model.policy import RecordedExperts
+from strop.model.routing import RecordedExperts
 
 KEY = "orchestration.sequence_parallel"
 

@@ -91,6 +91,8 @@ class ModelSettings(Settings):
             in a second or two; off, or without a compiler, with PyTorch's operators.
         gradient_checkpointing: compute layers again in backward instead of keeping their activations; `auto` does so
             from a billion parameters on.
+        offload_activations: keep what layers that are computed again begin with in the host's memory; `auto` does so
+            where a GPU would not hold it.
         replay_routing: of a mixture of experts, train every token through the experts that the generator chose for it
             (docs/orchestration.md); the embedded engine and vLLM's record them.
         lora: train adapters instead of the model itself (docs/lora.md); None trains every parameter.
@@ -107,6 +109,7 @@ class ModelSettings(Settings):
     chunk_tokens: Positive = 1024
     cpu_kernels: bool = True
     gradient_checkpointing: bool | Literal["auto"] = AUTO
+    offload_activations: bool | Literal["auto"] = AUTO
     replay_routing: bool = False
     lora: Lora | None = None
     revision: str | None = None

@@ -78,15 +78,15 @@ def facts_of(path: str | Path) -> tuple[int, str]:
         return size, digest.hexdigest(size)
 
 
-def write(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Write `tensors` to `path`; returns the file's size in bytes and its digest.
+def write(path: Path, tensors: Mapping[str, Tensor], whole: Iterator[Tensor] | None = None) -> tuple[int, str]:
+    """Write `tensors`, or what they are `whole`, to `path`; returns the file's size in bytes and its digest.
 
     Raises:
         OSError: as the file system gives it.
         ValueError: a dtype that the format does not have.
     """
     with path.open("w+b", buffering=0) as file, Digest(file.fileno()) as digest:
-        for part in parts(tensors):
+        for part in parts(tensors, whole):
             left = memoryview(part)
             while left:
                 left = left[file.write(left) :]
@@ -94,14 +94,23 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
         return file.tell(), digest.hexdigest(file.tell())
 
 
-def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def ordered(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Their names in the order in which they lie in a file."""
+    # Wide elements first, as the library does it: every tensor then starts at a multiple of its element size.
+    return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+
+
+def parts(tensors: Mapping[str, Tensor], whole: Iterator[Tensor] | None = None) -> Iterator[bytes | memoryview]:
     """The bytes of the file in order; a tensor that is not on the CPU is there only while its parts are asked for.
+
+    Args:
+        tensors: by name.
+        whole: where `tensors` are sharded, each of them whole, in order; one at a time is asked for.
 
     Raises:
         ValueError: a dtype that the format does not have.
     """
-    # Wide elements first, as the library does it: every tensor then starts at a multiple of its element size.
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    order = ordered(tensors)
     header: dict[str, object] = {}
     start = 0
     for name in order:
@@ -116,7 +125,7 @@ def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield len(text).to_bytes(8, "little")
     yield text
     for name in order:
-        yield from _chunks(tensors[name])
+        yield from _chunks(tensors[name] if whole is None else next(whole))
 
 
 class Layout(Protocol):

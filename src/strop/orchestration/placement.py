@@ -3,8 +3,9 @@
     placement = place((8,), settings, width=2, evaluator=True)
     placement.of("generator-0").gpus        # (1, 2), as the first host counts its GPUs
 
-Each GPU has one owner, with two exceptions where GPUs are short: a trainer shares a single GPU with its only generator,
-and the evaluator takes turns with the last generator.
+Each GPU has one owner, with exceptions where GPUs are short: a trainer shares a single GPU with its only generator, and
+the evaluator takes turns with the last generator. On a Ray cluster a driver that evaluates shares the first GPU of its
+host, whose others are not its own.
 """
 
 from __future__ import annotations
@@ -92,12 +93,16 @@ def _placed(
     on_ray = settings.executor == "ray"
     few = hosts[0] < 1 + width and (hosts[0] == 1 or settings.in_process)
     free = _Free(hosts, shared=few and len(hosts) == 1 and settings.trainers == 1 and count <= 1 and not on_ray)
-    shares = [free.take(role, 1, everywhere=on_ray and settings.ray.train_in_cluster) for role in trains]
+    spread = on_ray and settings.ray.train_in_cluster and DRIVER not in trains  # the driver stays on its host
+    shares = [free.take(role, 1, everywhere=spread) for role in trains]
     shares += [free.take(role, width, everywhere=on_ray) for role in generates]
     if evaluates or (DRIVER not in trains and not server):  # such a driver evaluates where no worker does
         role = EVALUATOR if evaluates else DRIVER
-        separate = on_ray and evaluates  # Ray lets each worker see GPUs that are its own
-        shares.append(free.take(role, 1, everywhere=True) if separate else _spare_or_shared(role, free, shares))
+        if on_ray:  # which lets each worker see GPUs that are its own; the driver sees those of its host
+            first = DeviceShare(role, 0, (0,) if hosts[0] else ())
+            shares.append(free.take(role, 1, everywhere=True) if evaluates else first)
+        else:
+            shares.append(_spare_or_shared(role, free, shares))
     return Placement(hosts, tuple(shares))
 
 

@@ -17,7 +17,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -44,14 +44,16 @@ class WeightFile:
 
     path: Path
 
-    def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
-        """Store a version.
+    def write(
+        self, version: int, weights: Iterable[tuple[str, Tensor]], whole: Iterator[Tensor] | None = None
+    ) -> StoredWeights:
+        """Store a version; see `tensor_file.parts` for weights that are sharded.
 
         Raises:
             DiskFull: there is no room for it.
         """
         try:
-            size, digest = tensor_file.write(self.path, dict(weights))
+            size, digest = tensor_file.write(self.path, dict(weights), whole)
             return StoredWeights(version, str(self.path), digest, size)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):

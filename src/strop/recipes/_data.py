@@ -124,6 +124,6 @@ def code_verifier() -> Verifier:
     return CodeVerifier()
 
 
-def math_and_code_verifier() -> Verifier:
+def math_and_code_verifier(code: Verifier | None = None) -> Verifier:
     """Whichever of the two the problem is of."""
-    return ByDomain(members={"math": math_verifier(), "code": code_verifier()})
+    return ByDomain(members={"math": math_verifier(), "code": code or code_verifier()})

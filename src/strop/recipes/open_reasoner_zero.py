@@ -1,7 +1,7 @@
 """Open-Reasoner-Zero, Section 2 and Appendix B: plain PPO from a base model.
 
     J = E [ 1 / Σ_i |o_i| · Σ_i Σ_t min(ρ A_t, clip(ρ, 1 ± 0.2) A_t) ],   A_t = R − V(s_t), normalised over all tokens
-    L_V = ½ · mean max( (V − R)², (clip(V, V_old ± 0.2) − R)² )
+    L_V = mean (V − R)²;   released: ½ · mean max( (V − R)², (clip(V, V_old ± 0.2) − R)² )
 
 128 prompts × 64 samples, one policy update and 12 critic updates an iteration, γ = λ = 1, no KL, no entropy bonus. A
 reward is 1 where generation ended by itself and the answer is right, else 0.
@@ -56,7 +56,7 @@ def _7b() -> RunConfig:
             aggregation=TokenMean(),
         ),
         optim=_adamw(1e-6),
-        critic=CriticSettings(updates_per_step=12, loss=ValueLoss(clip=0.2, scale=0.5), optim=_adamw(5e-6)),
+        critic=CriticSettings(updates_per_step=12, loss=ValueLoss(clip=None, scale=1.0), optim=_adamw(5e-6)),
         evaluation=EvaluationSettings(every=10, samples_per_problem=4, temperature=1.0),
         checkpoint=CheckpointSettings(every=50),
     )
@@ -84,18 +84,40 @@ def _32b() -> RunConfig:
 def _7b_grpo() -> RunConfig:
     """Open-Reasoner-Zero-7B with GRPO in place of the critic (Appendix C.1): the run that collapses.
 
-    The group's mean is the baseline, and advantages are normalised over all tokens as with the critic. The released
-    code means to divide by the group's standard deviation too, but divides by 1.
+    The group's mean is the baseline, and its standard deviation divides. The released code means to do so, but divides
+    by 1, and normalises over all tokens as with the critic.
     """
     config = _7b()
-    algorithm = config.algorithm.model_copy(update={"advantage": GroupRelative(normalization="token_std", eps=1e-8)})
+    algorithm = config.algorithm.model_copy(update={"advantage": GroupRelative(normalization="prompt_std")})
     return config.model_copy(update={"algorithm": algorithm, "critic": None})
 
 
+# The code's prompt; an answer tag without a box in it is wrong.
+PROMPT = ("data.template.wording=code", "verifier.box_required=true")
+RELEASED = (*PROMPT, "critic.loss.clip=0.2", "critic.loss.scale=0.5")
+
 VARIANTS: Variants = {
-    f"open_reasoner_zero.{size}": (
-        f"Open-Reasoner-Zero-{size.upper()}: the same from Qwen2.5-{size.upper()}.",
-        "open_reasoner_zero.7b", f"model.path=Qwen/Qwen2.5-{size.upper()}",
-    )
-    for size in ("0.5b", "1.5b")
+    **{
+        f"open_reasoner_zero.{size}": (
+            f"Open-Reasoner-Zero-{size.upper()}: the same from Qwen2.5-{size.upper()}.",
+            "open_reasoner_zero.7b", f"model.path=Qwen/Qwen2.5-{size.upper()}",
+        )
+        for size in ("0.5b", "1.5b")
+    },
+    **{
+        f"open_reasoner_zero.{name}.released": (
+            f"Open-Reasoner-Zero, {name}, as the released code trains it: its prompt, its box, its clipped value loss.",
+            f"open_reasoner_zero.{name}", *RELEASED,
+        )
+        for name in ("0.5b", "1.5b", "7b", "32b", "r1_distill_14b")
+    },
+    "open_reasoner_zero.7b_grpo.released": (
+        "Open-Reasoner-Zero-7B with GRPO as the released code divides: by 1, then over all tokens.",
+        "open_reasoner_zero.7b_grpo", *PROMPT, "algorithm.advantage.normalization=token_std",
+        "algorithm.advantage.eps=1e-8",
+    ),
+    "open_reasoner_zero.7b.exact_match": (
+        "Open-Reasoner-Zero-7B with a reward of 1 only for the reference character by character (Section 2.3).",
+        "open_reasoner_zero.7b", 'verifier={piece="ExactMatch", extract="answer_tag", require_stop=true}',
+    ),
 }  # fmt: skip

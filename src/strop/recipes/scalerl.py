@@ -65,14 +65,14 @@ def recipe() -> RunConfig:
         algorithm=AlgorithmSettings(
             reward=BinaryReward(correct=1.0, wrong=-1.0),
             selection=Selection(zero_variance="drop", of="score", refill=False, no_positive_resampling=0.9),
-            advantage=GroupRelative(normalization="batch_std", ddof=0, batch="survivors"),
+            advantage=GroupRelative(normalization="batch_std", ddof=0, batch="all"),
             truncation_mask="drop",
             anchor="generator",
             loss=Cispo(max_ratio=5.0),
             aggregation=PromptMean(),
         ),
         optim=AdamW(lr=5e-7, eps=1e-15, weight_decay=0.01, warmup_steps=100, schedule=Constant()),
-        orchestration=OrchestrationSettings(max_lag=8),
+        orchestration=OrchestrationSettings(max_lag=8, window="full"),
         evaluation=EvaluationSettings(every=100, samples_per_problem=16),
     )
 
@@ -106,13 +106,21 @@ BASE = (
     "algorithm.selection.zero_variance=keep",
     "algorithm.selection.no_positive_resampling=none",
     *NO_FP32_HEADS,
-    "orchestration.window=full",  # k itself is compared
 )
 QWEN_DAPO = (DAPO, "algorithm.aggregation=PromptMean", "algorithm.selection.zero_variance=drop")
 LARGER = ("batch.prompts_per_step=640", "batch.samples_per_prompt=16", "batch.updates_per_step=8")  # 8 × (80 × 16)
 PIPELINE = "scalerl_base.pipeline_8"
 
 VARIANTS: Variants = {
+    # Other readings
+    "scalerl.released": (
+        "ScaleRL as public re-implementations read it: Â_std over surviving prompts. Its own code is not public.",
+        "scalerl", "algorithm.advantage.batch=survivors",
+    ),
+    "scalerl.adaptive": (
+        "ScaleRL with generators only as far ahead, up to 8 steps, as keeps the trainer from waiting.",
+        "scalerl", "orchestration.window=adaptive",
+    ),
     # Section 5: axes
     "scalerl.32k": (
         "ScaleRL with 32,768 tokens of thinking.",
@@ -223,8 +231,7 @@ VARIANTS: Variants = {
     "magistral": (
         "Magistral: DAPO's loss on PipelineRL-8.",
         "scalerl_base", *QWEN_DAPO, "batch.prompts_per_step=80", "batch.samples_per_prompt=16",
-        "batch.updates_per_step=1", "orchestration.max_lag=8", "orchestration.window=adaptive", "steps=2500",
-        "evaluation.every=100",
+        "batch.updates_per_step=1", "orchestration.max_lag=8", "steps=2500", "evaluation.every=100",
     ),
     "minimax": (
         "MiniMax-M1: CISPO, fp32 head, prompt-level loss, 80 × 16 with zero variance dropped, PPO-off-policy-8.",

@@ -2,7 +2,8 @@
 
     L = −1 / T_k · Σ_i Σ_j Σ_t [ min(ρ A, clip(ρ, 1 ± 0.2) A) + α_k H_t ]     over groups whose advantages are not all 0
 
-α_k is the adaptive entropy coefficient (target 0.2). No KL, no mask for truncated responses, a constant learning rate.
+α_k is the adaptive entropy coefficient of Eq. 3.2 (target 0.2, Δ 0.005); in the released scripts (`.released`) Δ is
+1e-4 and 0.005 the cap. No KL, no mask for truncated responses, a constant learning rate.
 Problems are those that the model solves 1 to 15 times in 16 before training, programs listed twice (the released
 scripts). Between stages problems that were solved in every attempt of the stage before are dropped.
 """
@@ -24,12 +25,17 @@ from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.recipes import named
+from strop.recipes import Variants, named
 from strop.recipes._data import AS_WRITTEN, math_and_code_verifier, math_verifier, skywork_math, skywork_math_and_code
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.base import Verifier
+from strop.verifiers.code_verifier import CodeVerifier
 
 K = 1024
+SANDBOX = CodeVerifier(memory_mib=47_684)  # 50 GB for each program (Section 7.2)
+ENTROPY = AdaptiveEntropy(
+    start=0.0, target=0.2, delta=0.005, minimum=None, maximum=None, gate="own", at_target="hold"
+)
 
 
 def math_7b() -> RunConfig:
@@ -48,7 +54,7 @@ def _7b() -> RunConfig:
     """Skywork-OR1-7B: the same on mathematics and code, on-policy, two stages (Table 11)."""
     stages = (_stage(660, 16, 256, 256, 16), _stage(660, 32, 160, 160, 32))
     model = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
-    return _recipe(model, skywork_math_and_code("7B"), math_and_code_verifier(), stages)
+    return _recipe(model, skywork_math_and_code("7B"), math_and_code_verifier(SANDBOX), stages)
 
 
 @named("skywork_or1.32b")
@@ -56,7 +62,7 @@ def _32b() -> RunConfig:
     """Skywork-OR1-32B: the same for 32B, two stages to 24k (Table 12)."""
     stages = (_stage(760, 16, 256, 256, 16), _stage(370, 24, 160, 160, 32))
     model = "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B"
-    return _recipe(model, skywork_math_and_code("32B"), math_and_code_verifier(), stages)
+    return _recipe(model, skywork_math_and_code("32B"), math_and_code_verifier(SANDBOX), stages)
 
 
 def _stage(steps: int, context: int, batch: int, mini_batch: int, group: int) -> Stage:
@@ -93,7 +99,7 @@ def _recipe(model: str, source: ProblemSource, verifier: Verifier, stages: tuple
             truncation_mask="none",
             anchor="recomputed",
             loss=PpoClip(clip_low=0.2, clip_high=0.2, dual_clip=None),
-            regularizers=(AdaptiveEntropy(start=0.0, target=0.2, delta=1e-4, minimum=0.0, maximum=5e-3),),
+            regularizers=(ENTROPY,),
             aggregation=TokenMean(),
         ),
         optim=AdamW(lr=1e-6, weight_decay=0.01, max_grad_norm=1.0, warmup_steps=0),
@@ -102,3 +108,18 @@ def _recipe(model: str, source: ProblemSource, verifier: Verifier, stages: tuple
         evaluation=EvaluationSettings(every=20, samples_per_problem=8, temperature=1.0),
         checkpoint=CheckpointSettings(every=20),
     )
+
+
+# 7b_8k.sh and its like: the step and the bounds of the coefficient, the gate of the step before, val_temperature
+RELEASED = (
+    'algorithm.regularizers=[{piece="AdaptiveEntropy", target=0.2, delta=1e-4, minimum=0.0, maximum=5e-3}]',
+    "evaluation.temperature=0.6",
+)
+
+VARIANTS: Variants = {
+    f"skywork_or1.{name}.released": (
+        f"Skywork-OR1, {name}, as the released scripts control entropy: Δ 1e-4, cap 0.005, a step late.",
+        f"skywork_or1.{name}", *RELEASED,
+    )
+    for name in ("math_7b", "7b", "32b")
+}  # fmt: skip

@@ -31,7 +31,7 @@ from strop.report.samples import prompt_of, tokenizer_of
 from strop.run.folder import RunFolder
 from strop.verifiers.base import Verifier
 from strop.verifiers.process_pool import judged
-from strop_verify.verdict import UNDECIDED, Status
+from strop_verify.verdict import Status
 
 AUDIT = "audit.json"
 DRAWS, PERMUTATIONS = 20_000, 2_000
@@ -70,18 +70,17 @@ class Drawn:
 def draw(run: RunFolder, count: int, seed: int) -> Drawn:
     """About `count` stored completions, as many of each stratum as far as it has them, at random.
 
-    Completions that the run's verifier failed on are left out.
+    Completions that the run's verifier failed on or did not decide are left out.
 
     Raises:
         InputError: the run has stored none.
     """
     places: dict[Stratum, list[tuple[int, int]]] = defaultdict(list)  # step and row
     for step in run.rollout_steps():
-        columns = ("domain", "status", "detail", "score")
-        for place, row in enumerate(rollout_table.read(run.rollouts_path(step), columns).to_pylist()):
+        table = rollout_table.read(run.rollouts_path(step), ("domain", "status", "score"))
+        for place, row in enumerate(table.to_pylist()):
             if row["score"] is not None:
-                undecided = row["status"] == Status.WRONG and row["detail"].startswith(UNDECIDED)
-                places[Stratum("unknown" if undecided else row["status"], row["domain"])].append((step, place))
+                places[Stratum(row["status"], row["domain"])].append((step, place))
     if not places:
         raise InputError(f"{run.path}: it has stored no judged completions")
     rng, left = np.random.default_rng(seed), count
@@ -124,7 +123,7 @@ def judge(drawn: Drawn, second: Verifier) -> dict[str, bool]:
     verdicts = judged(second, [one.sampled for one in drawn.completions])
     found = {
         one.id: verdict.passed for one, verdict in zip(drawn.completions, verdicts, strict=True)
-        if verdict.usable and not verdict.undecided
+        if verdict.usable
     }  # fmt: skip
     if not found:
         raise InputError(f"{second.piece_name()} judged none of {len(verdicts)} completions: {verdicts[0].detail}")

@@ -17,6 +17,7 @@ from strop.lab.ablation import table
 from strop.lab.ablation.collect import Ablation, VariantResult
 from strop.lab.ablation.table import difference
 from strop.lab.scaling.compare import MARGIN, Refit
+from strop.lab.scaling.curves import UNITS
 from strop.lab.scaling.fitting import Fit
 from strop.lab.scaling.study import slope
 from strop.report.drawing import (
@@ -65,7 +66,7 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
                 axes.plot(each.compute, each.pass_rate, "x", color=color, markersize=6, markeredgewidth=1.6)
         if fits[0].settings.fit_until is not None:
             axes.axvline(fits[0].settings.fit_until, color=MUTED, linewidth=0.9)
-        _compute_axis(axes, low, high, fits[0].curve.unit)
+        _compute_axis(axes, low, high, fits[0].curve.words)
         _rate_axis(axes, fits)
         add_legend(axes)
 
@@ -90,7 +91,7 @@ def plot_linearised(recipes: Mapping[str, Sequence[Refit]], target: Path) -> lis
                 _draw_line(axes, each, place, None if seed else f"{name}: B = {slope(members)}")
         log_axis(axes)
         axes.set_ylabel("F(R_C) / C_mid^B = (R_C − R_0) / (A − R_C)")
-        _compute_axis(axes, low, high, fits[0].curve.unit)
+        _compute_axis(axes, low, high, fits[0].curve.words)
         add_legend(axes, _joint_title(refits))
 
     return _write(draw, target, (6.4, 4.6))
@@ -139,7 +140,7 @@ def _extent(fits: Sequence[Fit], predict: Sequence[float]) -> tuple[float, float
 def _draw_points(axes: Axes, found: Fit, color: str) -> None:
     """Points that were skipped are faint, those held back are hollow."""
     used, held = found.used, found.held_back
-    skipped = found.curve.within(high=np.nextafter(found.settings.skip_until, 0.0))
+    skipped = found.curve.within(high=np.nextafter(found.settings.skip_until or 0.0, 0.0))
     axes.plot(skipped.compute, skipped.pass_rate, "o", color=color, markersize=4, alpha=0.25, markeredgewidth=0)
     if used.stderr is not None:
         axes.errorbar(
@@ -187,10 +188,10 @@ def _rate_axis(axes: Axes, fits: Sequence[Fit]) -> None:
     axes.set_ylabel("held-out pass rate")
 
 
-def _compute_axis(axes: Axes, low: float, high: float, unit: str) -> None:
+def _compute_axis(axes: Axes, low: float, high: float, words: str) -> None:
     axes.set_xlim(low, high)
     log_axis(axes, "x")
-    axes.set_xlabel(f"{unit} (logarithmic)")
+    axes.set_xlabel(f"{words} (logarithmic)")
 
 
 Array = NDArray[np.float64]
@@ -273,7 +274,7 @@ def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> No
     number_axis(axes, "x")
     axes.set_xlim(left=0.0)
     axes.set_ylabel("held-out pass rate")
-    axes.set_xlabel(_unit(found))
+    axes.set_xlabel(UNITS[found.unit].words)
     band = "band: standard error over seeds" if len(found.manifest.seeds) > 1 else "band: standard error of evaluation"
     if len(found.variants) > BANDS:
         band += ", of the base"
@@ -283,11 +284,6 @@ def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> No
 def _seeds(found: Ablation) -> str:
     count = len(found.manifest.seeds)
     return f"mean of {count} seeds" if count > 1 else "one seed"
-
-
-def _unit(found: Ablation) -> str:
-    units = [run.curve.unit for variant in found.variants for run in variant.runs if run.curve is not None]
-    return units[0]
 
 
 def _differences(axes: Axes, found: Ablation) -> None:
@@ -352,8 +348,6 @@ def write_ablation_report(found: Ablation) -> list[Path]:
         written += plot_ablation(found, folder / FIGURE)
     linearised = None
     if found.asymptote is not None:
-        
-
         target = linearised_beside(folder / FIGURE)
         written += plot_linearised({variant.name: variant.refits for variant in found.variants}, target)
         linearised = target.name

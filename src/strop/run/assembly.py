@@ -43,7 +43,10 @@ from strop.verifiers.protocol import Responder
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run, and its configuration, fitted to the model's room where the user left it to the recipe."""
+    """The parts of a run, and its configuration, fitted to the model's room where the user left it to the recipe.
+
+    What was chosen by this machine's memory is in the parts, not in the configuration, which may go on elsewhere.
+    """
 
     config: RunConfig
     tokenizer: PreTrainedTokenizerBase
@@ -83,15 +86,18 @@ def assemble(config: RunConfig, view: View) -> Parts:
     found = findings(config, data, facts)
     refuse(found)  # before a model is loaded that does not fit
     note(found, view)
+    memory = None if facts.memory is None else facts.memory(data.longest_prompt)
+    chosen, config = config, config if memory is None else memory.settle(config)
     model = located(config.model, config.seed, view)  # which may train a base
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
     policy.to(driver_device(config, placement))
     engine, measuring = _engines(config, policy, tokenizer, placement)
     room = RequestLimits.of_policy(policy, tokenizer, config.engine.max_tokens).max_tokens
-    asked = fitted_into(config, data, tokenizer, room, view)
+    asked = fitted_into(chosen, data, tokenizer, room, view)
     note(asked.findings, view)
-    config, play, sets = asked.config, asked.play, asked.sets
+    chosen, play, sets = asked.config, asked.play, asked.sets
+    config = chosen if memory is None else memory.settle(chosen)
     for sampling in (config.sampling, *(each.sampling for each in sets)):
         config.engine.refuse_unable(sampling)
     registry = ProcessRegistry()
@@ -115,7 +121,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         # A judge is shared where nothing else is judged meanwhile.
         judges = OpenJudges([(config.verifier, play, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices)
-    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+    return Parts(chosen, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
 
 
 def _worker_evaluator(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from strop.base import machine, session
 from strop.base.imports import MAIN, not_allowed, refuse_absent
+from strop.base.progress import doing
 from strop.base.text import counted, percent
 from strop.base.types import InputError, Problem
 from strop.config.schema import RunConfig
@@ -40,6 +41,8 @@ from strop_verify.verdict import Status, shortened
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from strop.run.memory import MemoryPlan
+
 USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
 FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
@@ -62,16 +65,17 @@ class ModelFacts:
         tokenizer: its tokenizer.
         parameters: how many it has.
         room: the most tokens of a prompt with its completion; None if that is known only after loading.
-        memory: what the memory estimate finds, by the tokens of the longest prompt (None: as many as may be); None if
-            other machines hold the model.
+        memory: how the run fits into memory, by the tokens of the longest prompt (None: as many as may be); None if
+            only other machines hold the model.
     """
 
     tokenizer: PreTrainedTokenizerBase
     parameters: int
     room: int | None = None
-    memory: Callable[[int | None], Finding] | None = None
+    memory: Callable[[int | None], MemoryPlan] | None = None
 
 
+@doing("checking the run")
 def findings(
     config: RunConfig, data: Data | None = None, facts: ModelFacts | None = None, *, trains: bool = True,
     reads_problems: bool = True, here: bool = True,
@@ -248,7 +252,7 @@ def of_model(
     `prompt` are the tokens of the longest prompt, where that is known.
     """
     if facts.memory is not None:
-        memory = facts.memory(prompt)
+        memory = facts.memory(prompt).finding
         yield memory if here else elsewhere(memory)
     if not trains:
         return

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strop.base.machine import cuda_visible
+from strop.base.types import InputError
 from strop.config.schema import RunConfig
 from strop.engines.settings import Vllm
 from strop.orchestration.placement import DRIVER, GENERATOR, TRAINER, Placement, place
@@ -50,10 +51,37 @@ def local_placement(config: RunConfig) -> Placement | None:
     return None if config.orchestration.executor == "ray" else placement_of(config, (seen_gpus(config),))
 
 
+def assumed_placement(config: RunConfig) -> Placement:
+    """As `local_placement`; for Ray, which places workers itself, on this host and enough like it.
+
+    Raises:
+        InputError: see `local_placement`; or trainers that are to be on this host do not fit there.
+    """
+    placement, gpus = local_placement(config), seen_gpus(config)
+    if placement is not None:
+        return placement
+    orchestration, width = config.orchestration, width_of(config)
+    if not gpus:
+        return placement_of(config, (0,))
+    if orchestration.trainers > gpus and not orchestration.ray.train_in_cluster:
+        raise InputError(
+            f"orchestration.trainers={orchestration.trainers}: this host has {gpus} GPUs; set "
+            "orchestration.ray.train_in_cluster=true to use those of others"
+        )
+    each = max(gpus, width)
+    more = 1 + -(-orchestration.trainers // each) + -(-orchestration.generators // (each // max(width, 1)))
+    return placement_of(config, (gpus, *(each,) * more))
+
+
+def driver_computes(config: RunConfig) -> bool:
+    """Whether the driver's policy trains, or evaluates because neither a worker nor servers do."""
+    return config.orchestration.trainers == 1 or not (config.evaluates_apart or isinstance(config.engine, Vllm))
+
+
 def driver_device(config: RunConfig, placement: Placement | None) -> str:
     """The device of the driver's policy, which trains, or only evaluates if separate ranks train."""
     if placement is None:
-        return "cuda:0" if seen_gpus(config) else "cpu"
+        return "cuda:0" if seen_gpus(config) and driver_computes(config) else "cpu"
     gpus = placement.of(DRIVER).gpus
     return f"cuda:{gpus[0]}" if gpus else "cpu"
 

@@ -34,7 +34,9 @@ from strop.base.view import View
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
-from strop.engines.settings import PYTHON_VARIABLE
+from strop.engines.settings import PYTHON_VARIABLE, Vllm
+from strop.model.kernels import native
+from strop.model.kernels.compiled import INSTALL, LOST
 from strop.orchestration.executor import PROBE_TOLERANCE
 from strop.recipes.resolve import resolve
 from strop.run.checks import Beginning, of_beginning, spread
@@ -181,11 +183,12 @@ def _enough(subject: str, free: int, least: float, found: str, way_out: str, lev
 
 
 def _compiler() -> Finding:
-    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if found:
+    named = os.environ.get("CC", "cc")
+    found = shutil.which(named)
+    if found and native.load() is not None:
         return _finding("C compiler", "ok", found)
-    advice = "without one a CPU computes slower, and the extra gym cannot be installed: apt-get install gcc libc6-dev"
-    return _finding("C compiler", "note", "none", advice)
+    lacks = f"{found}, which makes no kernels that load here" if found else f"none called {named}"
+    return _finding("C compiler", "note", lacks, f"{LOST}, and the extra gym cannot be installed: {INSTALL}")
 
 
 def _sandbox() -> Iterator[Finding]:
@@ -308,15 +311,51 @@ def review(target: str, sets: Sequence[str], small: bool, ask: int, view: View) 
         every = f"{config.verifier.piece_name()} can decide each of {len(data.train.problems):,}"
         found = [*found, Finding("references", "ok", "references", every)]
     try:
+        if run is None and not any(one.code == "memory" and one.level != "ok" for one in found):
+            found += _timed(config, data.train)
         beginning = _asked(config, data.train, ask, view) if ask else _first_steps(run)
     except InputError as error:
-        return [*found, Finding("model", "error", "pass rate", f"the model cannot be asked: {error}")]
+        return [*found, Finding("model", "error", "model", f"it cannot be asked: {error}")]
     if beginning is None:
         advice = "ask the model some problems (--ask 16), or train a few steps and review that run: strop doctor RUN"
         return [*found, Finding("pass-rate-unknown", "note", "pass rate", "not known", advice)]
     room = known_room(config)
     left = None if room is None else room - data.longest_prompt
     return [*found, *of_beginning(beginning, config.sampling.max_new_tokens, left)]
+
+
+def _timed(config: RunConfig, train: Dataset) -> Iterator[Finding]:
+    """How long a step takes, where one process decodes and trains; with random weights where a base is yet to be made.
+
+    Raises:
+        InputError: the model cannot be loaded.
+    """
+    from strop.engines.build import build_engine
+    from strop.engines.torch.engine import TorchEngine
+    from strop.evaluation.evaluate import fitted
+    from strop.model.device import pick_device
+    from strop.model.policy import load_policy
+    from strop.run.learners import Modules, make_learner
+    from strop.run.timing import is_tiny, measure, of_time
+    from strop.training.embedded_base import named_base, tokenizer_of
+
+    orchestration, model = config.orchestration, config.model
+    if not orchestration.in_process or orchestration.trainers > 1 or isinstance(config.engine, Vllm):
+        return
+    base, tokenizer = None if model.path is None else named_base(model.path, config.seed), tokenizer_of(model)
+    if base is not None:
+        model = model.model_copy(update={"path": None, "fresh": base.model})
+    policy, _ = load_policy(model, tokenizer, config.seed)
+    if is_tiny(config, policy):
+        return
+    engine = build_engine(config.engine, model, tokenizer, policy.to(pick_device(config.device)))
+    assert isinstance(engine, TorchEngine)
+    sampling = fitted(config.sampling, train, engine.capabilities.max_tokens, lambda text: None)
+    config = config.model_copy(update={"sampling": sampling})
+    try:
+        yield of_time(config, measure(engine, make_learner(config, Modules(policy)).trainer, config, train), train)
+    finally:
+        engine.close()
 
 
 def _reviewed(target: str, sets: Sequence[str], small: bool) -> tuple[RunConfig, RunFolder | None]:

@@ -39,10 +39,11 @@ from strop.run.checks import damaged, large_adapters
 from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free, questions_of, write_questions
 from strop.run.learners import RankSettings, TrainerRanks, agreed, forwarded, meet
-from strop.run.memory import Device, largest_microbatch, of_tuning, positions
+from strop.run.memory import of_tuning, positions
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import Trackers
+from strop.run.update_memory import Device, largest_microbatch
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of

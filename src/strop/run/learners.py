@@ -48,7 +48,7 @@ from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks, Together, open_store, reach_store, use_interface_of
 from strop.training.samples import TrainResult
-from strop.training.sharding import Place, sharded_critic, sharded_policy
+from strop.training.sharding import Place, gathered, sharded_critic, sharded_policy
 from strop.training.step import Trainer
 from strop.training.storage import Storage
 
@@ -151,7 +151,8 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
         StropError: a model cannot be loaded.
     """
     team = config.orchestration.sequence_parallel
-    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team)
+    offload = config.optim.offload is True
+    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team, offload)
     torch.manual_seed(derive(config.seed, "torch"))
     view = SilentView()
     policy = sharded_policy(located(config.model, config.seed, view), derive(config.seed, "model"), place)
@@ -161,21 +162,23 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
 
 
 def meet(
-    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1
-) -> tuple[Place, Together, Storage]:
+    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1,
+    offload: bool = False,
+) -> tuple[Place, Together, Storage]:  # fmt: skip
     """Meet the other ranks: where this one keeps its shards, all of them, and how their tensors reach the disk.
 
     The arguments are those of `join`; a rank of several on GPUs takes the GPU of its number. `team` ranks in a row
-    compute each micro-batch together.
+    compute each micro-batch together; `offload` is that of `Place`.
     """
     timeout = datetime.timedelta(seconds=seconds)
     if device.type == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    # Norms of what lies in the host's memory are summed there.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
-    place = Place(init_device_mesh(device.type, (size,)), device)
+    place = Place(init_device_mesh(device.type, (size,)), device, offload)
     # Separate groups: exchanges of different threads and of different backends must not mix.
     ranks = Together(dist.new_group(backend="gloo", timeout=timeout), team)
     return place, ranks, Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
@@ -261,8 +264,14 @@ def handlers(learner: Learner) -> dict[str, Handler]:
         return TrainResult(samples, plain(result.metrics))
 
     def publish(path: str, version: int) -> tuple[StoredWeights | None, str]:
-        weights = learner.weights()  # of all ranks together; the first one has them and writes them
-        return (WeightFile(Path(path)).write(version, weights.items()) if weights else None), ""
+        weights = learner.policy.weights()
+        whole = gathered(weights)
+        try:
+            first = learner.trainer.ranks.rank == 0
+            return (WeightFile(Path(path)).write(version, weights.items(), whole) if first else None), ""
+        finally:
+            for _ in whole:  # by all ranks together, also where the first one could not write
+                pass
 
     same = (
         learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,

@@ -1,53 +1,63 @@
-"""Estimates the memory of a run before its model is loaded: "needs about 61 of 80 GiB".
+"""The memory of a run before its model is loaded: what lies on each GPU, and which settings make it fit.
 
-    need = need_of(config, "cuda", 80 * GIB)            # bytes by what takes them
-    found = fitting(need, 80 * GIB, WAYS_OUT)           # a finding: `ok`, or an error
+    plan = planned(config)
+    plan.claims             # bytes by GPU, process and purpose
+    plan.config             # with what was left to strop: offloading, the part of a GPU that a vLLM server takes
+    plan.finding            # "needs about 61 of 80 GiB" of the fullest GPU, or an error with the setting that would fit
 
-Weights, float32 masters, accumulated gradients and the optimizer's moments follow from the parameters. The activations
-of a micro-batch follow from the sizes of a layer's matrices and of the head:
-
-    layers = number · SAVED · computed tokens · Σ (inputs + outputs of a layer's matrices)
-    head = up to 3 chunks of logits + the gradient in float32
-    activations = layers + head, or tokens · E · number + the larger of one layer and head where they are checkpointed
-
-Shapes: E hidden size, V vocabulary.
+Everything that the placement puts on a GPU is a `Claim`: trainer, ranks, servers, evaluator, driver. A host's memory is
+one more place; without GPUs everything is there. A Ray cluster is assumed to have hosts like this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from strop.base import machine
 from strop.base.machine import GIB
+from strop.base.types import InputError
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.engines.settings import Vllm
+from strop.engines.settings import MEMORY_FRACTION, Vllm
 from strop.engines.torch import fused_forward
 from strop.model.attention_kinds import longest_sequence
-from strop.model.kernels import native
 from strop.model.location import RESERVED, found_config
-from strop.model.policy import Policy, meta_policy
+from strop.model.policy import Policy
 from strop.model.settings import ModelSettings
-from strop.run.devices import seen_gpus
+from strop.orchestration.placement import DRIVER, EVALUATOR, GENERATOR, TRAINER, Placement
+from strop.run.devices import assumed_placement, seen_gpus
 from strop.run.finding import Finding
-from strop.training.embedded_base import EmbeddedBase, named_base
+from strop.run.update_memory import (
+    MASTER,
+    MOMENTS,
+    Device,
+    MicroBatch,
+    Offload,
+    computes_in_c,
+    head_widths,
+    largest_microbatch,
+    offloaded,
+    outline,
+    update_need,
+)
+from strop.training.embedded_base import EmbeddedBase
 
-Device = Literal["cpu", "cuda"]
-_MOMENTS = 8  # bytes a trained parameter: two moments in float32
-_MASTER = 4
-# Values kept for the backward of a layer, as a multiple of the inputs and outputs of its matrices: with the C kernels,
-# with PyTorch's operators, and with these where norms compute half precision in float32.
-SAVED = {"kernels": 0.95, "plain": 1.35, "half": 1.55}
-SAVED_BY_EXPERTS = 1.35  # of the experts that a token is sent to
-FROZEN_NORMS = 0.25  # by how much that is less with adapters, except with the C kernels
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
 COPY = "a checkpoint's copy"
 MOST_OVER = 1.15  # how far above the peak an estimate may be: its bar, and 1.05 is what was measured
 PROGRAM = GIB * 6 // 10  # of a process with its libraries, on a CPU
+MARGIN = 0.05  # of a GPU, that a server leaves free where nobody said what it takes
+CONTEXT = GIB  # of a process on a GPU: CUDA's context, kernels, what NCCL exchanges
 COMPLETION_BYTES = 1024  # of Python's objects for a completion, at least
+SERVER_WORKING = 3 * GIB  # of a vLLM server besides weights and cache: activations, captured graphs
+SEQUENCES = 4  # of the greatest length, that a server's cache must hold at least
+SERVER, WEIGHTS = "vLLM's server", "weights"
 WAYS_OUT = (
     "set model.gradient_checkpointing=true, lower batch.tokens_per_microbatch or engine.slots, train adapters "
     "(model.lora.rank=32) or take a smaller model"
@@ -55,218 +65,363 @@ WAYS_OUT = (
 TUNING_WAYS_OUT = "lower training.tokens_per_microbatch, train adapters (model.lora.rank=32) or take a smaller model"
 
 
-def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
-    """Build a model on torch's meta device, without weights; a fresh model takes its vocabulary from `tokenizer`.
+class MemoryPlace(NamedTuple):
+    """A GPU of a host, or with `gpu` None the host's own memory."""
 
-    Raises:
-        InputError: no such model, or a model the policy cannot compute.
-    """
-    base = None if model.path is None else named_base(model.path, 0)
-    settings = model if base is None else model.model_copy(update={"path": None, "fresh": base.model})
-    return meta_policy(settings, tokenizer)
+    host: int
+    gpu: int | None
 
 
-# ---------------------------------------------------------------------- an update
+class Room(NamedTuple):
+    """Bytes of memory of each GPU and of each host."""
+
+    gpu: int
+    host: int
 
 
-class MicroBatch(NamedTuple):
-    """The largest micro-batch of an update.
+class Claim(NamedTuple):
+    """Bytes that a process takes for a purpose."""
 
-    Attributes:
-        lengths: tokens of each sequence.
-        computed: tokens that pass through the layers; fewer than the sequences have where these share a prompt.
-        scored: tokens that the head predicts.
-    """
-
-    lengths: tuple[int, ...]
-    computed: int
-    scored: int
-
-    @classmethod
-    def of(cls, lengths: Sequence[int]) -> MicroBatch:
-        """Sequences that share nothing and are scored whole."""
-        return cls(tuple(lengths), sum(lengths), sum(lengths))
+    place: MemoryPlace
+    role: str
+    purpose: str
+    size: int
 
 
-def update_need(policy: Policy, batch: MicroBatch, device: Device, ranks: int = 1) -> dict[str, int]:
-    """Bytes that an update needs on each device: weights with masters, gradients, optimizer, activations.
+class MemoryPlan(NamedTuple):
+    """The configuration with what was left to strop, what it takes where, and whether that fits."""
 
-    Args:
-        policy: see `outline`; its settings say how it computes.
-        batch: its largest micro-batch.
-        device: the device that it will run on.
-        ranks: the number of ranks that shard the parameters.
-    """
-    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    every = {id(t): t for t in (*policy.parameters(), *policy.buffers())}.values()
-    elements = sum(parameter.numel() for parameter in trained)
-    lowered = sum(parameter.numel() for parameter in trained if parameter.element_size() < _MASTER)
-    weights = sum(tensor.nbytes for tensor in every) + _MASTER * lowered
-    return {
-        "weights": weights // ranks,
-        "gradients": _MASTER * elements // ranks,
-        "optimizer": _MOMENTS * elements // ranks,
-        "activations": _activations(policy, batch, device, ranks),
-    }
+    config: RunConfig
+    claims: tuple[Claim, ...]
+    finding: Finding
+
+    def settle(self, config: RunConfig) -> RunConfig:
+        """A variant of the run's configuration with what was chosen."""
+        chosen = ("model", "optim", "critic", "engine")
+        return config.model_copy(update={name: getattr(self.config, name) for name in chosen})
 
 
-def _activations(policy: Policy, batch: MicroBatch, device: Device, ranks: int) -> int:
-    """Bytes at the peak of a micro-batch, with what ranks gather for it."""
-    model, config = policy.model, policy.model.config.get_text_config()
-    size = policy.head_weight.element_size()
-    names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in names]
-    experts_per_token = getattr(config, "num_experts_per_tok", None) or 1
-    widths, experts = [0], [0]
-    for layer in layers:
-        shapes = [parameter.shape for name, parameter in layer.named_parameters() if "lora" not in name]
-        widths.append(sum(sum(shape) for shape in shapes if len(shape) == 2))
-        experts.append(sum(experts_per_token * sum(shape[1:]) for shape in shapes if len(shape) == 3))
-    in_c = _computes_in_c(policy, device) and any(type(each).__name__.endswith("RMSNorm") for each in model.modules())
-    saved = SAVED["kernels" if in_c else "plain" if size >= _MASTER else "half"]
-    if policy.adapters is not None and not in_c:
-        saved -= FROZEN_NORMS
-    tokens = batch.computed
-    head = _head_bytes(policy, batch.scored, device)
-    keys, values = _head_widths(config)
-    scores = 2 * config.num_attention_heads * sum(length**2 for length in batch.lengths) if keys != values else 0
-    each = [
-        int(size * (tokens * (saved * width + SAVED_BY_EXPERTS * more) + scores))
-        for width, more in zip(widths, experts, strict=True)
-    ]
-    # Where layers are computed again, no layer's values are there when the head's are.
-    kept = len(layers) * tokens * config.hidden_size * size if policy.checkpoints_layers else sum(each)
-    again = max(each) if policy.checkpoints_layers else 0
-    if ranks == 1:
-        return kept + max(head, again)
-    return _sharded_peak(policy, layers, kept, max(each), head)
+class _Run(NamedTuple):
+    """A run whose memory is looked at: `prompt` is tokens of the longest prompt, None as many as may be."""
+
+    config: RunConfig
+    policy: Policy
+    placement: Placement
+    room: Room
+    prompt: int | None
+
+    @property
+    def device(self) -> Device:
+        return "cuda" if sum(self.placement.hosts) else "cpu"
+
+    @property
+    def own(self) -> int:
+        """Bytes of the model's parameters, each counted once."""
+        return sum(parameter.nbytes for parameter in self.policy.model.parameters())
+
+    @property
+    def serves(self) -> Vllm | None:
+        """The settings of the servers that are started here."""
+        engine = self.config.engine
+        return engine if isinstance(engine, Vllm) and not engine.urls else None
+
+    @property
+    def offload(self) -> Offload:
+        return Offload(self.config.optim.offload is True, self.config.model.offload_activations is True)
+
+    def room_at(self, place: MemoryPlace) -> int:
+        """Bytes that there are."""
+        return self.room.host if place.gpu is None else self.room.gpu
+
+    def at(self, role: str) -> list[MemoryPlace]:
+        """Where a role's bytes lie."""
+        share = self.placement.of(role)
+        return [MemoryPlace(share.host, gpu) for gpu in share.gpus] or [MemoryPlace(share.host, None)]
+
+    def longest(self) -> int:
+        """Tokens of the longest possible sequence."""
+        limits = (longest_sequence(self.policy.model.config.to_dict()), self.config.engine.max_tokens)
+        prompt = self.config.data.max_prompt_tokens if self.prompt is None else self.prompt
+        return min([prompt + self.config.longest_budget, *(limit for limit in limits if limit is not None)])
 
 
-def _sharded_peak(policy: Policy, layers: Sequence[torch.nn.Module], kept: int, one: int, head: int) -> int:
-    """Bytes at the peak where FSDP2 gathers a layer at a time, and all that is in none for the whole micro-batch.
-
-    Args:
-        policy: its layers are `layers`.
-        kept: of all layers, for the backward.
-        one: of one layer, in its backward.
-        head: of the head's logits and products.
-    """
-    own = {id(parameter) for layer in layers for parameter in layer.parameters()}
-    rest = [parameter for parameter in policy.parameters() if id(parameter) not in own]
-    layer = max((list(layer.parameters()) for layer in layers), key=_bytes, default=[])
-    whole, trained = _bytes(rest), [parameter for parameter in layer if parameter.requires_grad]
-    # Gradients are summed over the ranks in float32: what goes into that is as large as the group in float32.
-    reduced = _MASTER * sum(parameter.numel() for parameter in trained)
-    weight = policy.head_weight
-    above = weight.nbytes if weight.requires_grad else 0  # the head's gradient, while layers compute theirs
-    in_head = kept + whole + head
-    # A layer, the next one as it arrives, and its gradients; what is reduced is that of the layer before.
-    of_layer = whole + above + 2 * _bytes(layer) + _bytes(trained)
-    in_layer = kept + of_layer + (one + reduced if policy.checkpoints_layers else max(reduced - one, 0))
-    ends = [parameter for parameter in rest if parameter.requires_grad]
-    at_end = _bytes(ends) + _MASTER * sum(parameter.numel() for parameter in ends)
-    return max(in_head, in_layer, at_end)
+# ---------------------------------------------------------------------- who takes what
 
 
-def _bytes(parameters: Sequence[torch.Tensor]) -> int:
-    return sum(parameter.nbytes for parameter in parameters)
+def claims(run: _Run) -> Iterator[Claim]:
+    """All that is taken of GPUs, or on a machine without them of its memory; and of the host's memory by offloading."""
+    yield from _trainers(run)
+    yield from _generators(run)
+    yield from _evaluator(run)
+    driver = MemoryPlace(0, None)
+    if run.device == "cpu":
+        orchestration = run.config.orchestration
+        processes = orchestration.trainers + (0 if orchestration.in_process else orchestration.generators)
+        yield Claim(driver, DRIVER, "Python", PROGRAM * processes)
+    completions = COMPLETION_BYTES * (run.config.orchestration.max_lag + 1) * _samples(run.config)
+    yield Claim(driver, DRIVER, "completions", completions)
 
 
-def _head_bytes(policy: Policy, tokens: int, device: Device) -> int:
-    """Bytes of a chunk of logits and of what is made of it, of the head's gradient, and of its copy in float32."""
-    weight, settings = policy.head_weight, policy.settings
-    kernels = native.load() if _computes_in_c(policy, device) else None
-    logits = min(tokens, settings.chunk_tokens) * weight.shape[0] * 4
-    whole, several = weight.numel() * 4, tokens > settings.chunk_tokens
-    peak = (several + (2 if kernels is None else 1)) * logits
-    if weight.requires_grad:  # chunks are summed, each after its product
-        peak = max(peak + several * whole, logits + (1 + several) * whole)
-    if weight.requires_grad and weight is policy.model.get_input_embeddings().weight:  # its two gradients and their sum
-        peak = max(peak, 3 * weight.nbytes)
-    multiplies = kernels is not None and kernels.products.multiplies(weight.dtype)
-    copied = device == "cpu" and settings.trainer_fp32_head and weight.element_size() < _MASTER and not multiplies
-    return peak + copied * whole
+def _trainers(run: _Run) -> Iterator[Claim]:
+    config, ranks = run.config, run.config.orchestration.trainers
+    batch = _micro_batch(run)
+    need = update_need(run.policy, batch, run.device, ranks, run.offload)
+    activations = need.pop("activations")
+    if config.critic is not None:
+        need["critic"] = sum(need.values())
+    need["activations"] = activations
+    if any(stage.algorithm.needs_reference for stage in config.stage_configs()) and run.policy.adapters is None:
+        need["reference policy"] = run.own // ranks
+    if run.device == "cpu":
+        # Written while training goes on, when the activations are gone; `Storage.begin` does without where there is no
+        # room.
+        need[COPY] = max(need["optimizer"] * (MOMENTS + MASTER) // MOMENTS - activations, 0)
+    else:
+        need["CUDA"] = CONTEXT
+    for role in [DRIVER] if ranks == 1 else [f"{TRAINER}-{rank}" for rank in range(ranks)]:
+        (place,) = run.at(role)
+        for purpose, size in need.items():
+            yield Claim(place, role, purpose, size)
+        if run.device == "cuda":
+            times = 1 if config.critic is None else 2
+            size = times * offloaded(run.policy, batch, ranks, run.offload)
+            yield Claim(MemoryPlace(place.host, None), role, "offloaded state", size)
 
 
-def _computes_in_c(policy: Policy, device: Device) -> bool:
-    """Whether the C kernels compute on this device."""
-    return device == "cpu" and policy.settings.cpu_kernels and native.load() is not None
+def _generators(run: _Run) -> Iterator[Claim]:
+    orchestration, engine = run.config.orchestration, run.serves
+    if orchestration.in_process and engine is None and not isinstance(run.config.engine, Vllm):
+        yield Claim(run.at(DRIVER)[0], DRIVER, "engines", _engine_bytes(run, run.config.engine.share_parameters))
+        return
+    for number in range(1 if orchestration.in_process else orchestration.generators):
+        role = f"{GENERATOR}-{number}"
+        for place in run.at(role):
+            if engine is not None and run.device == "cuda":
+                yield Claim(place, role, SERVER, _server_bytes(run, engine))
+            elif not isinstance(run.config.engine, Vllm):
+                yield Claim(place, role, "engines", _engine_bytes(run, shares=False))
 
 
-# ---------------------------------------------------------------------- a run
+def _evaluator(run: _Run) -> Iterator[Claim]:
+    """What evaluates where no server and no engine that takes turns with training does."""
+    orchestration, ranks = run.config.orchestration, run.config.orchestration.trainers
+    if isinstance(run.config.engine, Vllm) or (orchestration.in_process and orchestration.max_lag == 0):
+        return
+    if run.config.evaluates_apart:
+        yield Claim(run.at(EVALUATOR)[0], EVALUATOR, "evaluation", _engine_bytes(run, shares=False))
+    elif ranks == 1:
+        yield Claim(run.at(DRIVER)[0], DRIVER, "evaluation", _engine_bytes(run, shares=True))
+    else:  # a policy, and a copy of it that follows the ranks
+        yield Claim(run.at(DRIVER)[0], DRIVER, "evaluation", _engine_bytes(run, shares=False) + run.own)
 
 
-def need_of(
-    config: RunConfig, device: Device, room: int, policy: Policy | None = None, prompt: int | None = None
-) -> dict[str, int]:
-    """Bytes on the training device by purpose; on a CPU, those of all processes of the run.
+def _engine_bytes(run: _Run, shares: bool) -> int:
+    """Bytes of an embedded engine; one that `shares` parameters has no copy of them."""
+    copies = 0 if shares else 1
+    if run.device == "cpu" and run.config.engine.native and fused_forward.copies(run.own):
+        copies += 1  # joined and packed for its products
+    capacity, longest = BLOCK, run.longest()
+    while capacity < longest:
+        capacity = -(-(capacity * 3 // 2) // BLOCK) * BLOCK
+    return run.config.engine.slots * capacity * _token_bytes(run.policy) + copies * run.own
+
+
+def _token_bytes(policy: Policy) -> int:
+    """Bytes of a token's keys and values in all layers."""
+    shape = policy.model.config.get_text_config()
+    return int(shape.num_hidden_layers * sum(head_widths(shape)) * policy.head_weight.element_size())
+
+
+def _server_bytes(run: _Run, engine: Vllm) -> int:
+    """Bytes that a server takes of each of its GPUs; at least what it cannot do without."""
+    weights, width = run.own // engine.tensor_parallel, engine.tensor_parallel
+    if engine.kv_cache_gib is not None:
+        return weights + int(engine.kv_cache_gib * GIB) + SERVER_WORKING
+    least = weights + SERVER_WORKING + SEQUENCES * run.longest() * _token_bytes(run.policy) // width
+    return max(int((engine.memory_fraction or 0) * run.room.gpu), least)
+
+
+def _samples(config: RunConfig) -> int:
+    """The most completions of a step."""
+    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in config.stage_configs())
+
+
+def _micro_batch(run: _Run) -> MicroBatch:
+    """The largest one of a step, of the longest completions."""
+    config, parts = run.config, run.config.orchestration.sequence_parallel
+    budget = max(stage.batch.tokens_per_microbatch for stage in config.stage_configs())
+    longest = run.longest()
+    lengths = [-(-length // parts) for length in largest_microbatch(longest, _samples(config), budget)]
+    if run.prompt is None or config.environment is not None:
+        return MicroBatch.of(lengths)
+    asked = -(-min(run.prompt, longest - 1) // parts)
+    scored = sum(max(length - asked, 0) for length in lengths)
+    together = config.batch.samples_per_prompt if computes_in_c(run.policy, run.device) and parts == 1 else 1
+    return MicroBatch(tuple(lengths), scored + asked * -(-len(lengths) // together), scored)
+
+
+# ---------------------------------------------------------------------- whether it fits
+
+
+def planned(
+    config: RunConfig, policy: Policy | None = None, trains: bool = True, prompt: int | None = None,
+    room: Room | None = None, placement: Placement | None = None,
+) -> MemoryPlan:  # fmt: skip
+    """What a run takes, where strop chooses what was left to it; of a model that is only measured, its weights.
 
     Args:
         config: the configuration of the run.
-        device: the kind of device.
-        room: its bytes of memory; a vLLM server on the same device takes a share of them.
         policy: its `outline`; None makes one.
+        trains: whether the model is trained.
         prompt: tokens of the longest prompt; None: as many as may be.
-    """
-    policy = outline(config.model) if policy is None else policy
-    orchestration = config.orchestration
-    ranks = orchestration.trainers
-    batch = _micro_batch(config, policy, prompt, device)
-    found = update_need(policy, batch, device, ranks)
-    own = sum(parameter.nbytes for parameter in policy.model.parameters())
-    if config.critic is not None:
-        found["critic"] = found["weights"] + found["gradients"] + found["optimizer"]
-    if any(stage.algorithm.needs_reference for stage in config.stage_configs()) and policy.adapters is None:
-        found["reference policy"] = own // ranks
-    if device == "cpu":
-        found = {name: size * ranks for name, size in found.items()}
-        found["completions"] = COMPLETION_BYTES * (orchestration.max_lag + 1) * _samples(config)
-        # Written while training goes on, when the activations are gone; `Storage.begin` does without where there is no
-        # room.
-        found[COPY] = max(found["optimizer"] * (_MOMENTS + _MASTER) // _MOMENTS - found["activations"], 0)
-        found["Python"] = PROGRAM * (ranks + (0 if orchestration.in_process else orchestration.generators))
-    if isinstance(config.engine, Vllm):
-        if orchestration.in_process and not config.engine.urls and device == "cuda":
-            found["vLLM's server"] = int(config.engine.memory_fraction * room)
-        return found
-    longest = _longest(config, policy, prompt)
-    in_driver = orchestration.in_process or (ranks == 1 and not config.evaluates_apart)
-    engines = int(in_driver) + (orchestration.generators if device == "cpu" and not orchestration.in_process else 0)
-    copies = engines - int(in_driver and config.engine.share_parameters)
-    if device == "cpu" and config.engine.native and fused_forward.copies(own):
-        copies += engines  # joined and packed for its products
-    return found | ({"engines": engines * _cache_bytes(config, policy, longest) + copies * own} if engines else {})
-
-
-def of_memory(
-    config: RunConfig, policy: Policy | None = None, trains: bool = True, prompt: int | None = None
-) -> Finding:
-    """Whether this machine has the memory that a run needs; of a model that is only measured, that of its weights.
-
-    `policy` and `prompt` are as in `need_of`.
+        room: of a GPU and of a host; None: of this machine's.
+        placement: of its processes; None: on this machine, or a cluster of such.
 
     Raises:
         InputError: no such model, or one that cannot be trained so on any device.
     """
     policy = outline(config.model) if policy is None else policy
-    device: Device = "cuda" if seen_gpus(config) else "cpu"
-    room = room_of(device)
-    if trains:
-        return fitting(need_of(config, device, room, policy, prompt), room, WAYS_OUT)
-    weights = sum(parameter.nbytes for parameter in policy.model.parameters())
-    return fitting({"weights": weights}, room, "take a smaller model")
+    device: Device = "cuda" if placement is not None or seen_gpus(config) else "cpu"
+    if not trains:
+        weights = {WEIGHTS: sum(parameter.nbytes for parameter in policy.model.parameters())}
+        return MemoryPlan(config, (), fitting(weights, room_of(device), "take a smaller model"))
+    try:
+        placement = assumed_placement(config) if placement is None else placement
+    except InputError as error:
+        return MemoryPlan(config, (), Finding("gpus", "error", "GPUs", str(error)))
+    room = Room(room_of(device), room_of("cpu")) if room is None else room
+    run, found = _settled(_Run(config, policy, placement, room, prompt))
+    over = _fullest(run, found)
+    way_out = _way_out(config, policy, prompt, room) if over[2] > 0 else ""
+    return MemoryPlan(run.config, found, _said(run, over, way_out))
 
 
-def fitting(need: Mapping[str, int], room: int, ways_out: str) -> Finding:
+def _settled(run: _Run) -> tuple[_Run, tuple[Claim, ...]]:
+    """The run with the first choice of what was left to strop that fits, else with the last one; and its claims."""
+    found: list[tuple[_Run, tuple[Claim, ...]]] = []
+    for offload in _offloads(run):
+        config = run.config
+        optim, model = config.optim.model_copy(update={"offload": offload.state}), config.model
+        model = model.model_copy(update={"offload_activations": offload.activations})
+        config = config.model_copy(update={"optim": optim, "model": model})
+        if config.critic is not None:
+            optim = config.critic.optim.model_copy(update={"offload": offload.state})
+            config = config.model_copy(update={"critic": config.critic.model_copy(update={"optim": optim})})
+        one = _sharing(run._replace(config=config))
+        found.append((one, tuple(claims(one))))
+        if _fullest(*found[-1])[2] <= 0:
+            return found[-1]
+    return found[-1]
+
+
+def _offloads(run: _Run) -> list[Offload]:
+    """The choices, that with the fastest updates first."""
+    asked = (run.config.optim.offload, run.config.model.offload_activations)
+    ways = [Offload(), Offload(state=True), Offload(state=True, activations=True)]
+    if run.device == "cpu":
+        ways = ways[:1]
+    wanted = [Offload(*(one if own == "auto" else own for one, own in zip(way, asked, strict=True))) for way in ways]
+    return list(dict.fromkeys(wanted))
+
+
+def _sharing(run: _Run) -> _Run:
+    """The run with the part of each GPU that its servers take where nobody said: the usual, or what others leave."""
+    engine = run.serves
+    if engine is None or engine.memory_fraction is not None:
+        return run
+    found, others = list(claims(run)), Counter[MemoryPlace]()
+    for claim in found:
+        others[claim.place] += 0 if claim.purpose == SERVER else claim.size
+    taken = max((others[claim.place] for claim in found if claim.purpose == SERVER), default=0)
+    free = int((1 - MARGIN) * run.room.gpu) - taken
+    fraction = max(min(int(100 * free / run.room.gpu) / 100, MEMORY_FRACTION), 0.01)
+    settled = engine.model_copy(update={"memory_fraction": fraction})
+    return run._replace(config=run.config.model_copy(update={"engine": settled}))
+
+
+def _fullest(run: _Run, found: Sequence[Claim]) -> tuple[MemoryPlace, Mapping[str, int], int]:
+    """The place with the least left: its need by purpose, and by how many bytes that exceeds its room."""
+    needs: defaultdict[MemoryPlace, Counter[str]] = defaultdict(Counter)
+    for claim in found:
+        needs[claim.place][claim.purpose] += claim.size
+    if run.device == "cuda":  # the host only where it is too small: a run is known by its GPUs
+        needs = defaultdict(Counter, {p: n for p, n in needs.items() if p.gpu is not None or _over(run, p, n) > 0})
+    # A server takes what it is given, so of places that are large enough others say more.
+    place = max(needs, key=lambda one: (max(_over(run, one, needs[one]), 0), needs[one].total() - needs[one][SERVER]))
+    return place, needs[place], _over(run, place, needs[place])
+
+
+def _over(run: _Run, place: MemoryPlace, need: Mapping[str, int]) -> int:
+    return sum(need.values()) - need.get(COPY, 0) - run.room_at(place)
+
+
+def _said(run: _Run, over: tuple[MemoryPlace, Mapping[str, int], int], way_out: str) -> Finding:
+    place, need, _ = over
+    where = ""
+    if sum(run.placement.hosts) > 1:
+        host = f" of host {place.host}" if len(run.placement.hosts) > 1 else ""
+        where = f" on GPU {place.gpu}{host}" if place.gpu is not None else " of the host"
+    found = fitting(need, run.room_at(place), way_out, where)
+    if run.device == "cpu" or run.offload == Offload() or found.level != "ok":
+        return found
+    kept = " and activations" if run.offload.activations else ""
+    return replace(found, found=f"{found.found}; the optimizer's state{kept} in the host's memory")
+
+
+def _way_out(config: RunConfig, policy: Policy, prompt: int | None, room: Room) -> str:
+    """The first setting that would make the run fit, else what makes it smaller."""
+    for sets in _changes(config):
+        try:
+            changed = edit(config, sets)
+            shapes = policy if changed.model == config.model else outline(changed.model)
+            run, found = _settled(_Run(changed, shapes, assumed_placement(changed), room, prompt))
+        except InputError:  # it goes with another setting, or there are too few GPUs
+            continue
+        if _fullest(run, found)[2] <= 0:
+            return f"set {' and '.join(sets)}, with which it fits"
+    return WAYS_OUT
+
+
+def _changes(config: RunConfig) -> Iterator[tuple[str, ...]]:
+    """What may help, that which costs least first."""
+    orchestration, engine = config.orchestration, config.engine
+    if isinstance(engine, Vllm) and engine.memory_fraction is not None:
+        yield ("engine.memory_fraction=none",)
+    if config.model.gradient_checkpointing is not True:
+        yield ("model.gradient_checkpointing=true",)
+    if config.optim.offload is False or config.model.offload_activations is False:
+        yield ("optim.offload=auto", "model.offload_activations=auto")
+    for tokens in (tokens for tokens in (16_384, 8192, 4096) if tokens < config.batch.tokens_per_microbatch):
+        yield (f"batch.tokens_per_microbatch={tokens}",)
+    if not isinstance(engine, Vllm):
+        for slots in (slots for slots in (128, 64, 32, 16) if slots < engine.slots):
+            yield (f"engine.slots={slots}",)
+        if config.evaluates_apart:
+            yield ("evaluation.asynchronous=false",)
+            yield "evaluation.asynchronous=false", "engine.slots=16"
+    if orchestration.generators > 1:  # which leaves the evaluator a GPU
+        yield (f"orchestration.generators={orchestration.generators - 1}",)
+    if isinstance(engine, Vllm):
+        for width in (2, 4, 8):
+            count = max(orchestration.generators // width, 1)
+            yield f"engine.tensor_parallel={width}", f"orchestration.generators={count}"
+    for ranks in (2, 4, 8):
+        if ranks > orchestration.trainers:
+            yield (f"orchestration.trainers={ranks}",)
+    if config.model.lora is None:
+        yield ("model.lora.rank=32",)
+
+
+def fitting(need: Mapping[str, int], room: int, ways_out: str, where: str = "") -> Finding:
     """Whether `need` (bytes by purpose) fits into `room` bytes: `ok`, a warning where it may, or else an error."""
     whole = sum(need.values())
     largest = sorted(need.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size >= 0.01 * whole)
-    found = f"needs about {_gib(whole)} of {_gib(room)} GiB ({parts})"
-    least = whole - need.get(COPY, 0)
+    found = f"needs about {_gib(whole)} of {_gib(room)} GiB{where} ({parts})"
+    least, exact = whole - need.get(COPY, 0), need.get(SERVER, 0)
     if least <= room:
         return Finding("memory", "ok", "memory", found)
-    if least <= MOST_OVER * room:
+    if least - exact <= MOST_OVER * (room - exact):
         found = f"this run {found}, unless the estimate is too high, as it may be by 15 %"
         return Finding("memory", "warning", "memory", found, ways_out)
     return Finding("memory", "error", "memory", f"this run {found}", ways_out)
@@ -304,58 +459,6 @@ def positions(model: ModelSettings) -> int | None:
 def room_of(device: Device) -> int:
     """Total bytes of memory of a device of this machine."""
     return machine.memory()[0] if device == "cpu" else torch.cuda.get_device_properties(0).total_memory
-
-
-def _longest(config: RunConfig, policy: Policy, prompt: int | None) -> int:
-    """Tokens of the longest possible sequence."""
-    limits = (longest_sequence(policy.model.config.to_dict()), config.engine.max_tokens)
-    whole = (config.data.max_prompt_tokens if prompt is None else prompt) + config.longest_budget
-    return min([whole, *(limit for limit in limits if limit is not None)])
-
-
-def _samples(config: RunConfig) -> int:
-    """The most completions of a step."""
-    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in config.stage_configs())
-
-
-def _micro_batch(config: RunConfig, policy: Policy, prompt: int | None, device: Device) -> MicroBatch:
-    """The largest one of a step, of the longest completions."""
-    budget = max(stage.batch.tokens_per_microbatch for stage in config.stage_configs())
-    longest, parts = _longest(config, policy, prompt), config.orchestration.sequence_parallel
-    lengths = [-(-length // parts) for length in largest_microbatch(longest, _samples(config), budget)]
-    if prompt is None or config.environment is not None:
-        return MicroBatch.of(lengths)
-    asked = -(-min(prompt, longest - 1) // parts)
-    scored = sum(max(length - asked, 0) for length in lengths)
-    together = config.batch.samples_per_prompt if _computes_in_c(policy, device) and parts == 1 else 1
-    return MicroBatch(tuple(lengths), scored + asked * -(-len(lengths) // together), scored)
-
-
-def largest_microbatch(longest: int, count: int, budget: int) -> list[int]:
-    """Lengths of the sequences in a micro-batch: up to `count` of `longest` tokens within the budget, at least one."""
-    tokens = max(longest, min(budget, count * longest))
-    whole, rest = divmod(tokens, longest)
-    return [longest] * whole + ([rest] if rest else [])
-
-
-def _cache_bytes(config: RunConfig, policy: Policy, longest: int) -> int:
-    """Bytes of the embedded engine's keys and values after sequences of the greatest length."""
-    capacity = BLOCK
-    while capacity < longest:
-        capacity = -(-(capacity * 3 // 2) // BLOCK) * BLOCK
-    shape = policy.model.config.get_text_config()
-    token = shape.num_hidden_layers * sum(_head_widths(shape)) * policy.head_weight.element_size()
-    return config.engine.slots * capacity * token
-
-
-def _head_widths(config: PreTrainedConfig) -> tuple[int, int]:
-    """Values of a token's key and of its value in a layer."""
-    heads: int = config.num_attention_heads
-    if getattr(config, "v_head_dim", None):  # latent attention: keys and values of all heads are made from it
-        return heads * (config.qk_nope_head_dim + config.qk_rope_head_dim), heads * config.v_head_dim
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    both = (getattr(config, "num_key_value_heads", None) or heads) * width
-    return both, both
 
 
 def _gib(size: int) -> str:

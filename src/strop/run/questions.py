@@ -15,6 +15,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from strop import recipes
+from strop.base.progress import doing
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit
@@ -28,10 +29,12 @@ from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.evaluate import ProblemSet, benchmark_sets, held_out_seed
 from strop.run.checks import ModelFacts, findings, unjudgeable
+from strop.run.devices import seen_gpus
 from strop.run.finding import Finding, refuse
 from strop.run.finding import note as note_findings
 from strop.run.folder import trained_before
-from strop.run.memory import of_memory, outline, positions
+from strop.run.memory import planned, positions
+from strop.run.update_memory import outline
 from strop.training.embedded_base import tokenizer_of
 from strop_verify.verdict import shortened
 
@@ -62,6 +65,7 @@ class Preview(NamedTuple):
     findings: list[Finding]
 
 
+@doing("looking at the model")
 def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
     """What is known of the model of a run without loading it.
 
@@ -70,7 +74,7 @@ def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
     """
     tokenizer, room = tokenizer_of(config.model), known_room(config)
     policy, in_cluster = outline(config.model, tokenizer), config.orchestration.executor == "ray"
-    memory = None if in_cluster else partial(of_memory, config, policy, trains)
+    memory = None if in_cluster and not seen_gpus(config) else partial(planned, config, policy, trains)
     return ModelFacts(tokenizer, policy.parameter_count, room, memory)
 
 

@@ -24,8 +24,10 @@ from strop.config.parse import validated
 from strop.config.schema import RunConfig
 from strop.data.loading import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
+from strop.engines.torch.engine import TorchEngine
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
+from strop.orchestration.executor import InProcess
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
 from strop.run.assembly import Parts, assemble
@@ -46,11 +48,13 @@ from strop.run.folder import (
 from strop.run.learners import Learning
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems, rising_rate
+from strop.run.timing import is_tiny, measure, of_time
 from strop.run.tracking import Trackers
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
 from strop.training.compute import ComputeMeter
+from strop.training.learner import Learner
 
 DISK_FULL_RETRIES = 3
 
@@ -161,6 +165,7 @@ def train(config: RunConfig, out: Path, view: View) -> RunOutcome:
     check_free(out)
     refuse(findings(config))
     parts = assemble(config, view)
+    _say_time(parts, view)
     folder = RunFolder.create(out, parts.config.model_dump(mode="json"))
     try:
         folder.write_json(PROBLEMS, _record(parts).to_json())
@@ -186,6 +191,16 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
         return _to_the_end(config, assemble(config, view), folder, view, resumed=True, found=found)
     finally:
         folder.close()
+
+
+def _say_time(parts: Parts, view: View) -> None:
+    """Say how long a step takes, where this process decodes and trains."""
+    engine = parts.executor.engine if isinstance(parts.executor, InProcess) else None
+    if not isinstance(engine, TorchEngine) or not isinstance(parts.learner, Learner):
+        return
+    config, problems = parts.config, parts.data.train
+    if not is_tiny(config, parts.policy):
+        note([of_time(config, measure(engine, parts.learner.trainer, config, problems), problems)], view)
 
 
 def _record(parts: Parts) -> ProblemRecord:

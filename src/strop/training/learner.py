@@ -225,12 +225,13 @@ class Learner:
         groups = len({sample.group for sample in samples})
         seed = derive(self.settings.seed, "split", step)
         updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
+        sampled = -float(np.concatenate([sample.logprobs[sample.trained] for sample in samples]).mean(dtype=np.float64))
         parts: list[Metrics] = []
         columns: dict[int, dict[str, FloatArray | None]] = {}
         for number, chosen in enumerate(updates):
             ranks = self.trainer.ranks.teams
             update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
-            context = UpdateContext(derive(self.settings.seed, "update", step, number), states)
+            context = UpdateContext(derive(self.settings.seed, "update", step, number), states, sampled)
             parts.append(self.trainer.update(update, context))
             logprobs, entropies = (by_sample(update, part, chosen) for part in zip(*self.trainer.outputs, strict=True))
             for sample, logprob, entropy in zip(chosen, logprobs, entropies, strict=True):

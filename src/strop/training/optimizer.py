@@ -22,6 +22,9 @@ class MasterAdamW:
     micro-batches is fp32 as well. The memory of that sum is kept from one update to the next: to get it anew costs as
     much as the step itself. An fp32 or fp64 parameter is its own master.
 
+    With `settings.offload` masters, moments and summed gradients lie in the host's memory, where AdamW then computes;
+    an fp32 parameter has a master there too. Gradients and new weights cross in the parameters' type.
+
     Parameters may be sharded (`DTensor`): masters and moments are then sharded alike, and all ranks make each call.
     """
 
@@ -30,7 +33,8 @@ class MasterAdamW:
         self.parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         if not self.parameters:
             raise StropError("the module has no parameter that requires a gradient; there is nothing to train")
-        self.masters = {name: _master_of(parameter) for name, parameter in self.parameters.items()}
+        offload = settings.offload is True
+        self.masters = {name: _master_of(parameter, offload) for name, parameter in self.parameters.items()}
         self._seen = {name: parameter._version for name, parameter in self._lowered()}
         self._sums: dict[str, Tensor] = {}  # memory of the gradients of masters
         decayed = [m for m in self.masters.values() if settings.decay == "all" or m.dim() > 1]
@@ -44,6 +48,10 @@ class MasterAdamW:
     def _lowered(self) -> list[tuple[str, nn.Parameter]]:
         """The parameters that are not their own masters."""
         return [(name, p) for name, p in self.parameters.items() if self.masters[name] is not p]
+
+    def _finer(self) -> list[str]:
+        """The names of the masters that hold more than their parameters do."""
+        return sorted(name for name, p in self._lowered() if self.masters[name].dtype != p.dtype)
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
@@ -68,12 +76,14 @@ class MasterAdamW:
         master = self.masters[name]
         if parameter.grad is None:
             return
+        given = _beside(own_part(parameter.grad), own_part(master))
         if master.grad is not None:  # added in the master's type, without a copy of the gradient in it
-            master.grad.add_(parameter.grad)
+            own_part(master.grad).add_(given)
         else:
             if name not in self._sums:
                 self._sums[name] = torch.empty_like(master, requires_grad=False)
-            master.grad = self._sums[name].copy_(parameter.grad)
+            own_part(self._sums[name]).copy_(given)
+            master.grad = self._sums[name]
         parameter.grad = None
 
     def zero_grad(self) -> None:
@@ -119,14 +129,17 @@ class MasterAdamW:
     @torch.no_grad()
     def _write_parameters(self) -> None:
         for name, parameter in self._lowered():
-            parameter.copy_(self.masters[name])
+            own, master = own_part(parameter), own_part(self.masters[name])
+            if own.device != master.device:
+                master = _pinned(master, own.dtype)
+            own.copy_(master, non_blocking=True)
             self._seen[name] = parameter._version
 
     @torch.no_grad()
     def read_parameters(self) -> None:
         """Take the parameters as they are now for the masters (after loading other weights into the module)."""
         for name, parameter in self._lowered():
-            self.masters[name].copy_(parameter)
+            own_part(self.masters[name]).copy_(own_part(parameter))
             self._seen[name] = parameter._version
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -138,7 +151,7 @@ class MasterAdamW:
         for name, master in self.masters.items():
             for key, value in self._adamw.state.get(master, {}).items():
                 tensors[f"{key}.{name}"] = value
-        return tensors | {f"master.{name}": self.masters[name].detach() for name, _ in self._lowered()}
+        return tensors | {f"master.{name}": self.masters[name].detach() for name in self._finer()}
 
     @torch.no_grad()
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
@@ -147,8 +160,8 @@ class MasterAdamW:
         Raises:
             StropError: a name or shape that does not fit the module, or a master that is missing; nothing is changed.
         """
-        lowered = {name for name, _ in self._lowered()}
-        for name in sorted(lowered):
+        lowered = self._finer()
+        for name in lowered:
             if f"master.{name}" not in tensors:
                 raise StropError(f"optimizer state has no fp32 master of {name}; was it saved from an fp32 policy?")
         for key, value in tensors.items():
@@ -160,6 +173,7 @@ class MasterAdamW:
                 have, want = tuple(value.shape), tuple(self.masters[name].shape)
                 raise StropError(f"optimizer state {key} is {have}, not {want}")
         self._adamw.state.clear()
+        self.read_parameters()
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
             master = self.masters[name]
@@ -177,7 +191,19 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _master_of(parameter: nn.Parameter) -> nn.Parameter:
-    if parameter.dtype in (torch.float32, torch.float64):
+def _master_of(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
+    kind = parameter.dtype if parameter.dtype in (torch.float32, torch.float64) else torch.float32
+    if kind == parameter.dtype and not offload:
         return parameter
-    return nn.Parameter(parameter.detach().to(torch.float32, copy=True))
+    master = parameter.detach().to(kind, copy=True)
+    return nn.Parameter(master.cpu() if offload else master)
+
+
+def _beside(tensor: Tensor, other: Tensor) -> Tensor:
+    """The tensor where `other` is."""
+    return tensor if tensor.device == other.device else _pinned(tensor, tensor.dtype)
+
+
+def _pinned(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy in memory of the host that a GPU reads and writes at full speed."""
+    return torch.empty_like(tensor, dtype=dtype, device="cpu", pin_memory=torch.cuda.is_available()).copy_(tensor)

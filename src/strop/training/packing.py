@@ -24,7 +24,8 @@ from strop.algorithms.tokens import Tokens
 from strop.base.sample import Sample, completions_of
 from strop.base.seeds import permutation
 from strop.base.types import FloatArray, InputError, StropError
-from strop.model.policy import PackedInputs, RecordedExperts
+from strop.model.policy import PackedInputs
+from strop.model.routing import RecordedExperts
 
 
 class NothingToTrain(StropError):

@@ -72,6 +72,8 @@ class AdamW(Settings):
         max_grad_norm: the global norm gradients are scaled down to; None leaves them.
         warmup_steps: update s < warmup_steps runs at lr · (s + 1) / warmup_steps.
         schedule: the course after warm-up.
+        offload: keep masters, moments and summed gradients in the host's memory and take the step there; `auto` does so
+            where a GPU would not hold them (not in `strop sft`).
     """
 
     lr: Annotated[float, Field(gt=0)] = 1e-6
@@ -82,6 +84,7 @@ class AdamW(Settings):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     schedule: SerializeAsAny[Schedule] = Constant()
+    offload: bool | Literal["auto"] = "auto"
 
     def learning_rate(self, step: int, total_steps: int) -> float:
         """The learning rate of update `step` (from 0) of a run of `total_steps` updates, warm-up included.

@@ -11,7 +11,7 @@ buffers that no file holds (rotary frequencies) are computed anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from strop.model.critic import HEAD_FILE, Critic, initial_head
 from strop.model.files import export, stored_model
 from strop.model.policy import Policy, base_of, load_policy
 from strop.model.settings import ModelSettings
+from strop.model.tensor_file import ordered
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -43,10 +44,17 @@ SINGLE = "model.safetensors"
 
 @dataclass(frozen=True)
 class Place:
-    """Where this rank keeps its shards: the mesh of all ranks (one dimension) and its own device."""
+    """Where this rank keeps its shards.
+
+    Attributes:
+        mesh: all ranks, in one dimension.
+        device: of this rank.
+        offload: what is loaded lies in the host's memory until it is taken, as a GPU has no room for it.
+    """
 
     mesh: DeviceMesh
     device: torch.device
+    offload: bool = False
 
     def rows(self, length: int) -> slice:
         """This rank's rows of a tensor of `length` rows, as `torch.chunk` divides them."""
@@ -55,10 +63,11 @@ class Place:
         return slice(start, min(start + each, length))
 
     def lay(self, own: Tensor, shape: torch.Size) -> Tensor:
-        """This rank's rows of a tensor of that shape, as a `DTensor` on the rank's device."""
+        """This rank's rows of a tensor of that shape, as a `DTensor`."""
         stride = torch.empty(shape, device="meta").stride()
         local = own.to(self.device, copy=True)
-        return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        found = DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        return found.cpu() if self.offload else found
 
 
 def shard(module: Policy | Critic, place: Place) -> None:
@@ -251,6 +260,13 @@ def _remade(name: str, module: nn.Module) -> nn.Module:
 
 
 # ---------------------------------------------------------------------- whole again
+
+
+def gathered(named: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """Every tensor whole on this rank's device, one at a time, in the order of a file. All ranks must take them all."""
+    for name in ordered(named):
+        tensor = named[name]
+        yield tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gathered_on(first: bool, named: Mapping[str, Tensor]) -> dict[str, Tensor]:

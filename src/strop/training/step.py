@@ -218,6 +218,16 @@ class Trainer:
             "micro_batches": Total(len(losses)),
         }
 
+    @contextmanager
+    def gradients_dropped(self) -> Iterator[None]:
+        """Inside, one backward may run whose gradients are forgotten: to measure it."""
+        with _training(self.policy):
+            try:
+                with self.optimizer.accumulating():
+                    yield
+            finally:
+                self.optimizer.zero_grad()
+
     def _prepared(self, update: Update, share: Share, context: UpdateContext) -> list[MicroBatch]:
         """This rank's micro-batches on its device, with what the objective computes over all tokens of the update."""
         if self.objective.needs_scores:

@@ -39,7 +39,7 @@ class MathVerifier(Verifier):
         strict: names count, else they match by their order (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
         ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
-        undecided: what becomes of an answer that is proved neither equal nor different: `leave_out` (no reward and no
+        undecided: what happens to an answer that is proved neither equal nor different: `leave_out` (no reward and no
             penalty: the sample leaves its group; where a model is measured it counts as wrong), `wrong`, or `ask`.
         second: the verifier that is asked with `undecided=ask`.
         explain: the detail says the kinds, the normal forms and the proof.

@@ -13,6 +13,7 @@ from strop.cli import app
 from strop.lab.ablation.collect import Ablation, collect
 from strop.lab.ablation.manifest import write_manifest
 from strop.lab.ablation.table import COLUMNS, cells
+from strop.lab.scaling.fitting import FitSettings
 from strop.report.lab_figures import averaged, plot_ablation, write_ablation_report
 
 
@@ -75,6 +76,13 @@ def test_slopes_are_compared_with_one_asymptote_for_all(known: Path, found: Abla
     assert f"A fixed to {common:.3f}" in drawn and f"base: B = {slopes['base']:.2f} ± " in drawn
 
 
+def test_fits_of_an_ablation_may_leave_points_out(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strop.lab.ablation.collect.BOOTSTRAP", 20)
+    chosen = FitSettings(method="paper", skip_until=20.0, fit_until=150.0)
+    base = collect(known, "device_seconds", chosen).variants[0]
+    assert {(run.fit.used.compute[0], run.fit.used.compute[-1]) for run in base.runs if run.fit} == {(20.0, 150.0)}
+
+
 def test_one_variant_with_fits_has_nothing_to_share_an_asymptote_with(tmp_path: Path) -> None:
     manifest = small_plan(tmp_path, (0,), ["slow:optim.lr=1e-4"], "steps=20", "evaluation.every=1")
     write_manifest(tmp_path / "out", manifest)
@@ -103,7 +111,7 @@ def test_means_and_differences_by_value(tmp_path: Path) -> None:
         if (run.variant, run.seed) in finals:
             write_run(out, manifest, run, [0.1, 0.65, finals[run.variant, run.seed]])
     write_run(out, manifest, manifest.runs[-1], [0.1, 0.2], finish=False)
-    found = collect(out)
+    found = collect(out, "device_seconds")
     base, slow = found.variants
     assert base.mean(lambda run: run.final) == pytest.approx((0.6, 0.1 / 3**0.5, 3))
     assert slow.difference is not None and slow.difference.n == 2
@@ -139,7 +147,7 @@ def test_show_prints_what_it_writes(known: Path) -> None:
     said = strop("show", known, "--x", "steps").stdout
     assert "worse (A)" in said and str(known / "figure.png") in said
     value = json.loads((known / "results.json").read_text())
-    assert value["x"] == "steps" and value["finished"] is True
+    assert value["unit"] == "steps" and value["finished"] is True
     low = value["variants"][2]
     assert low["verdict"] == "worse" and low["C_mid"]["mean"] == pytest.approx(4.0, abs=0.4)
     assert [run["state"] for run in low["runs"]] == ["finished"] * 3

@@ -107,13 +107,13 @@ def test_runs_of_one_name_are_its_seeds(tmp_path: Path) -> None:
             (0, {"evaluation/pass_rate": 0.3, "evaluation/stderr": 0.01})
         ]
         for k, (at, rate, error) in enumerate(zip(curve.compute, curve.pass_rate, curve.stderr, strict=True)):
-            metrics = {"evaluation/pass_rate": rate, "evaluation/stderr": error, "compute/device_seconds": at}
+            metrics = {"evaluation/pass_rate": rate, "evaluation/stderr": error, "compute/device_seconds": 3600 * at}
             rows.append((k + 1, metrics))
         write_run(tmp_path / f"run-{seed}", rows, seed)
     value = as_json(f"ours={tmp_path / 'run-0'}", f"ours={tmp_path / 'run-1'}")
     assert value["seeds"][0]["recipe"] == "ours" and len(value["seeds"][0]["asymptotes"]) == 2
-    assert value["fits"][0]["unit"] == "device-seconds" and "comparisons" not in value
-    assert as_json(tmp_path / "run-0", "--x", "steps")["fits"][0]["unit"] == "training steps"
+    assert value["fits"][0]["unit"] == "device_hours" and "comparisons" not in value
+    assert as_json(tmp_path / "run-0", "--x", "steps")["fits"][0]["unit"] == "steps"
 
 
 def test_curves_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
@@ -151,7 +151,6 @@ def test_the_table_says_what_was_found_and_why_not(good: Path, flat: Path) -> No
         (("--predict", "1,x"), "--predict 1,x"),
         (("--predict", "-1"), "--predict -1"),
         (("--method", "other"), "--method other"),
-        (("--x", "hours"), "--x hours"),
         (("--level", "90"), "--level 90"),
         (("--bootstrap", "3"), "--bootstrap 3"),
         (("--skip-until", "-4"), "--skip-until -4"),
@@ -193,7 +192,7 @@ def test_the_folder_of_an_ablation_is_its_variants_with_their_seeds(
 ) -> None:
     monkeypatch.setattr("strop.lab.ablation.collect.BOOTSTRAP", 40)
     write_ablation(tmp_path / "out", tmp_path, {"base": 0.6, "low": 0.5}, seeds=(0, 1, 2))
-    value = as_json(tmp_path / "out", "--plot", tmp_path / "all.png", "--fit-until", "150")
+    value = as_json(tmp_path / "out", "--plot", tmp_path / "all.png", "--fit-until", "150", "--x", "device_seconds")
     assert [each["name"] for each in value["fits"]] == [f"{v} #{n}" for v in ("base", "low") for n in (1, 2, 3)]
     assert [each["recipe"] for each in value["seeds"]] == ["base", "low"]
     (pair,) = value["comparisons"]

@@ -10,7 +10,7 @@ from scipy.optimize import curve_fit
 from tests.lab.scaling.cases import COMPUTE, R_0, TABLE_1, drawn, noise, truth
 
 from strop.lab.scaling import Curve, Fit, FitSettings, Sigmoid, fit
-from strop.lab.scaling.sigmoid import mid_values
+from strop.lab.scaling.curves import Unit
 
 QUICK = FitSettings(bootstrap=40)
 PAPER = FitSettings(method="paper", bootstrap=20)
@@ -278,20 +278,50 @@ def test_the_papers_procedure_is_its_grid_search_cell_by_cell() -> None:
             best = min(best or (np.inf,), (sse, a, b, mid))
     assert best is not None
     chosen = FitSettings(
-        method="paper", bootstrap=20, a_grid=(0.55, 0.65, 11), c_mid_grids=((2000.0, 4000.0, 9),), refine_c_mid=False
+        method="paper", bootstrap=20, a_grid=(0.55, 0.65, 11), c_mid_grid=(2000.0, 4000.0, 9), refine_c_mid=False
     )
     found = accepted(fit(curve, chosen))
     assert (found.A, found.B, found.C_mid) == pytest.approx(best[1:], rel=1e-4)
 
 
-def test_the_papers_grids_of_c_mid() -> None:
-    mids = mid_values(None, 50000.0)
-    assert len(mids) == 199 and mids[0] == 100 and mids[-1] == 40000
-    for published in (2542, 3054, 2936, 2818, 11272, 10909):
-        assert np.abs(mids - published).min() < 1.0
-    assert mid_values(None, 400.0)[-1] == 400.0  # curves of other units
-    assert mid_values(None, 1e9)[-1] == pytest.approx(1e9)
-    assert mid_values(((1.0, 3.0, 3),), 50000.0).tolist() == [1, 2, 3]
+@pytest.mark.parametrize("hours", [1.0, 50.0, 1.1e3, 1.6e4, 1e5, 1e6])
+@pytest.mark.parametrize("unit", ["device_hours", "device_seconds"])
+def test_table_1_comes_back_from_runs_of_any_length_by_the_papers_method(hours: float, unit: Unit) -> None:
+    scale = hours / COMPUTE[-1] * (3600.0 if unit == "device_seconds" else 1.0)
+    for row, (c_mid, b, a) in TABLE_1.items():
+        found = accepted(fit(Curve(row, scale * COMPUTE, truth(row).value(COMPUTE), R_0, None, 0.0, unit), PAPER))
+        assert abs(found.A - a) < 5e-4 and abs(found.B / b - 1) < 0.01
+        assert abs(found.C_mid / (scale * c_mid) - 1) < 0.01
+
+
+@settings(max_examples=5, deadline=None)
+@given(length=st.floats(1.0, 1e6), unit=st.floats(1e-3, 1e9), row=st.sampled_from(sorted(TABLE_1)))
+def test_no_unit_changes_what_the_papers_method_finds(length: float, unit: float, row: str) -> None:
+    """In a unit that is not hours every run is taken for one of the paper's."""
+    compute = length / COMPUTE[-1] * COMPUTE
+    rates = drawn(truth(row).value(COMPUTE)).pass_rate
+    first, second = (
+        accepted(fit(Curve("c", scale * compute, rates, R_0, None, 0.0, "tokens"), PAPER)) for scale in (1.0, unit)
+    )
+    assert first.A == second.A and abs(first.B / second.B - 1) < 1e-6
+    assert abs(second.C_mid / first.C_mid / unit - 1) < 1e-6
+
+
+def test_the_papers_skip_and_grid_are_gpu_hours_of_its_runs() -> None:
+    def chosen(last: float, unit: Unit = "device_hours", **given: float) -> tuple[float, float]:
+        compute = np.linspace(0.01, 1.0, 100) * last
+        curve = Curve("c", compute, truth().value(compute * 5e4 / last), R_0, None, 0.0, unit)
+        found = fit(curve, FitSettings.model_validate({"method": "paper", "bootstrap": 20, **given}))
+        assert found.settings.c_mid_grid is not None and found.settings.skip_until is not None
+        assert found.used.compute[0] >= found.settings.skip_until > found.used.compute[0] - 0.01 * last
+        return found.settings.skip_until, found.settings.c_mid_grid[1]
+
+    assert chosen(16_000.0) == chosen(50_000.0) == chosen(100_000.0) == pytest.approx((1500.0, 40_000.0))
+    assert chosen(50_000.0 * 3600, "device_seconds") == pytest.approx((1500.0 * 3600, 40_000.0 * 3600))
+    assert chosen(16.0) == pytest.approx((1.5, 40.0)) and chosen(1e6) == pytest.approx((15_000.0, 4e5))
+    assert chosen(32.0, "steps") == pytest.approx((3.0, 80.0))
+    assert chosen(16_000.0, skip_until=480.0)[0] == 480.0
+    assert fit(exact(truth()), QUICK).settings.skip_until == 0.0
 
 
 def test_the_papers_interval_of_a_is_no_finer_than_its_grid() -> None:

@@ -45,7 +45,10 @@ def test_a_given_r0_takes_the_place_of_the_measured_one_and_that_is_said(tmp_pat
 
 def test_another_axis_is_another_column(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", {"compute": [0, 7], "steps": [0, 100], "pass_rate": [0.2, 0.5]})
-    assert read_curve(path, "steps").compute.tolist() == [100]
+    assert read_curve(path, "steps").compute.tolist() == [100] and read_curve(path).compute.tolist() == [7]
+    assert read_curve(path, "device_seconds").compute.tolist() == [7 * 3600]
+    seconds = write_csv(tmp_path / "b.csv", {"device_seconds": [0, 7200], "pass_rate": [0.2, 0.5]})
+    assert read_curve(seconds).compute.tolist() == [2]
     with pytest.raises(InputError, match="'tokens'"):
         read_curve(path, "tokens")
 
@@ -91,16 +94,19 @@ def test_what_is_not_there_or_not_text_is_said(tmp_path: Path) -> None:
         read_curve(tmp_path / "binary.csv")
 
 
-def test_a_run_is_read_by_recorded_device_seconds(tmp_path: Path) -> None:
+def test_a_run_is_read_in_device_hours(tmp_path: Path) -> None:
     rows = [
         (0, {"evaluation/pass_rate": 0.3, "evaluation/stderr": 0.02}),
         (1, {"compute/device_seconds": 8.0, "seconds/rollout": 1.0}),
-        (2, {"compute/device_seconds": 17.0, "evaluation/pass_rate": 0.5, "evaluation/stderr": 0.01}),
-    ]
+        (2, {"compute/device_seconds": 7200.0, "compute/flops": 5e9, "evaluation/pass_rate": 0.5,
+             "evaluation/stderr": 0.01}),
+    ]  # fmt: skip
     curve = read_curve(write_run(tmp_path / "run", rows))
-    assert curve.name == "run" and curve.unit == "device-seconds" and curve.notes == ()
+    assert curve.name == "run" and curve.unit == "device_hours" and curve.notes == ()
     assert curve.r0 == 0.3 and curve.r0_stderr == 0.02 and curve.same_problems
-    assert curve.compute.tolist() == [17.0] and curve.pass_rate.tolist() == [0.5]
+    assert curve.compute.tolist() == [2.0] and curve.pass_rate.tolist() == [0.5]
+    for unit, spent in (("device_seconds", 7200.0), ("flops", 5e9)):
+        assert read_curve(tmp_path / "run", unit).compute.tolist() == [spent]
 
 
 def test_a_run_is_read_by_its_steps_and_tokens(tmp_path: Path) -> None:
@@ -131,6 +137,16 @@ def test_another_evaluation_metric_has_its_own_stderr(tmp_path: Path) -> None:
     ]
     curve = read_curve(write_run(tmp_path / "run", rows), metric="evaluation/code/pass_rate")
     assert curve.stderr is not None and curve.stderr.tolist() == [0.04] and curve.r0_stderr == 0.05
+
+
+def test_a_domain_has_its_own_stderr(tmp_path: Path) -> None:
+    rows = [
+        (step, {"evaluation/stderr": 0.9, "evaluation/pass_rate/code": 0.1, "evaluation/stderr/code": 0.05,
+                "compute/device_seconds": step})
+        for step in (0, 1)
+    ]  # fmt: skip
+    curve = read_curve(write_run(tmp_path / "run", rows), metric="evaluation/pass_rate/code")
+    assert curve.stderr is not None and curve.stderr.tolist() == [0.05] and curve.r0_stderr == 0.05
 
 
 def test_a_curve_made_by_hand_is_checked() -> None:

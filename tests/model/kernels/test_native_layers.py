@@ -332,7 +332,9 @@ def fused(model: PreTrainedModel, kernels: LayerKernels) -> dict[str, int]:
     return {name.removeprefix("FusedQwen3"): count for name, count in names.items() if name.startswith("FusedQwen3")}
 
 
-def test_without_a_compiler_a_policy_computes_as_it_did(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_without_a_compiler_a_policy_computes_as_it_did(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     monkeypatch.setenv("CC", str(tmp_path / "no-such-compiler"))
     monkeypatch.setenv("STROP_CACHE", str(tmp_path))
     monkeypatch.setattr(native, "load", native.load.__wrapped__)
@@ -340,6 +342,8 @@ def test_without_a_compiler_a_policy_computes_as_it_did(monkeypatch: pytest.Monk
     found, plain = learned(policy("qwen3", torch.float32)), learned(policy("qwen3", torch.float32, cpu_kernels=False))
     assert torch.equal(found[0], plain[0])
     assert all(torch.equal(gradient, plain[1][name]) for name, gradient in found[1].items())
+    (record,) = caplog.records  # said once, however often it is looked for
+    assert "no-such-compiler" in record.message and "times slower" in record.message and "gcc" in record.message
 
 
 def test_kernels_further_from_float32_than_the_modules_are_not_used(

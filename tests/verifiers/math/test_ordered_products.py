@@ -40,6 +40,17 @@ EQUAL = (
     (r"12\text{ cm}^2", r"12\text{平方厘米}"), (r"\mathrm{C_6H_{12}O_6}", "C_6H_{12}O_6"), (r"H_2O", r"\ce{H2O}"),
     ("3:60", "1:20"), (r"\frac34", r"\nicefrac{3}{4}"), ("Alice: 5, Bob: 3", "Bob: 3, Alice: 5"), ("5", r"\{5\}"),
     ("(B) 12", "(B)"), ("(B) 12", r"(B) \frac{24}{2}"),
+    # other spellings of conditions, lists, points, matrices and numbers
+    (r"\frac1x", r"\frac1x,\ x\ne0"), (r"\frac1x", r"\frac1x\ (x\ne0)"), (r"\frac1x", r"\frac1x\text{ if }x\ne0"),
+    ("1,2", r"1\text{ et }2"), ("1,2", r"x=1\text{ oder }x=2"), ("12", r"\text{la respuesta es }12"),
+    ("(3,4)", "P(3,4)"), ("(3,4)", "P=(3,4)"), ("3+4i", "3+i4"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,2],[3,4]]"), ("F_{n+1}", "F_{1+n}"), ("21", r"\text{twenty-one}"),
+    (r"\binom{n}{k}", r"{n \choose k}"), (r"\frac12", r"{1 \over 2}"), (r"5\text{ cm}", r"\SI{5}{cm}"),
+    ("12000", r"\num{12000}"), (r"30^\circ", r"30\textdegree"), (r"\mathbb{R}", r"\R"), (r"A\subset B", r"A \subset B"),
+    (r"l\perp m", r"m\perp l"), (r"A\subset B", r"B\supset A"), ("1,-2", "x=1或x=-2"), ("ACD", r"\{A,C,D\}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\[4pt]2\end{bmatrix}"), ("18", r"18\ \text{(dollars)}"),
+    (r"\frac14", r"\sin^230^\circ"), (r"\sqrt{\frac{2GM}{R}}", r"\sqrt2\sqrt{\frac{GM}{R}}"),
+    (r"2\pi\sqrt{\frac Lg}", r"\sqrt{\frac{4\pi^2L}{g}}"), ("5:12:13", "15:36:39"),
 )  # fmt: skip
 NOT_EQUAL = (
     ("B^{-1}A^{-1}", "A^{-1}B^{-1}"), ("PDP^{-1}", "D"), ("AB-BA", "0"), ("A^TB", "BA^T"),
@@ -53,7 +64,11 @@ NOT_EQUAL = (
     (r"\text{all even integers}", r"2k+1, k\in\mathbb{Z}"), (r"\text{no solution}", r"\text{no solution exist for } x"),
     ("12", "12万"), ("12", "12以上"), ("3:60", "4:00"), ("9:30", "0.3"), ("Alice: 5, Bob: 3", "Alice: 3, Bob: 5"),
     ("x=1, y=2", "2, 1"), ("(2,12)", "y=2, x=12"), (r"1,2,\ldots,n", r"2,1,\ldots,n"), ("1,2", "(2,1)"),
-    ("(B) 12", "(B) 13"), ("(B) 12", "(A) 12"), ("1,-2", r"x=-2\text{ no }x=1"), (r"\sqrt{x^2+y^2}=5", "x^2+y^2=5"),
+    ("(B) 12", "(B) 13"), ("(B) 12", "(A) 12"), ("1,-2", r"x=-2\text{ no }x=1"),
+    (r"A\subset B", r"B\subset A"), (r"A\subset B", r"A\subseteq B"), (r"l\perp m", r"l\parallel m"),
+    ("(3,4)", r"\text{reflection of }(3,4)"), ("(3,4)", r"\text{not }(3,4)"), ("42", r"42\text{ if }x>2"),
+    ("F_{n+1}", "F_{n-1}"), ("21", r"\text{twenty one hundred}"), 
+    ("12", r"\text{la respuesta no es }12"), (r"\sqrt{x^2+y^2}=5", "x^2+y^2=5"),
 )  # fmt: skip
 
 

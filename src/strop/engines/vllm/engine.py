@@ -204,14 +204,16 @@ def written(
             folder = Path(tempfile.mkdtemp(prefix="strop-vllm-", dir=place))
         try:
             with writing(folder):
-                if memory is not None:
+                left = version
+                if memory is not None and file is not None and all(version.get(n) is own for n, own in file.items()):
+                    (folder / "stored.safetensors").symlink_to(file.path)
+                    left = {name: tensor for name, tensor in version.items() if name not in file}
+                if memory is not None and left:
                     (folder / "model.safetensors").symlink_to(f"/proc/{os.getpid()}/fd/{memory}")
-                    if file is not None and all(version.get(name) is tensor for name, tensor in file.items()):
-                        (folder / "stored.safetensors").symlink_to(file.path)
-                        version = {name: tensor for name, tensor in version.items() if name not in file}
-                with (folder / "model.safetensors").open("wb") as rest:
-                    for part in tensor_file.parts(version):
-                        rest.write(part)
+                if left:
+                    with (folder / "model.safetensors").open("wb") as rest:
+                        for part in tensor_file.parts(left):
+                            rest.write(part)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)

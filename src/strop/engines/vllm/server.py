@@ -32,7 +32,7 @@ from strop.base.machine import cuda_visible
 from strop.base.types import ExpertArray, FloatArray, InputError, IntArray, StropError
 from strop.engines.base import RequestLimits
 from strop.engines.protocol import EngineLost
-from strop.engines.settings import Vllm
+from strop.engines.settings import MEMORY_FRACTION, Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
 _GRACE_SECONDS = 5.0
@@ -168,7 +168,8 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
         "trust_remote_code": model.trust_remote_code, "dtype": dtype, "max_model_len": limits.max_tokens,
         "max_num_seqs": settings.slots + 1,  # a place for the probe of `verify_weights`
         "max_num_batched_tokens": max(settings.prefill_tokens, settings.slots + 1),
-        "tensor_parallel_size": settings.tensor_parallel, "gpu_memory_utilization": settings.memory_fraction,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "gpu_memory_utilization": settings.memory_fraction or MEMORY_FRACTION,
         "enable_prefix_caching": True, "enforce_eager": settings.eager,
         "enable_return_routed_experts": model.replay_routing,
         "logprobs_mode": "processed_logprobs",  # of logits / temperature; vLLM's default leaves the temperature out
@@ -180,7 +181,7 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
     if settings.kv_cache_gib is not None:
         known["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * machine.GIB)
     elif not machine.has_gpu():  # the CPU build would ask for its fraction of all memory, and end where less is free
-        known["kv_cache_memory_bytes"] = int(settings.memory_fraction * machine.memory()[1] / 2)
+        known["kv_cache_memory_bytes"] = int((settings.memory_fraction or MEMORY_FRACTION) * machine.memory()[1] / 2)
     return known | settings.arguments
 
 

@@ -15,7 +15,7 @@ from strop.base.progress import part
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
 from strop.lab.scaling.compare import ENOUGH_SEEDS, MARGIN, CurveComparison, Refit, compare, joint_refit
-from strop.lab.scaling.curves import PASS_RATE, Curve, XAxis, read_curve
+from strop.lab.scaling.curves import PASS_RATE, Curve, Unit, read_curve
 from strop.lab.scaling.fitting import Fit, FitSettings, Interval, fit
 from strop.run.folder import is_run
 
@@ -102,7 +102,7 @@ class RunResult:
         grad_spikes: steps whose gradient norm exceeds 3 times the median of the run's.
         device_seconds: of generators and trainers, without evaluation; `wall_seconds` of all steps with it,
             that before training too.
-        curve: over the x-axis asked for; None before the second evaluation. `fit` is that of it.
+        curve: over compute in the unit asked for; None before the second evaluation. `fit` is that of it.
     """
 
     entry: RunEntry
@@ -201,7 +201,7 @@ class Ablation:
     folder: Path
     manifest: Manifest
     variants: tuple[VariantResult, ...]
-    x: XAxis
+    unit: Unit
     level: float
     margin: float
 
@@ -221,26 +221,26 @@ class Ablation:
 
 def collect(
     folder: Path,
-    x: XAxis = "compute",
-    level: float = 0.9,
+    unit: Unit = "device_hours",
+    settings: FitSettings | None = None,
     margin: float = MARGIN,
 ) -> Ablation:
     """Read the runs of an ablation, fit their curves, compare the variants with the base.
 
     Args:
-        x: what curves and fits are over.
-        level: of all intervals.
+        unit: of compute in curves and fits.
+        settings: of every fit; their level is that of all intervals.
         margin: of the verdicts, in pass rate; ScaleRL's ± 0.02 by default.
 
     Raises:
         InputError: the folder is no ablation, or a metrics file is broken.
     """
     manifest = read_manifest(folder)
-    settings = FitSettings(level=level, bootstrap=BOOTSTRAP)
+    settings = (settings or FitSettings()).model_copy(update={"bootstrap": BOOTSTRAP})
     results: list[RunResult] = []
     for run in manifest.runs:
         part("runs", len(results), len(manifest.runs))
-        results.append(_run_result(folder, manifest, run, x, settings))
+        results.append(_run_result(folder, manifest, run, unit, settings))
     by_name = {v.name: tuple(run for run in results if run.entry.variant == v.name) for v in manifest.variants}
     base = by_name[manifest.base.name]
     joint = _joint(by_name)
@@ -249,12 +249,12 @@ def collect(
         runs, is_base = by_name[entry.name], entry is manifest.base
         against = None if is_base else compare(entry.name, _fits(runs), manifest.base.name, _fits(base), margin)
         pairs = () if is_base else _pairs(runs, base)
-        difference = paired(pairs, level)
+        difference = paired(pairs, settings.level)
         refits = tuple(each for each in joint if each.fit in _fits(runs))
         variants.append(
             VariantResult(entry.name, entry.changes, runs, pairs, difference, against, refits, margin)
         )
-    return Ablation(folder, manifest, tuple(variants), x, level, margin)
+    return Ablation(folder, manifest, tuple(variants), unit, settings.level, margin)
 
 
 def _fits(runs: Sequence[RunResult]) -> list[Fit]:
@@ -280,12 +280,12 @@ def _pairs(runs: Sequence[RunResult], base: Sequence[RunResult]) -> tuple[float,
     return tuple(found)
 
 
-def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, settings: FitSettings) -> RunResult:
+def _run_result(folder: Path, manifest: Manifest, run: RunEntry, unit: Unit, settings: FitSettings) -> RunResult:
     path = manifest.path(folder, run)
     rows: Rows = read_metrics(path / "metrics.jsonl")
     rates = by_step(rows, PASS_RATE)
     trained = [rate for step, rate in rates.items() if step]
-    curve = _curve(path, run, x) if trained else None
+    curve = _curve(path, run, unit) if trained else None
     entropies, norms = _values(rows, "entropy"), _values(rows, "grad_norm")
     tail = entropies[-max(1, len(entropies) // 10) :]
     latest = list(rates.values())[-1] if rates else None
@@ -305,11 +305,11 @@ def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, setti
     )
 
 
-def _curve(path: Path, run: RunEntry, x: XAxis) -> Curve | None:
+def _curve(path: Path, run: RunEntry, unit: Unit) -> Curve | None:
     if not is_run(path):
         return None
     try:
-        return read_curve(path, x, name=run.label)
+        return read_curve(path, unit, name=run.label)
     except InputError:
         return None  # no evaluation before training, which fits need; the table still has the pass rates
 

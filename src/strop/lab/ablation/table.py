@@ -7,6 +7,7 @@ from typing import Any
 
 from strop.base.text import markdown_table, number
 from strop.lab.ablation.collect import Ablation, Paired, RunResult, SeedMean, VariantResult, mean
+from strop.lab.scaling.curves import UNITS
 from strop.lab.scaling.fitting import Fit, Parameter
 from strop.lab.scaling.study import slope, slope_mean
 
@@ -146,8 +147,8 @@ def explanation(found: Ablation) -> str:
     return (
         f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}; maxima "
         f"over steps and seeds.{shared} against base: difference of final pass rates in points, paired by seed, with "
-        f"its {100 * found.level:g} % interval. verdict: beyond ± {found.margin:g}, by the fits over {found.x} where "
-        "they decide, else by the final pass rate."
+        f"its {100 * found.level:g} % interval. verdict: beyond ± {found.margin:g}, by the fits over "
+        f"{UNITS[found.unit].words} where they decide, else by the final pass rate."
     )
 
 
@@ -160,7 +161,7 @@ def as_markdown(found: Ablation, figure: str | None, linearised: str | None = No
     ]  # fmt: skip
     parts = [f"# Ablation of {found.manifest.recipe}", markdown_table(COLUMNS, cells(found)), explanation(found)]
     if figure is not None:
-        parts.append(f"![pass rate against {found.x}, and paired differences to the base]({figure})")
+        parts.append(f"![pass rate against {UNITS[found.unit].words}, and paired differences to the base]({figure})")
     if linearised is not None:
         parts.append(f"![log F(R_C) against log C with one A for all: slopes are B]({linearised})")
     said = notes(found)
@@ -178,7 +179,7 @@ def as_json(found: Ablation) -> dict[str, Any]:
     return {
         "recipe": found.manifest.recipe,
         "seeds": list(found.manifest.seeds),
-        "x": found.x,
+        "unit": found.unit,
         "level": found.level,
         "margin": found.margin,
         "finished": found.finished,

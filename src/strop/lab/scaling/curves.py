@@ -3,13 +3,11 @@
 A curve is the pass rate on held-out problems against the compute spent. The pass rate before training, R_0, is kept
 separate from its points. Shapes: n points.
 
-A CSV has a header with `compute` and `pass_rate`, optionally `stderr`, `steps` and `tokens`; columns of other names are
-ignored. A row at compute 0 is R_0. Of a run folder the rows of metrics.jsonl with an evaluation are read; step 0 is
-R_0. The x-axis is one of three (ScaleRL A.20):
+Compute has one of five units, the x-axis (ScaleRL A.20). Without one it is device-hours, the paper's GPU-hours.
 
-    compute   `compute/device_seconds`: device-seconds of generators and trainers so far
-    steps     training steps
-    tokens    tokens generated so far (`tokens/generated`, summed)
+A CSV has a header with `pass_rate` and a column of the unit (`compute` is device-hours), optionally `stderr`; columns
+of other names are ignored. A row at compute 0 is R_0. Of a run folder the rows of metrics.jsonl with an evaluation are
+read; step 0 is R_0.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +31,30 @@ from strop.lab.ablation.manifest import FILE, read_manifest
 from strop.run.folder import RunFolder, is_run
 
 Array = NDArray[np.float64]
-XAxis = Literal["compute", "steps", "tokens"]
+Unit = Literal["device_hours", "device_seconds", "flops", "tokens", "steps"]
 
 PASS_RATE = "evaluation/pass_rate"
-DEVICE_SECONDS = "compute/device_seconds"
-UNITS: Mapping[XAxis, str] = {"compute": "device-seconds", "steps": "training steps", "tokens": "generated tokens"}
+
+
+class Axis(NamedTuple):
+    """A unit of compute: its name in words, its metric of a run, and the columns of a CSV with the units in one."""
+
+    words: str
+    metric: str
+    columns: Mapping[str, float]
+
+
+UNITS: Mapping[Unit, Axis] = {
+    "device_hours": Axis(
+        "device-hours", "compute/device_seconds", {"device_hours": 1.0, "compute": 1.0, "device_seconds": 1.0 / 3600.0}
+    ),
+    "device_seconds": Axis(
+        "device-seconds", "compute/device_seconds", {"device_seconds": 1.0, "device_hours": 3600.0, "compute": 3600.0}
+    ),
+    "flops": Axis("FLOPs", "compute/flops", {"flops": 1.0}),
+    "tokens": Axis("generated tokens", "tokens/generated", {"tokens": 1.0}),
+    "steps": Axis("training steps", "step", {"steps": 1.0}),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +68,7 @@ class Curve:
         r0: the pass rate before training, R_0.
         stderr: float64 [n], standard errors of `pass_rate`, all positive; None where unknown.
         r0_stderr: standard error of `r0`; 0 where it is given as exact, None where it was measured as the points were.
-        unit: the unit of the x-axis.
+        unit: the unit of the compute.
         same_problems: whether every point measures the same problems, while `stderr` is that of problems drawn anew.
         notes: warnings about where the points come from.
     """
@@ -62,7 +79,7 @@ class Curve:
     r0: float
     stderr: Array | None = None
     r0_stderr: float | None = None
-    unit: str = "compute"
+    unit: Unit = "device_hours"
     notes: tuple[str, ...] = ()
     same_problems: bool = False
 
@@ -90,6 +107,11 @@ class Curve:
     def __len__(self) -> int:
         return len(self.compute)
 
+    @property
+    def words(self) -> str:
+        """The unit in words."""
+        return UNITS[self.unit].words
+
     def within(self, low: float = 0.0, high: float = math.inf) -> Curve:
         """The points with low <= compute <= high; R_0 stays."""
         kept = (self.compute >= low) & (self.compute <= high)
@@ -108,16 +130,20 @@ class _Row(NamedTuple):
 
 
 def read_curve(
-    path: Path | str, x: XAxis = "compute", r0: float | None = None, name: str | None = None, metric: str = PASS_RATE
+    path: Path | str,
+    unit: Unit = "device_hours",
+    r0: float | None = None,
+    name: str | None = None,
+    metric: str = PASS_RATE,
 ) -> Curve:
     """The curve of a run folder or a CSV file.
 
     Args:
         path: a run folder of strop, or a .csv file.
-        x: the x-axis.
+        unit: of its compute.
         r0: R_0, exact. It replaces the rows at compute 0, and a note says so; None uses those rows.
         name: by default the name of the folder, or of the file without its ending.
-        metric: of a run, the evaluation metric; its standard error has the same name with `stderr`.
+        metric: of a run, the evaluation metric; its standard error has the same name with `stderr` for `pass_rate`.
 
     Raises:
         InputError: it cannot be read, a value is no number, or R_0 is neither measured nor given.
@@ -127,12 +153,11 @@ def read_curve(
         raise InputError(f"--r0 {r0:g}: a pass rate is a fraction from 0 to 1")
     called = name or target.resolve().name.removesuffix(".csv")
     of_a_run = target.is_dir()
-    rows = _run_rows(target, x, metric) if of_a_run else _csv_rows(target, x)
-    unit = "compute" if x == "compute" and not of_a_run else UNITS[x]
+    rows = _run_rows(target, unit, metric) if of_a_run else _csv_rows(target, UNITS[unit].columns)
     return replace(_curve(rows, target, called, unit, r0), same_problems=of_a_run)
 
 
-def _curve(rows: Sequence[_Row], path: Path, name: str, unit: str, given: float | None) -> Curve:
+def _curve(rows: Sequence[_Row], path: Path, name: str, unit: Unit, given: float | None) -> Curve:
     before = [row for row in rows if row.x == 0]
     points = [row for row in rows if row.x > 0]
     if not before and given is None:
@@ -175,16 +200,19 @@ def _errors(points: Sequence[_Row]) -> tuple[Array | None, tuple[str, ...]]:
 # ---------------------------------------------------------------------- CSV files
 
 
-def _csv_rows(path: Path, x: XAxis) -> list[_Row]:
+def _csv_rows(path: Path, columns: Mapping[str, float]) -> list[_Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             reader.fieldnames = header = [name.strip().lower() for name in reader.fieldnames or ()]
-            for needed in (x, "pass_rate"):
-                if needed not in header:
+            for needed in (tuple(columns), ("pass_rate",)):
+                if not set(needed) & set(header):
                     names = ", ".join(header) or "nothing"
-                    raise InputError(f"{path}: there is no column {needed!r}; the header has {names}")
-            return [_csv_row(cells, f"{path}, line {reader.line_num}", x) for cells in reader]
+                    raise InputError(
+                        f"{path}: there is no column {' or '.join(map(repr, needed))}; the header has {names}"
+                    )
+            x = next(name for name in columns if name in header)
+            return [_csv_row(cells, f"{path}, line {reader.line_num}", x, columns[x]) for cells in reader]
     except FileNotFoundError as error:
         raise InputError(f"there is no run folder or CSV file {path}") from error
     except OSError as error:
@@ -193,7 +221,7 @@ def _csv_rows(path: Path, x: XAxis) -> list[_Row]:
         raise InputError(f"{path} is not a CSV file in UTF-8: {error}") from error
 
 
-def _csv_row(cells: Mapping[str, str | None], where: str, x: XAxis) -> _Row:
+def _csv_row(cells: Mapping[str, str | None], where: str, x: str, units: float) -> _Row:
     def value(column: str, most: float = math.inf) -> float | None:
         text = (cells.get(column) or "").strip()
         if not text:
@@ -209,20 +237,20 @@ def _csv_row(cells: Mapping[str, str | None], where: str, x: XAxis) -> _Row:
     at, rate = value(x), value("pass_rate", most=1.0)
     if at is None or rate is None:
         raise InputError(f"{where}: {x if at is None else 'pass_rate'} is missing")
-    return _Row(at, rate, value("stderr"))
+    return _Row(units * at, rate, value("stderr"))
 
 
 # ---------------------------------------------------------------------- run folders
 
 
-def _run_rows(path: Path, x: XAxis, metric: str) -> list[_Row]:
+def _run_rows(path: Path, unit: Unit, metric: str) -> list[_Row]:
     file = RunFolder.open(path).metrics_path
     if not file.exists():
         raise InputError(f"{file} is missing: the run has made no step yet, or its curve was moved away")
     rows = read_metrics(file)
-    stderr_name = f"{metric.rpartition('/')[0]}/stderr" if "/" in metric else "stderr"
+    stderr_name = "/".join("stderr" if part == "pass_rate" else part for part in metric.split("/"))
     found: list[_Row] = []
-    for spent, row in zip(_spent(rows, x), rows, strict=True):
+    for spent, row in zip(_spent(rows, unit), rows, strict=True):
         rate, stderr = row.get(metric), row.get(stderr_name)
         if rate is None or not math.isfinite(rate):
             continue
@@ -233,20 +261,17 @@ def _run_rows(path: Path, x: XAxis, metric: str) -> list[_Row]:
     return found
 
 
-def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis) -> Iterator[float]:
-    """The compute, steps or tokens spent up to and with each row."""
-    total = 0.0
+def _spent(rows: Sequence[Mapping[str, float | None]], unit: Unit) -> Iterator[float]:
+    """The compute spent up to and with each row; what is recorded is a total, but for tokens."""
+    axis, total = UNITS[unit], 0.0
+    recorded = axis.columns.get(axis.metric.removeprefix("compute/"), 1.0)
     for row in rows:
-        if x == "steps":
-            total = float(row["step"] or 0)
-        elif x == "tokens":
-            total += row.get("tokens/generated") or 0.0
-        else:
-            total = row.get(DEVICE_SECONDS) or total
+        found = row.get(axis.metric) or 0.0
+        total = total + found if unit == "tokens" else recorded * found or total
         yield total
 
 
-def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) -> dict[str, list[Curve]]:
+def read_sources(sources: Sequence[str], unit: Unit, r0: float | None, metric: str) -> dict[str, list[Curve]]:
     """Curves by recipe; every curve has a different name.
 
     `NAME=PATH` names a curve; several of one name are seeds of that recipe. Every other curve is a recipe by itself.
@@ -254,18 +279,16 @@ def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) 
     the folder goes before it.
 
     Raises:
-        InputError: as `read_curve`; `x` is no axis; a path is given twice under one name, which makes no two seeds; or
+        InputError: as `read_curve`; a path is given twice under one name, which makes no two seeds; or
             an ablation is given a name or has no evaluated run.
     """
-    if x not in ("compute", "steps", "tokens"):
-        raise InputError(f"--x {x}: the x-axis is compute, steps or tokens")
     labelled = [part for source in sources for part in _runs_of(*_split(source), len(sources) > 1, metric)]
     _refuse_doubles(labelled)
     resolved = [Path(path).resolve() for _, path in labelled]
     names = distinct_names([path.with_suffix("") if path.suffix == ".csv" else path for path in resolved])
     recipes: dict[str, list[Curve]] = {}
     for (label, path), name in zip(labelled, names, strict=True):
-        curve = read_curve(path, cast(XAxis, x), r0, label or name, metric)
+        curve = read_curve(path, unit, r0, label or name, metric)
         recipes.setdefault(label or name, []).append(curve)
     return {recipe: _number(recipe, curves) for recipe, curves in recipes.items()}
 

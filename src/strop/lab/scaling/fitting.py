@@ -17,15 +17,15 @@ from pydantic import Field
 
 from strop.base.pieces import Settings
 from strop.lab.scaling import support
-from strop.lab.scaling.curves import Curve
+from strop.lab.scaling.curves import UNITS, Curve
 from strop.lab.scaling.sigmoid import (
     A_GRID,
+    C_MID_GRID,
     FitProblem,
     Grid,
     PaperGrid,
     Sigmoid,
     Solution,
-    mid_values,
     share,
     solve,
     solve_on_grid,
@@ -41,23 +41,23 @@ PARAMETERS: tuple[Parameter, ...] = ("A", "B", "C_mid")
 class FitSettings(Settings):
     """How a curve is fitted.
 
-    `method`: `refined` is least squares weighted by 1/stderr² over continuous A, B and C_mid; `paper` is the grid
-    procedure of ScaleRL A.5, unweighted. `skip_until` leaves out points of less compute (the paper: 1500 GPU-hours,
-    about one epoch; here nothing unless asked, since a curve's unit is not known). `fit_until` holds later points
-    back. `level` is that of the intervals, `bootstrap` the number of samples behind them. `ceiling` is the largest A.
-    `a_grid`, `c_mid_grids` and `refine_c_mid` are of `paper` only: the grids as (start, stop, count), and whether C_mid
-    is freed once A is found.
+    Compute is in the unit of the curve. `method`: `refined` is least squares weighted by 1/stderr² over continuous A, B
+    and C_mid; `paper` is the grid procedure of ScaleRL A.5, unweighted. `skip_until` leaves out points of less compute:
+    by default `paper` skips what the paper does, `refined` nothing. `fit_until` holds later points back. `level` is
+    that of the intervals, `bootstrap` the number of samples behind them. `ceiling` is the largest A. `a_grid`,
+    `c_mid_grid` and `refine_c_mid` are of `paper` only: the grids as (start, stop, count), and whether C_mid is freed
+    once the best cell is found.
     """
 
     method: Literal["refined", "paper"] = "refined"
-    skip_until: float = Field(0.0, ge=0)
+    skip_until: float | None = Field(None, ge=0)
     fit_until: float | None = Field(None, gt=0)
     level: float = Field(0.9, gt=0, lt=1)
     bootstrap: int = Field(500, ge=20)
     seed: int = Field(0, ge=0)
     ceiling: float = Field(1.0, gt=0, le=1)
     a_grid: Grid = A_GRID
-    c_mid_grids: tuple[Grid, ...] | None = None
+    c_mid_grid: Grid | None = None
     refine_c_mid: bool = True
 
 
@@ -211,6 +211,27 @@ def _tails(level: float) -> Interval:
 
 
 STARTS = 6
+SKIPPED = 1500.0  # GPU-hours, about an epoch (ScaleRL A.6)
+PAPER_RUNS = 16_000.0, 100_000.0  # GPU-hours of the paper's leave-one-out runs, and of its longest
+
+
+def for_curve(curve: Curve, settings: FitSettings) -> FitSettings:
+    """The settings with `skip_until` and `c_mid_grid` filled in, in the unit of the curve.
+
+    Those of `paper` are GPU-hours of the paper's runs. A shorter run than those, or one not measured in hours, is taken
+    for one of 16,000 hours, a longer one for one of 100,000: the same share of it is skipped, and the grid lies over it
+    in the same way.
+    """
+    skip, grid = 0.0, C_MID_GRID
+    if settings.method == "paper":
+        last = max(curve.compute, default=1.0)
+        hours = last * UNITS["device_hours"].columns.get(curve.unit, 0.0)
+        unit = last / min(max(hours, PAPER_RUNS[0]), PAPER_RUNS[1])
+        skip, grid = unit * SKIPPED, (unit * grid[0], unit * grid[1], grid[2])
+    given = settings.skip_until, settings.c_mid_grid
+    return settings.model_copy(
+        update={"skip_until": skip if given[0] is None else given[0], "c_mid_grid": given[1] or grid}
+    )
 
 
 def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
@@ -226,9 +247,9 @@ def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
 
     If the points do not support a fit, `refused` of the result is the reason (see `support.py`), and numbers are None.
     """
-    chosen = settings or FitSettings()
+    chosen = for_curve(curve, settings or FitSettings())
     end = np.inf if chosen.fit_until is None else chosen.fit_until
-    used, held_back = curve.within(chosen.skip_until, end), curve.beyond(end)
+    used, held_back = curve.within(chosen.skip_until or 0.0, end), curve.beyond(end)
     known = used.stderr is not None and chosen.method == "refined"
     weight = used.stderr**-2 if known and used.stderr is not None else np.ones(len(used))
     nothing = Fit(
@@ -272,7 +293,7 @@ def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
 def _solve(used: Curve, weight: Array, settings: FitSettings) -> Solution:
     y, r0 = (used.pass_rate - used.r0)[None, :], np.array([used.r0])
     if settings.method == "paper":
-        return solve_on_grid(np.log(used.compute), y, r0, _cells(used, settings))
+        return solve_on_grid(np.log(used.compute), y, r0, _cells(settings))
     moves = r0_weight(used, weight, settings)
     return solve(FitProblem(np.log(used.compute), y, weight, r0, settings.ceiling, r0_weight=moves), STARTS)
 
@@ -286,8 +307,8 @@ def r0_weight(used: Curve, weight: Array, settings: FitSettings) -> float | None
     return used.r0_stderr**-2
 
 
-def _cells(used: Curve, settings: FitSettings) -> PaperGrid:
-    mids = mid_values(settings.c_mid_grids, float(used.compute[-1]))
+def _cells(settings: FitSettings) -> PaperGrid:
+    mids = np.linspace(*(settings.c_mid_grid or C_MID_GRID))
     return PaperGrid(np.linspace(*settings.a_grid), mids, settings.refine_c_mid)
 
 
@@ -326,7 +347,7 @@ def _bootstrap(
     drawn, r0 = _redraw(used, sigmoid, factor, typical, settings)
     y, log_compute = drawn - r0[:, None], np.log(used.compute)
     if settings.method == "paper":
-        found = solve_on_grid(log_compute, y, r0, _cells(used, settings))
+        found = solve_on_grid(log_compute, y, r0, _cells(settings))
     else:
         guess = np.array([sigmoid.A - used.r0, np.log(sigmoid.B), np.log(sigmoid.C_mid), sigmoid.R_0 - used.r0])
         moves = r0_weight(used, weight, settings)

@@ -235,27 +235,15 @@ def _best_gain(problem: FitProblem, shares: Array) -> tuple[Array, Array]:
 Grid = tuple[float, float, int]
 
 A_GRID: Grid = (0.450, 0.800, 71)
-C_MID_GRIDS: tuple[Grid, ...] = ((100.0, 4000.0, 100), (4000.0, 40000.0, 100))
+C_MID_GRID: Grid = (100.0, 40000.0, 100)  # GPU-hours
 B_SCAN = np.geomspace(0.05, 12.0, 160)
 MIDS_AT_ONCE = 10
 CANDIDATES = 60
-NEIGHBOURS = 2
-
-
-def mid_values(grids: tuple[Grid, ...] | None, last: float) -> Array:
-    """The C_mid to try: `grids` as (start, stop, count), by default the paper's.
-
-    The paper's are GPU-hours. For a curve of another unit, which ends below 4000 or beyond 4 million, they are scaled
-    so that they end where the curve does.
-    """
-    chosen = C_MID_GRIDS if grids is None else grids
-    values = np.unique(np.concatenate([np.linspace(*grid) for grid in chosen]))
-    return values * (last / values[-1]) if grids is None and not 4e3 <= last <= 4e6 else values
 
 
 @dataclass(frozen=True)
 class PaperGrid:
-    """The cells: A on `a`, C_mid on `mids`. `refine` frees C_mid once the best A are found."""
+    """The cells: A on `a`, C_mid on `mids`. `refine` frees C_mid once the best cell is found."""
 
     a: Array
     mids: Array
@@ -270,19 +258,19 @@ def solve_on_grid(log_compute: Array, y: Array, r0: Array, grid: PaperGrid) -> S
 
 
 def _best(problem: FitProblem, row: int, cells: Array, grid: PaperGrid) -> BoxMinimum:
-    """The best of the candidate cells [K, 3] of a data set, (A, log B, log C_mid) each."""
+    """The best of the candidate cells [K, 2] of a data set, (A, log C_mid) each.
+
+    In every cell B starts at 1, as `curve_fit` of scipy does when it is given no start.
+    """
     r0 = problem.r0[row]
-    starts = {(a, mid): np.array([a - r0, b, mid, 0.0]) for a, b, mid in cells[::-1].tolist()}
-    best = min((minimise(problem, row, start, [LOG_B]) for start in starts.values()), key=_error)
+    starts = [np.array([a - r0, 0.0, mid, 0.0]) for a, mid in dict.fromkeys(map(tuple, cells.tolist()))]
+    best = min((minimise(problem, row, start, [LOG_B]) for start in starts), key=_error)
     if not grid.refine:
         return best
-    step = grid.a[1] - grid.a[0]
-    near = r0 + best.theta[GAIN] + step * np.arange(-NEIGHBOURS, NEIGHBOURS + 1)
-    found = []
-    for a in near[(near > grid.a[0] - step / 2) & (near < grid.a[-1] + step / 2)]:
-        start = np.array([max(a - r0, 0.0), *best.theta[1:]])
-        found.append(minimise(problem, row, start, [LOG_B, LOG_MID]))
-    return min(found, key=_error)
+    free = minimise(problem, row, best.theta, [GAIN, LOG_B, LOG_MID])
+    near = np.argsort(np.abs(grid.a - r0 - free.theta[GAIN]))[:2]  # A stays on its grid
+    tries = [np.array([max(a - r0, 0.0), *free.theta[1:]]) for a in grid.a[near]]
+    return min((minimise(problem, row, start, [LOG_B, LOG_MID]) for start in tries), key=_error)
 
 
 def _error(found: BoxMinimum) -> float:
@@ -290,14 +278,14 @@ def _error(found: BoxMinimum) -> float:
 
 
 def _scan(log_compute: Array, y: Array, r0: Array, grid: PaperGrid, keep: int) -> Array:
-    """The `keep` best of (A, log B, log C_mid) for each data set, [S, keep, 3].
+    """The `keep` best of (A, log C_mid) for each data set, [S, keep, 2].
 
     For given B and C_mid the error is a parabola in A: the best A of the grid is the one nearest to its vertex.
     """
     a_values, mids = grid.a, grid.mids
     step = a_values[1] - a_values[0]
     whole = (y**2).sum(axis=1)[:, None]
-    kept: list[tuple[Array, Array, Array, Array]] = []
+    kept: list[tuple[Array, Array, Array]] = []
     for start in range(0, len(mids), MIDS_AT_ONCE):
         part = mids[start : start + MIDS_AT_ONCE]
         mid, b = (cells.ravel() for cells in np.meshgrid(part, B_SCAN, indexing="ij"))
@@ -310,10 +298,10 @@ def _scan(log_compute: Array, y: Array, r0: Array, grid: PaperGrid, keep: int) -
         sse = whole - 2.0 * gain * cross + gain**2 * square
         best = _least(sse, keep)
         pick = np.take_along_axis
-        kept.append((pick(a, best, 1), b[best], mid[best], pick(sse, best, 1)))
-    a, b, mid, sse = (np.concatenate(parts, axis=1) for parts in zip(*kept, strict=True))
+        kept.append((pick(a, best, 1), mid[best], pick(sse, best, 1)))
+    a, mid, sse = (np.concatenate(parts, axis=1) for parts in zip(*kept, strict=True))
     best = _least(sse, keep)
-    return np.stack([np.take_along_axis(values, best, 1) for values in (a, np.log(b), np.log(mid))], axis=2)
+    return np.stack([np.take_along_axis(values, best, 1) for values in (a, np.log(mid))], axis=2)
 
 
 def _least(values: Array, keep: int) -> NDArray[np.intp]:

@@ -2,9 +2,9 @@
 
     {"fits": [{name, A, B, C_mid, R_0, A_interval, B_interval, C_mid_interval, level, sse, predictions, refused}], …}
 
-`R_0` is the measured one; `curve_R_0` is where the curve starts, within the noise of that measurement. A refused fit
-has null for every number but `level`, and the reason under `refused`. Intervals are [low, high]. The `interval` of a
-prediction is that of the curve, `measured` that of a measurement there.
+Compute is in the `unit` of each fit. `R_0` is the measured one; `curve_R_0` is where the curve starts, within the noise
+of that measurement. A refused fit has null for every number but `level`, and the reason under `refused`. Intervals are
+[low, high]. The `interval` of a prediction is that of the curve, `measured` that of a measurement there.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def tables(found: Study) -> Iterator[TextTable | str]:
              with_interval(each.sigmoid.C_mid, each.c_mid_interval), f"{each.sse:.3g}")
             for each in found.joint
         ]  # fmt: skip
-        yield TextTable((f"A fixed to {found.joint[0].sigmoid.A:.3f}", "B", "C_mid", "sse"), joint)
+        yield TextTable((f"A fixed to {found.joint[0].sigmoid.A:.3f}", "B", _c_mid(found), "sse"), joint)
     for spread in found.seeds:
         if spread.asymptotes:
             few = "" if spread.enough else "; three seeds at least make a margin"
@@ -208,9 +208,13 @@ def tables(found: Study) -> Iterator[TextTable | str]:
 def _fitted(found: Study) -> Iterator[TextTable]:
     """The parameters of the fits, and the points and errors behind them."""
     level = f"{100 * found.fits[0].settings.level:g} % intervals"
-    yield TextTable((level, "A", "B", "C_mid"), [(each.name, *_parameters(each)) for each in found.fits])
+    yield TextTable((level, "A", "B", _c_mid(found)), [(each.name, *_parameters(each)) for each in found.fits])
     columns = ("", "R_0", "points", "sse", "power law sse", "power law A")
     yield TextTable(columns, [_points_row(each) for each in found.fits])
+
+
+def _c_mid(found: Study) -> str:
+    return f"C_mid, {found.fits[0].curve.words}"
 
 
 def _parameters(each: Fit) -> tuple[str, str, str]:
@@ -240,7 +244,8 @@ def _predictions(found: Study) -> Iterator[TextTable]:
         for each in found.fits if each.sigmoid is not None for p in each.predict(found.predict)
     ]  # fmt: skip
     if rows:
-        yield TextTable(("prediction", "at", "pass rate", "of a measurement", "power law"), rows)
+        at = f"at {found.fits[0].curve.words}"
+        yield TextTable(("prediction", at, "pass rate", "of a measurement", "power law"), rows)
     held = [(each.name, each.held_back_error()) for each in found.fits]
     lines = [
         (name, str(e.points), f"{e.mean_error:+.4f}", f"{e.mean_absolute_error:.4f}", f"{e.largest_error:+.4f}",

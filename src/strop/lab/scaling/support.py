@@ -168,16 +168,16 @@ def too_few(curve: Curve, left_out: int) -> str | None:
 
 @dataclass(frozen=True)
 class Fall:
-    """The largest drop between means of neighbouring points: by how much, before which compute, of which rise."""
+    """The largest drop between means of neighbouring points: its size, before which compute in words, of which rise."""
 
     size: float
-    before: float
+    before: str
     rise: float
     width: int
 
     def __str__(self) -> str:
         return (
-            f"non-monotone: the pass rate falls by {self.size:.3f} before compute {self.before:.6g}, which no sigmoid "
+            f"non-monotone: the pass rate falls by {self.size:.3f} before {self.before}, which no sigmoid "
             "does; fit the part before the fall (--fit-until), or look for what went wrong in the run"
         )
 
@@ -190,7 +190,7 @@ def largest_fall(curve: Curve, width: int) -> Fall | None:
         return None
     place = int(np.argmax(drops))
     rise = max(means.max() - min(curve.r0, means.min()), EXACT)
-    return Fall(float(drops[place]), float(curve.compute[place + width]), float(rise), width)
+    return Fall(float(drops[place]), f"{curve.compute[place + width]:.6g} {curve.words}", float(rise), width)
 
 
 def non_monotone(curve: Curve) -> str | None:
@@ -236,7 +236,7 @@ def flat(curve: Curve, weight: Array, error: float, noise: Noise) -> str | None:
     third = max(1, len(curve) // 3)
     rise = float(curve.pass_rate[-third:].mean() - curve.pass_rate[:third].mean())
     least = RISE_OVER_NOISE * float(np.sqrt(noise.variance / np.mean(weight) * 2.0 / third))
-    span = f"between compute {curve.compute[0]:.6g} and {curve.compute[-1]:.6g}"
+    span = f"between {curve.compute[0]:.6g} and {curve.compute[-1]:.6g} {curve.words}"
     if rise < -least:
         return f"non-monotone: the pass rate falls by {-rise:.3f} {span}; there is no gain to fit"
     trend = line_error(curve, weight)
@@ -266,7 +266,7 @@ def no_curvature(
             return f"no curvature yet: {name}, which never saturates, explains the points as well; {WAIT}"
     last = float(curve.compute[-1])
     if fitted.C_mid > last:
-        place = f"at {fitted.C_mid:.4g}, beyond the last point {last:.6g}"
+        place = f"at {fitted.C_mid:.4g}, beyond the last point {last:.6g} {curve.words}"
         return f"no curvature yet: the midpoint would lie {place}; {WAIT}"
     return None
 

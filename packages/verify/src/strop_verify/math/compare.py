@@ -6,10 +6,10 @@ loosens a value: units convert by their factors, decimals stand for a value from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
+from string import ascii_uppercase
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import (
@@ -24,12 +24,12 @@ from strop_verify.math.conventions import (
     renamed,
     squared,
 )
-from strop_verify.math.evaluate import Undefined, Vague, rational, sign_of
+from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
-from strop_verify.math.normal_form import Field, Form
+from strop_verify.math.normal_form import Field
 from strop_verify.math.ordered import components, has_cross, has_vectors, in_order, matrices_in, unmarked
-from strop_verify.math.parser import as_tuple
+from strop_verify.math.parser import as_matrix, as_tuple
 from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import (
@@ -43,6 +43,7 @@ from strop_verify.math.quantities import (
     stated_value,
     without_remarks,
 )
+from strop_verify.math.regions import Unsolved, line, same
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, words
 
 _ANY_REAL = ((words("ℝ"),), (words("constant"),))
@@ -52,6 +53,7 @@ _EVEN = ex.times(ex.number(2), ex.name("k"))
 _FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
              ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k")}  # fmt: skip
 _SEVERAL = ("tuple", "list", "set", "ratio")
+_SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "proposition", "…")
 
@@ -167,6 +169,10 @@ class _Comparison:
             gold, given = (each.args[0] if each.args[1:] in _ANY_REAL else each for each in (gold, given))
         if "where" in (gold.op, given.op):
             return self._conditions(gold, given)
+        if gold.op == "tuple" and given.op.startswith("apply ") and given.op[6:] in ascii_uppercase:  # P(3, 4)
+            given = Node("tuple", given.args)
+        if "matrix" in (gold.op, given.op) and gold.op != given.op:
+            gold, given = as_matrix(gold), as_matrix(given)
         if "matrix" in (gold.op, given.op) and gold.op != given.op:
             gold, given = as_tuple(gold), as_tuple(given)
         ops = gold.op, given.op
@@ -232,6 +238,8 @@ class _Comparison:
         gold, given = ascending(gold), ascending(given)
         if gold.op == given.op == "relation" and gold.value == given.value:
             proof = self._all(gold.args, given.args)
+            if not proof.equal and gold.value in _SYMMETRIC:
+                proof = self._all(gold.args, given.args[::-1])
             if proof.equal or not is_region(gold):
                 return proof
         if is_region(gold) or is_region(given):
@@ -249,6 +257,8 @@ class _Comparison:
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
+        if any(each.op not in ex.KINDS for each in (gold, given)):
+            return different("a set of numbers, and a value")
         if gold.op == "tuple" and ex.holds(given, "relation") and not self.rules.allow_set_relation_comp:
             return unknown("a pair, and a relation")
         if gold.op == given.op == "interval" and gold.value == given.value:
@@ -418,199 +428,3 @@ def _plain(answer: Node) -> Node:
     if ex.holds(answer, "±", "∓") and answer.op not in (*_SEVERAL, "relation", "family", "cases"):
         return Node("set", tuple(ex.variants(answer)))
     return answer
-
-
-# ---------------------------------------------------------------------- sets of real numbers
-#
-# Intervals, inequalities in one name, finite sets, their unions and differences. A set is kept as the points at which
-# membership may change, in order, and whether each of them and each gap between them belongs to it. Two sets are the
-# same where these are, after points at which nothing changes are gone.
-
-_FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}
-_HOLDS: dict[str, Callable[[int], bool]] = {
-    "<": lambda s: s < 0, ">": lambda s: s > 0, "≤": lambda s: s <= 0, "≥": lambda s: s >= 0, "≠": lambda s: s != 0,
-}  # fmt: skip
-
-
-class Unsolved(Exception):
-    """A set that cannot be described by its points."""
-
-
-class Line(NamedTuple):
-    """A set of real numbers.
-
-    Attributes:
-        points: where membership may change, in increasing order.
-        inside: 2n+1 flags: the gap before the first point, that point, the next gap, …
-        variable: the name that it is a set of values of, where there is one.
-    """
-
-    points: tuple[Node, ...]
-    inside: tuple[bool, ...]
-    variable: str | None = None
-
-
-def line(answer: Node) -> Line:
-    """The set that an answer describes.
-
-    Raises:
-        Unsolved: it describes none, or none whose points can be found and put in order.
-    """
-    if answer.op == "interval" or (answer.op == "tuple" and len(answer.args) == 2):
-        low, high = answer.args
-        return _interval(low, high, answer.value or (False, False))
-    if answer.op == "set":
-        return _joined([Line((point,), (False, True, False)) for point in answer.args], any)
-    if answer.op == "words" and answer.value in (("none",), ("ℝ",)):
-        return Line((), (answer.value == ("ℝ",),))
-    if answer.op == "relation":
-        return _relation(answer)
-    rules: dict[str, Callable[[Sequence[bool]], bool]] = {
-        "∪": any, "∩": all, "∖": lambda flags: flags[0] and not any(flags[1:]),
-    }  # fmt: skip
-    if answer.op not in rules:
-        raise Unsolved
-    return _joined(list(map(line, answer.args)), rules[answer.op])
-
-
-def same(first: Line, second: Line) -> bool:
-    """Whether two sets are proved to be the same."""
-    (points, inside), (others, also) = _reduced(first), _reduced(second)
-    return inside == also and all(compare(one, other).equal for one, other in zip(points, others, strict=True))
-
-
-def _interval(low: Node, high: Node, closed: tuple[bool, bool]) -> Line:
-    finite = not ex.is_infinite(low) and not ex.is_infinite(high)
-    if finite and _order(low, high) >= 0:
-        raise Unsolved  # its ends are in the wrong order: it is a pair
-    above = Line((), (True,)) if low == ex.minus(ex.INFINITY) else Line((low,), (False, closed[0], True))
-    below = Line((), (True,)) if high == ex.INFINITY else Line((high,), (True, closed[1], False))
-    return _joined([above, below], all)
-
-
-def _joined(parts: list[Line], rule: Callable[[Sequence[bool]], bool]) -> Line:
-    """The set of the points for which a rule holds of their membership in the parts."""
-    names = {part.variable for part in parts} - {None}
-    if len(names) > 1:
-        raise Unsolved
-    points: list[Node] = []
-    for point in (point for part in parts for point in part.points):
-        places = [_order(point, known) for known in points]
-        if 0 not in places:
-            points.insert(sum(place > 0 for place in places), point)
-    flags = [rule([_member(part, points, place) for part in parts]) for place in range(2 * len(points) + 1)]
-    return Line(tuple(points), tuple(flags), next(iter(names), None))
-
-
-def _member(part: Line, points: list[Node], place: int) -> bool:
-    """Whether a point or gap of a finer division lies in a set."""
-    if place == 0:
-        return part.inside[0]
-    orders = [_order(points[(place - 1) // 2], known) for known in part.points]
-    if place % 2 and 0 in orders:
-        return part.inside[2 * orders.index(0) + 1]
-    return part.inside[2 * sum(each > 0 or (each == 0 and place % 2 == 0) for each in orders)]
-
-
-def _reduced(given: Line) -> tuple[list[Node], list[bool]]:
-    points: list[Node] = []
-    inside = [given.inside[0]]
-    for point, at, after in zip(given.points, given.inside[1::2], given.inside[2::2], strict=True):
-        if not inside[-1] == at == after:
-            points.append(point)
-            inside += [at, after]
-    return points, inside
-
-
-def _sign(node: Node) -> int:
-    """The sign of a constant; raises `Unsolved` if it is not known."""
-    if ex.names_in(node):
-        raise Unsolved
-    for precision in (80, 400):
-        known = sign_of(node, precision)
-        if known is not None:
-            return known
-    if compare(node, ex.ZERO).equal:
-        return 0
-    raise Unsolved
-
-
-def _order(first: Node, second: Node) -> int:
-    return 0 if first == second else _sign(ex.plus(first, ex.minus(second)))
-
-
-def _relation(given: Node) -> Line:
-    if given.value == ("∈",) and given.args[0].op == "name":
-        return line(given.args[1])._replace(variable=str(given.args[0].value))
-    if not set(given.value) <= set(_HOLDS):
-        raise Unsolved
-    return _joined([_solved(*each) for each in zip(given.args, given.value, given.args[1:], strict=False)], all)
-
-
-def _solved(left: Node, op: str, right: Node) -> Line:
-    """The solutions of an inequality: linear, quadratic, or of one absolute value of something linear."""
-    names = ex.names_in(left) | ex.names_in(right)
-    if len(names) != 1:
-        raise Unsolved
-    variable = next(iter(names))
-    if ex.is_infinite(left) or ex.is_infinite(right):  # -∞ < x < 1
-        return Line((), (True,), variable)
-    field = Field()
-    try:
-        form = field.difference(left, right)
-        bars = [mono for mono in form if any(field.atoms[atom].kind == "abs" for atom, _ in mono)]
-        if not bars:
-            return _by_sign(_coefficients(field, form), op)._replace(variable=variable)
-        rest = {mono: factor for mono, factor in form.items() if mono not in bars}
-        if (
-            len(bars) > 1
-            or len(bars[0]) > 1
-            or bars[0][0][1] != 1
-            or any(not field.atoms[atom].constant for mono in rest for atom, _ in mono)
-        ):
-            raise Unsolved
-        factor, inner = form[bars[0]], field.node(field.atoms[bars[0][0][0]].data)
-    except (Undefined, Vague, TooMuch) as error:
-        raise Unsolved from error
-    op = _FLIPPED[op] if factor < 0 else op  # factor·|inner| + rest op 0
-    limit = ex.times(ex.number(-1 / factor), field.node(rest))
-    sides = [_solved(inner, op, limit), _solved(ex.minus(inner), op, limit)]
-    return _joined(sides, any if op in (">", "≥") else all)
-
-
-def _coefficients(field: Field, form: Form) -> list[Node]:
-    """The coefficients of a polynomial of degree 1 or 2 in one name, the constant first."""
-    powers: dict[int, Form] = {}
-    for mono, factor in form.items():
-        named = [exponent for atom, exponent in mono if not field.atoms[atom].constant]
-        rest = tuple(part for part in mono if field.atoms[part[0]].constant)
-        if (
-            len(named) > 1
-            or any(exponent not in (1, 2) for exponent in named)
-            or any(field.atoms[a].kind != "name" and not field.atoms[a].constant for a, _ in mono)
-        ):
-            raise Unsolved
-        powers.setdefault(int(sum(named)), {})[rest] = factor
-    degree = max(powers, default=0)
-    if not degree:
-        raise Unsolved
-    return [field.node(powers.get(each, {})) for each in range(degree + 1)]
-
-
-def _by_sign(coefficients: list[Node], op: str) -> Line:
-    """Where a polynomial of degree 1 or 2 stands in a relation to 0."""
-    lead, holds = _sign(coefficients[-1]), _HOLDS[op]
-    c, b = coefficients[:2]
-    if len(coefficients) == 2:
-        return Line((ex.over(ex.minus(c), b),), tuple(map(holds, (-lead, 0, lead))))
-    a = coefficients[2]
-    discriminant = ex.plus(ex.power(b, ex.number(2)), ex.times(ex.number(-4), a, c))
-    half = ex.over(ex.HALF, a)
-    kind = _sign(discriminant)
-    if kind < 0:
-        return Line((), (holds(lead),))
-    if kind == 0:
-        return Line((ex.times(ex.minus(b), half),), tuple(map(holds, (lead, 0, lead))))
-    root = ex.times(ex.number(lead), ex.power(discriminant, ex.number(Fraction(1, 2))))
-    ends = tuple(ex.times(ex.plus(ex.minus(b), each), half) for each in (ex.minus(root), root))
-    return Line(ends, tuple(map(holds, (lead, 0, -lead, 0, lead))))

@@ -114,9 +114,10 @@ def _derived(what: Node) -> str:
 
 def ascending(relation: Node) -> Node:
     """A chain of inequalities from the smallest side on: `a < b` for `b > a`."""
-    if relation.op != "relation" or not set(relation.value) <= {">", "≥"}:
+    turned = {">": "<", "≥": "≤", "⊃": "⊂", "⊇": "⊆"}
+    if relation.op != "relation" or not set(relation.value) <= turned.keys():
         return relation
-    signs = tuple({">": "<", "≥": "≤"}[sign] for sign in reversed(relation.value))
+    signs = tuple(turned[sign] for sign in reversed(relation.value))
     return Node("relation", relation.args[::-1], signs)
 
 

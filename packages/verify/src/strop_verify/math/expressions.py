@@ -252,7 +252,7 @@ def written(node: Node) -> str:
 _CHARACTERS, _PARENTHESES, _BRACES = 4000, 16, 24  # nested
 MOST_DIGITS = 1000  # of one number
 _EXPONENT = 100_000  # the largest literal one; a power of numbers may have four times as many bits
-_FACTORIAL, _BINOMIAL, _MEMBERS, _PLUS_MINUS = 3000, 20_000, 64, 4
+_FACTORIAL, _BINOMIAL, _MEMBERS, _PLUS_MINUS = 3000, 20_000, 128, 4
 _DIGITS = re.compile(r"\d+")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|[±∓]")
 

@@ -7,6 +7,7 @@ are those of `expressions`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
@@ -16,6 +17,7 @@ from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import quantity_of
 from strop_verify.math.wordings import (
+    CONJUNCTIONS,
     HEDGES,
     OPENERS,
     as_words,
@@ -35,6 +37,7 @@ from strop_verify.math.wordings import (
     words,
 )
 
+_LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
 _INTEGERS = ("positive", "nonnegative", "non-negative", "natural", "negative", "odd", "even", "nonzero")
 _SUBSETS = {"^+": "positive", "_+": "positive", "_>0": "positive", "_≥0": "nonnegative", "_≥1": "positive"}
 
@@ -61,9 +64,9 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
 def begins_condition(found: Sequence[Token], place: int) -> bool:
     r"""Whether "where …", "for …" or, in parentheses, `k \in …` begins at a place and goes on to the end."""
     if found[place].text != "(":
-        return found[place].text in ("for", "where")
+        return found[place].kind == "word" and found[place].text in ("for", "where", "if", "when")
     rest = found[place:]
-    return closing_place(rest) == len(rest) - 1 and any(is_symbol(token, "∈") for token in rest)
+    return closing_place(rest) == len(rest) - 1 and any(is_symbol(token, *_LIMITS) for token in rest)
 
 
 def subset_of(found: Sequence[Token]) -> str:
@@ -96,7 +99,7 @@ class Reading(NamedTuple):
         return "choice" if self.letters else op if op in ex.KINDS or not self.answer.args else "expression"
 
 
-_RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
+_RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉", "⊂", "⊆", "⊃", "⊇", "∥", "⊥", "≅")
 _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
 
@@ -149,9 +152,7 @@ def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
-    found = [
-        Token("word", "or") if _joins(found, place) else token for place, token in enumerate(found)
-    ]
+    found = [token._replace(text=CONJUNCTIONS.get(token.text, token.text)) for token in found]
     if is_labelled(found):
         named = [(piece, label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
@@ -181,13 +182,18 @@ def _listed(found: Sequence[Token]) -> Node:
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
         return _family(_listed(rest[1:]), *index)
-    said = next((place for place in range(1, len(found)) if begins_condition(found, place)), None)
+    depths = list(accumulate(map(depth_of, found), initial=0))
+    said = next((at for at in range(1, len(found)) if not depths[at] and begins_condition(found, at)), None)
     index = index_of(found[said:]) if said is not None else None
     if index is not None:  # 7m + 5 for integers m
         return _family(_listed(found[:said]), *index)
-    if said is not None and found[said].text != "(":
-        return _under(_listed(found[:said]), _listed(found[said + 1 :]))
+    if said is not None:
+        closed = found[said].text == "("
+        return _under(_listed(found[:said]), _listed(found[said + 1 : len(found) - closed]))
     found_parts = list(map(_related, pieces))
+    limits = [part for part in found_parts[1:] if part.op == "relation" and is_region(part)]
+    if limits and len(limits) == len(found_parts) - 1 and found_parts[0].op not in ("relation", "name", *ex.KINDS):
+        return _under(found_parts[0], limits[0] if len(limits) == 1 else Node("list", tuple(limits)))
     if any(
         part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
         for part in found_parts[1:]
@@ -197,13 +203,6 @@ def _listed(found: Sequence[Token]) -> Node:
     if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
         found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
     return _joined("list", found_parts)
-
-
-def _joins(found: Sequence[Token], place: int) -> bool:
-    """Whether a short word stands between two equations of one name: `x = 1 ou x = 2`."""
-    token, after = found[place], found[place + 1 : place + 3]
-    short = token.kind == "word" and len(token.text) < 3 and token.text not in HEDGES.split()
-    return short and [each.text for each in after] == [found[0].text, "="] and found[1].text == "="
 
 
 def _residues(found: Sequence[Token]) -> Node | None:

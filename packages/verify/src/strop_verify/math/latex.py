@@ -45,7 +45,14 @@ _SYNONYMS = r"""
 ∪ cup
 ∩ cap
 ∖ setminus backslash
-→ to rightarrow ->
+→ to rightarrow longrightarrow ->
+⊂ subset
+⊆ subseteq
+⊃ supset
+⊇ supseteq
+∥ parallel
+⊥ perp
+≅ cong
 ⇒ Rightarrow implies =>
 ↔ leftrightarrow Leftrightarrow iff <=> ⇔
 ⊕ oplus
@@ -67,7 +74,7 @@ _SYNONYMS = r"""
 ) rangle
 [ lbrack
 ] rbrack
-° degree
+° degree textdegree
 ′ prime '
 % %
 ‰ permil
@@ -103,7 +110,7 @@ SAME = {same: line.split()[0] for line in _SYNONYMS.strip().splitlines() for sam
 SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
 NOTHING = frozenset(
     """
-    ! left right displaystyle textstyle scriptstyle limits nolimits nonumber notag middle mathop boxed fbox framebox
+    ! left right num displaystyle textstyle scriptstyle limits nolimits nonumber notag middle mathop boxed fbox framebox
     boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
     bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
     small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
@@ -164,7 +171,12 @@ _SCIENCE = re.compile(r"(?<=\d)\\(?:mathrm|text)\s?\{[eE]\}\s?(\{[+-]?\d{1,6}\}|
 _COMBINATIONS = re.compile(  # {}_{10}C_3, ^nC_k
     r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?\{C\}|C)_\s?\{?(\w{1,6})\}?"
 )
+_ROW_SPACE = re.compile(r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]")  # \\[4pt]
+_INFIXES = {"over": "frac", "choose": "binom"}
+_INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
+_QUANTITY = re.compile(r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}")
 _CHEMICAL, _COUNT = re.compile(r"\\ce\s?\{([A-Za-z0-9()]+)\}"), re.compile(r"(?<=[A-Za-z)])(\d+)")
+_SCRIPTS = re.compile("[\u3040-\u9fff\uac00-\ud7af]+|[^\u3040-\u9fff\uac00-\ud7af]+")
 _NOT_DIGIT = re.compile(r"\D")
 _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
 _REPEATING = re.compile(
@@ -200,6 +212,9 @@ def tokens(text: str) -> list[Token]:
         text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
+    text = _ROW_SPACE.sub(r"\\\\", text)
+    text = _INFIX.sub(lambda match: rf"{{\{_INFIXES[match[2]]}{{{match[1]}}}{{{match[3]}}}}}", text)
+    text = _QUANTITY.sub(r"\1\\text{ \2}", text)
     text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1].strip('{}')}}}", text)
@@ -285,7 +300,8 @@ class _Tokenizer:
             takes = [("command", "frac"), ("command", "binom")]
             base = (before, last) == (("command", "log"), ("symbol", "_"))  # `\log_28` is log₂8, `\log_10 2` log₁₀2
             second = before in takes and last[0] == "number" and len(last[1]) == 1 and not self.space
-            if last in takes or base or second:
+            power = last == ("symbol", "^") and before[0] == "command"  # `\\sin^230`
+            if last in takes or base or second or power:
                 length = 2 if base and text.startswith("10") else 1
                 self._add("number", text[:length])
                 return self._number(text[length:]) if text[length:] else None
@@ -293,6 +309,10 @@ class _Tokenizer:
 
     def _letters(self, text: str, upright: bool, after: str) -> None:
         """Upright or long ones are a word; others a function, a Greek letter, a word or the names of a product."""
+        if not text.isascii() and len(runs := _SCRIPTS.findall(text)) > 1:  # 或x
+            for run in runs:
+                self._letters(run, upright, after)
+            return None
         if upright:
             return self._add("word", text)
         last = self.found[-1] if self.found else None
@@ -357,6 +377,8 @@ class _Tokenizer:
                 self.aligned = True
         elif text in TEXT or text in UPRIGHT:
             place = self._upright(text, place, end)
+        elif text in SETS:  # \R
+            self._add("symbol", SETS[text])
         elif text in ("mathbb", "Bbb"):
             first, place = self._group(place, end)
             letter = self.text[first:place].strip("{} ")

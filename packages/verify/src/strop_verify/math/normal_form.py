@@ -296,7 +296,12 @@ class Ring:
                 out = _merged(out, {atom: each * exponent})
         single = len(unknown) == 1 and factor > 0 and self.atoms[unknown[0]].kind not in ("i", "turn")
         if unknown and not single:
-            return self._single(self._base({mono: factor}), exponent)
+            if any(self.atoms[atom].kind in ("i", "turn") for atom in unknown):
+                return self._single(self._base({mono: factor}), exponent)
+            inside = tuple(part for part in mono if part[0] in unknown)  # what is positive leaves the root
+            base = self._base({inside: Fraction(1 if factor > 0 else -1)})
+            out = _merged({atom: each for atom, each in out.items() if atom not in unknown}, {base: exponent})
+            factor = abs(factor)
         if factor < 0:
             out = _merged(out, {self.turn: exponent} if degree % 2 == 0 else {})
             sign_ = -1 if degree % 2 and exponent.numerator % 2 else 1

@@ -117,7 +117,7 @@ def _reduced(word: Word) -> Word:
 
 
 def _power(base: Terms, exponent: Node) -> Terms:
-    """A whole power; the transpose; anything else is a letter of its own."""
+    """A whole power; the transpose; anything else is a new letter."""
     if exponent in (ex.name("T"), ex.name("top")):
         return {tuple((name, not turned, times) for name, turned, times in word[::-1]): a for word, a in base.items()}
     raised = rational(exponent)

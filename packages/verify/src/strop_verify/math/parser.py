@@ -62,6 +62,7 @@ def _with_index(name: str, old: str, new: str) -> str:
     return f"{letter}{line}{index.replace(old, new)}"
 
 
+_BRACKETED = ("list", "tuple", "interval")
 _MOST_TERMS = 2000  # products in the entries of a product of matrices
 
 
@@ -89,6 +90,12 @@ def as_tuple(node: Node) -> Node:
     if node.op != "matrix" or (len(node.args) > 1 and len(node.args[0].args) > 1):
         return node
     return Node("tuple", tuple(entry for row in node.args for entry in row.args))
+
+
+def as_matrix(node: Node) -> Node:
+    """Rows in brackets, `[[1, 2], [3, 4]]`, as a matrix; anything else as it is."""
+    rows = node.args if node.op in _BRACKETED and all(row.op in _BRACKETED for row in node.args) else ()
+    return _matrix([row.args for row in rows]) if rows and len({len(row.args) for row in rows}) == 1 else node
 
 
 def _entrywise(combine: Callable[..., Node], matrices: list[Node]) -> Node:
@@ -239,10 +246,13 @@ class Parser(Cursor):
         if token.kind in ("letter", "command"):
             return token.text not in ("mod", "pmod") and not token.text.startswith("end ")
         if token.kind == "number":
-            return before.kind == "symbol" and before.text in (")", "]", "}", "!")
+            return before.text == "i" or (before.kind == "symbol" and before.text in (")", "]", "}", "!"))
         if token.text == "{":  # a group; after a number not one of digits
             following = self.tokens[self.place + 1 : self.place + 2]
             return before.kind != "number" or not following or following[0].kind != "number"
+        following = self.tokens[self.place + 1 : self.place + 2]
+        if token.text == "(" and following and following[0].kind == "word" and len(following[0].text) > 1:
+            return False  # 18 (dollars)
         word = token.kind == "word" and token.text in ("e", "i")
         return word or self._at("(", "[", "⌊", "⌈", "∞") or (self._at("|", "‖") and not self._bars)
 
@@ -359,7 +369,8 @@ class Parser(Cursor):
                 text += "'"
                 continue
             inner = self.inside("{") if self._at("{") else [Token("", self._step())]
-            text += "_" + "".join(token.text for token in inner)
+            index = "".join(token.text for token in inner)
+            text += "_" + ("+".join(sorted(index.split("+"))) if "+" in index and index.isascii() else index)
         return text
 
     def _applies(self, text: str) -> bool:

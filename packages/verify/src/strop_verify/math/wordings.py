@@ -82,7 +82,8 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
     return [part for part in parts if part]
 
 
-COPULAS = ("is", "are", "equals", "be", "equal", "was")
+COPULAS = ("is", "are", "equals", "be", "equal", "was", "es", "ist", "est")
+CONJUNCTIONS = {"et": "and", "und": "and", "и": "and", "和": "and", "ou": "or", "oder": "or", "или": "or", "或": "or"}
 HEDGES = (
     "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
     "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
@@ -93,7 +94,7 @@ _SYNONYMS = {
     **dict.fromkeys(("dne", "doesnotexist", "no limit", "∄"), "does not exist"),
     **dict.fromkeys(("infinite", "infinity", "infinitely many", "infinitely many solutions"), "∞"),
     **dict.fromkeys(("nonnegative real numbers", "non-negative real numbers", "nonnegative reals"), "ℝ≥0"),
-    **dict.fromkeys(("positive real numbers", "positive reals"), "ℝ>0"),
+    **dict.fromkeys(("positive real numbers", "positive reals", "positive numbers"), "ℝ>0"),
     **dict.fromkeys(("real numbers", "reals", "real number"), "ℝ"),
     **dict.fromkeys(("integers", "integer"), "ℤ"),
     **dict.fromkeys(("even integers", "even integer", "even numbers"), "2ℤ"),
@@ -103,7 +104,11 @@ _SYNONYMS = {
     **dict.fromkeys(("complex numbers", "complex number"), "ℂ"),
 }  # fmt: skip
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
-_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+_NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
 _OF_ALL = re.compile(r"(?:(?:set|of|the|all|any|every|each) )+(.*?)(?: [a-z])?")  # the set of all … n
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
@@ -154,8 +159,11 @@ def as_words(found: Sequence[Token]) -> Node | None:
         return None
     if {"and", "or"}.intersection(text.split()):
         return None
-    numbers = _NUMBERS.split()
-    return ex.number(numbers.index(text)) if text in numbers else words(text)
+    small, tens = _NUMBERS.split(), _TENS.split()
+    first, _, last = text.partition(" ")
+    if first in tens and (not last or last in small[1:10]):
+        return ex.number(20 + 10 * tens.index(first) + (small.index(last) if last else 0))
+    return ex.number(small.index(text)) if text in small else words(text)
 
 
 def special_kind(found: Sequence[Token]) -> Node | None:
@@ -179,8 +187,8 @@ def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
     match = _CLOCK.fullmatch(text)
-    if match is None or (match[2] is None and match[4] is None):
-        return None
+    if match is None or (match[4] is None and (match[2] is None or match[3] is not None)):
+        return None  # 5:12:13 is a ratio
     hour, minute, second = (int(match[place] or 0) for place in (1, 2, 3))
     half = (match[4] or "").lower()
     if hour > 24 or minute > 59 or second > 59 or (half and not 1 <= hour <= 12):
@@ -217,7 +225,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
 
     None where it is no choice.
     """
-    found = [token for token in found if not is_symbol(token, "{", "}")]
+    found = [token for token in found if not is_symbol(token, *"{}⦃⦄")]
     while len(found) > 1 and found[0].text.lower() in _ANNOUNCED:
         found = found[1:]
     text = "".join(
