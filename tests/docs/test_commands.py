@@ -56,6 +56,7 @@ SAID = re.compile(r"(\s{3,}|\s+#\s).*$")  # what a line says of its command
 
 # What cannot run here, or takes minutes and is tested elsewhere.
 NEEDS = {
+    r"--labels": "somebody who judges: tests/report/test_audit.py",
     r"--endpoint": "a model behind an endpoint: tests/serving/test_eval_endpoint.py",
     r"engine=Vllm": "an environment with vLLM: tests/engines/test_vllm_contract.py",
     r"device=cuda": "a GPU",

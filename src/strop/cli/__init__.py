@@ -61,6 +61,7 @@ app.add_typer(setup_commands.data_app, name="data", short_help="Prepare problems
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(run_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(lab_commands.fit)
 app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(lab_commands.ablate)
+app.command("audit", short_help="Estimate how often a run's verifier was wrong.")(lab_commands.audit)
 app.command("report", short_help="Write one HTML page about a run, or comparing several.")(run_commands.report)
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
 app.command("status", short_help="Show the state of a run.")(run_commands.status)

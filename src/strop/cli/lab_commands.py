@@ -1,14 +1,28 @@
-"""The commands ablate, fit and plan."""
+"""The commands ablate, audit, fit and plan."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, print_json, print_table, show, viewing, waiting
+from strop.cli.options import (
+    Imports,
+    Json,
+    Plain,
+    Run,
+    Sets,
+    Tiny,
+    allow,
+    print_json,
+    print_table,
+    show,
+    viewing,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from strop.config.schema import RunConfig
@@ -346,6 +360,57 @@ def plan(
         "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
     }
     show(as_json, value, lambda: _print_plans(value))
+
+
+def audit(
+    run: Run,
+    verifier: Annotated[
+        str | None, typer.Option(metavar="PIECE", help="The second verifier, by name or as JSON.", show_default=False)
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What was clicked in RUN/audit.html.", show_default=False)
+    ] = None,
+    count: Annotated[int, typer.Option(help="Completions to judge.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(help="Of the sample.", min=0)] = 0,
+    imports: Imports = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Estimate how often a run's verifier accepts wrong answers and refuses right ones.
+
+    A sample of the stored completions, stratified by verdict and domain, is judged by a second verifier, or by hand:
+    without --verifier a page is written, where one clicks right or wrong; --labels reads what it saved. Where accepted
+    answers become wrong more often over the steps, the last line says ALERT. The report of the run shows it all.
+
+    \b
+    strop audit runs/grpo --verifier '{"piece": "MathVerifier", "extract": "any"}'
+    strop audit runs/grpo --count 60
+    strop audit runs/grpo --count 60 --labels labels.json
+    """
+    from strop.base.files import write_text
+    from strop.lab.agreement import named_verifier
+    from strop.report import audit as audits
+    from strop.report.build import audit_page
+    from strop.run.folder import RunFolder
+
+    allow(imports)
+    folder = RunFolder.open(run)
+    drawn = audits.draw(folder, count, seed)
+    if verifier is None and labels is None:
+        page = folder.path / "audit.html"
+        again = f"strop audit {quote(str(run))} --count {count} --seed {seed} --labels labels.json"
+        write_text(page, audit_page(folder, drawn, f"Then save, and run: {again}"))
+        print(f"{len(drawn.completions)} completions to judge in {page}; then: {again}")
+        return
+    with waiting("judging"):
+        right = audits.read_labels(labels) if labels is not None else audits.judge(drawn, named_verifier(str(verifier)))
+    found = {"by": str(verifier if labels is None else labels), **audits.audited(drawn, right)}
+    folder.write_json(audits.AUDIT, found)
+
+    def table() -> None:
+        print_table(("", "share", "95 % interval"), audits.rates(found))
+        print(audits.alert(found))
+
+    show(as_json, found, table)
 
 
 def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int) -> list[MemoryPlan]:

@@ -97,10 +97,11 @@ def read_rollouts(path: Path) -> list[Sampled]:
             raise InputError(f"{path}: there are no rollouts in it")
     else:
         rows = [(row.where, row.columns) for row in JsonLines(path=str(path)).rows()]
-    return [_sampled(where, row) for where, row in rows]
+    return [sampled(where, row) for where, row in rows]
 
 
-def _sampled(where: str, row: Any) -> Sampled:
+def sampled(where: str, row: Any) -> Sampled:
+    """The rollout of a row; raises `InputError` where it lacks a field."""
     for name in ("problem_id", "reference", "completion"):
         if row.get(name) is None:
             raise InputError(f"{where}: no field {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,12 @@ from strop.base.progress import part
 from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
+from strop.report.audit import AUDIT, Drawn, alert, rates
 from strop.report.drawing import Chart, page_svg
 from strop.report.runs import ABSENT, RunData, changes, clip, ends, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
 from strop.report.training_figures import not_drawn, time_shares, training_charts
-from strop.run.folder import read_changes
+from strop.run.folder import RunFolder, read_changes
 
 FLAT = 1e-6  # a flow this small has no direction worth showing
 TURN_COLOURS = 6  # then they begin again
@@ -110,20 +112,20 @@ class Page:
 
     def html(self) -> str:
         """The whole document. Its security policy allows only its own script, and no request."""
-        templates = Environment(
-            loader=PackageLoader("strop.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True, finalize=_finalize,
-        )  # fmt: skip
-        templates.filters |= {"clip": clip, "ends": ends, "shown": _shown}
-        style, script = (_source(templates, name) for name in ("style.css", "script.js"))
-        return templates.get_template("report.html").render(
-            page=self,
-            style=style,
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            version=strop.__version__,
-            written=time.strftime("%Y-%m-%d %H:%M"),
-        )
+        written = time.strftime("%Y-%m-%d %H:%M")
+        return rendered("report.html", "script.js", page=self, version=strop.__version__, written=written)
+
+
+def rendered(template: str, script: str, **values: Any) -> str:
+    """A document with its script; its security policy names the script's hash."""
+    templates = Environment(
+        loader=PackageLoader("strop.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=_finalize,
+    )  # fmt: skip
+    templates.filters |= {"clip": clip, "ends": ends, "shown": _shown}
+    style, code = (_source(templates, name) for name in ("style.css", script))
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return templates.get_template(template).render(style=style, script=code, script_hash=digest, **values)
 
 
 def _finalize(value: Any) -> Any:
@@ -318,6 +320,26 @@ def _benchmarks(run: RunData) -> Table | None:
     return Table(("step", *(f"{name} (95 %)" for name in run.benchmarks)), rows) if rows else None
 
 
+def audits(run: RunData, named: bool) -> Iterator[Block]:
+    """What `strop audit` found, if it has looked at the run."""
+    if (run.path / AUDIT).is_file():
+        found = run.folder.read_json(AUDIT)
+        yield from [Text(run.name, "heading")] if named else []
+        yield Table(("judged by " + found["by"], "", "95 % interval"), rates(found))
+        yield Text(alert(found))
+
+
+def audit_page(run: RunFolder, drawn: Drawn, advice: str) -> str:
+    """A page of the completions in random order, where one clicks right or wrong and saves the labels."""
+    shown = [
+        {"id": one.id, "question": one.sampled.problem.question, "reference": str(one.sampled.problem.reference),
+         "text": one.sampled.text}
+        for one in drawn.completions
+    ]  # fmt: skip
+    random.Random(0).shuffle(shown)
+    return rendered("audit.html", "audit.js", title=f"Audit of {run.path.name}", completions=shown, advice=advice)
+
+
 PAGE = "report.html"
 SAMPLES = 8
 ORIGIN = "Rollouts of the first and of the last step; of a prompt a right and a wrong one, where there are both."
@@ -352,6 +374,7 @@ def write_report(
     page = Page(" · ".join(run.name for run in runs), _intro(runs))
     page.section("Summary", summary(runs, page.left_out))
     page.section("Evaluations", evaluations(runs, page.left_out))
+    page.section("Verifier", [block for run in runs for block in audits(run, len(runs) > 1)])
     for heading, charts in training_charts(runs):
         page.section(heading, [Figures([(chart, page_svg(chart)) for chart in charts])])
     absent, zero = not_drawn(runs)
