@@ -335,7 +335,6 @@ def test_no_folder_of_samples_is_hidden(label: str, name: str) -> None:
     ("arguments", "told"),
     [
         (("eval", "a", "b", "--set", "data.source=x.jsonl"), "--benchmark"),
-        (("eval", "a", "--benchmark", "aime24", "--recipe", "grpo"), "--recipe"),
         (("eval", "a", "--benchmark", "amie24"), "aime24"),
         (("eval", "a", "--protocol", "archr"), "archer"),
         (("eval", "a", "--benchmark", "aime24", "--metric", "mean"), "--metric mean"),

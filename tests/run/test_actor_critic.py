@@ -83,8 +83,12 @@ def test_what_the_critic_computes_is_counted(tmp_path: Path) -> None:
     train(small_config(*CRITIC, "steps=1"), tmp_path / "run", SilentView())
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
     assert row["critic/tokens"] == row["tokens"] > 0
+    assert row["critic/pairs"] == row["pairs"] > 0
     spent = 2 * row["tokens/generated"] + 6 * (row["tokens"] + row["critic/tokens"])
-    assert row["compute/flops"] % spent == 0
+    shape = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    width = shape["num_hidden_layers"] * shape["num_attention_heads"] * shape["head_dim"]
+    attended = 4 * width * (row["pairs/generated"] + 3 * (row["pairs"] + row["critic/pairs"]))
+    assert (row["compute/flops"] - attended) % spent == 0
 
 
 def test_a_reference_that_was_reset_in_an_earlier_stage_is_resumed(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from strop.training.learner import Learner
 from strop.training.samples import as_samples
 from strop.training.step import score_samples
 
-STILL = ("optim.lr=1e-12", "evaluation.every=none", "algorithm.advantage.normalization=none", "steps=1")
+STILL = ("optim.lr=1e-12", "evaluation.every=none", "algorithm.advantage.normalization=none", "steps=1",
+         "optim.offload=false")  # fmt: skip
 
 
 def learner(*sets: str) -> Learner:

@@ -24,7 +24,7 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> TurnEnd:
     """The end of a turn as the tokenizer's chat template writes it; empty where there is none or it shows no turn."""
     from jinja2 import TemplateError
 
-    if not tokenizer.chat_template:
+    if not isinstance(tokenizer.chat_template, str | dict):  # none, or an endpoint's, which it does not tell
         return TurnEnd("", None)
     try:
         last, earlier = (str(tokenizer.apply_chat_template(chat, tokenize=False)) for chat in (_CHAT[:2], _CHAT))

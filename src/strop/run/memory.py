@@ -127,6 +127,9 @@ class _Run(NamedTuple):
 
     @property
     def offload(self) -> Offload:
+        """What lies in the host's memory instead of a GPU's."""
+        if self.device == "cpu":
+            return Offload()
         return Offload(self.config.optim.offload is True, self.config.model.offload_activations is True)
 
     def room_at(self, place: MemoryPlace) -> int:
