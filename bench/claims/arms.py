@@ -100,7 +100,7 @@ def _adaptive(delta: float = 0.2) -> str:
 
 
 def _archer_kl(beta: float) -> str:
-    return _term(f'piece="KlPenalty", estimator="k3", beta={beta}, beta_reasoning=0.0, clamp="none", normalization="all"')
+    return _term(f'piece="KlPenalty", estimator="k3", beta={beta}, beta_reasoning=0.0, clamp="none"')
 
 
 def _heads(whole: bool) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from bench.claims.record import Results, lines, path_in
 from bench.claims.verdicts import finished
 
 from strop.base.files import replacing
+from strop.lab.scaling.curves import Unit
 
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
 LONG_ARMS = ("long", "long4")
@@ -188,7 +189,8 @@ def halves_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
         curves = finished(out, arm).values()
         if not curves:
             rows += [row for row in before if row[0].startswith(f"`{arm}`")]
-        for curve, x in ((curve, x) for curve in curves for x in ("steps", "tokens")):
+        axes: tuple[Unit, ...] = ("steps", "tokens")
+        for curve, x in ((curve, x) for curve in curves for x in axes):
             found = half_fit(curve, x)
             if isinstance(found, str):
                 cells = [f"refused: {found.split(':')[0]}", "", "", ""]

@@ -44,7 +44,7 @@ def written(path: Path, *rows: object) -> str:
 def test_cells_of_parquet(kind: Any, value: object, reference: object, tmp_path: Path) -> None:
     cells = pa.array([value], kind)
     parquet.write_table(pa.table({"prompt": ["q"], "answer": cells, "when": cells}), tmp_path / "rows.parquet")
-    source = parse_source(str(tmp_path / "rows.parquet"))
+    source: Any = parse_source(str(tmp_path / "rows.parquet"))
     (problem,) = source.model_copy(update={"columns": source.columns.model_copy(update={"extra": ("when",)})}).load()
     assert problem.reference == problem.extra["when"] == reference and json.dumps(problem.extra)
 

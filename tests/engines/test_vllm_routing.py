@@ -53,7 +53,8 @@ def chosen_by(policy: Policy, ids: list[int]) -> ExpertArray:
     with torch.no_grad():
         policy(PackedInputs.whole([ids]), 1.0)
     found: ExpertArray = torch.stack(policy.routing.chosen, 1).numpy().astype(np.int16)
-    return np.sort(found[: len(ids) - 1], -1)
+    ordered: ExpertArray = np.sort(found[: len(ids) - 1], -1).astype(np.int16)
+    return ordered
 
 
 def check(engine: VllmEngine, policy: Policy, sampling: Sampling) -> None:

@@ -71,7 +71,7 @@ class Summed(TorchDispatchMode):
 def test_finding_11_chunks_add_to_the_weights_gradient_in_the_product(device, dtype, products):
     hidden, weight, _, target = inputs(dtype)
     leaves = [tensor.to(device).requires_grad_() for tensor in (hidden, weight)]
-    logprob, entropy = logprob_entropy(*leaves, None, target.to(device), 0.7, 5, True)
+    logprob, entropy = logprob_entropy(leaves[0], leaves[1], None, target.to(device), 0.7, 5, True)
     with Summed() as summed:
         torch.autograd.grad(logprob.sum() + entropy.sum(), leaves)
     assert [name for name in summed.found if "mm" in name or "add" in name] == products

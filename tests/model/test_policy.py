@@ -255,7 +255,11 @@ def test_what_layers_that_are_computed_again_begin_with_can_wait_in_the_host_s_m
     kept: list[tuple[int, ...]] = []
 
     def noted(pin_memory: bool) -> saved_tensors_hooks:
-        return saved_tensors_hooks(lambda tensor: (kept.append(tuple(tensor.shape)), tensor)[1], lambda tensor: tensor)
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            kept.append(tuple(tensor.shape))
+            return tensor
+
+        return saved_tensors_hooks(keep, lambda tensor: tensor)
 
     monkeypatch.setattr("strop.model.policy.save_on_cpu", noted)
     packed = PackedInputs.whole([[1, 2, 3, 4, 5]])

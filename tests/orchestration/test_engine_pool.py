@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.orchestration.test_evaluator import assert_same_result
@@ -57,7 +59,8 @@ class Losing(InProcess):
         found: list[Event] = list(super().poll(patience))
         before, self.reported = self.reported, self.reported + len(found)
         if before < 6 <= self.reported and self.engine.unfinished:
-            lost = [name for name in dict.fromkeys(name for name, _ in self.placed) if name in self.engine._open]
+            open_: Any = getattr(self.engine, "_open")  # noqa: B009
+            lost = [name for name in dict.fromkeys(name for name, _ in self.placed) if name in open_]
             for name in lost:
                 self.engine.cancel(name)
             self.engine.step()  # what was cancelled is reported to nobody
@@ -113,14 +116,15 @@ def test_an_evaluation_while_training_goes_on_says_which_versions_drew_it() -> N
     evaluator = PoolEvaluator(pool, SETS[:1], devices=1, asynchronous=True)
     pool.publish(0, probe(policy))
     evaluator.begin(0, ["sums"], WeightsOf(policy))
-    assert evaluator.outstanding == (0,) and not evaluator.has_room and not evaluator.poll()
+    assert (evaluator.outstanding, evaluator.has_room, evaluator.poll()) == ((0,), False, [])
     pool.poll(0.0)
     policy.load_weights(tiny_qwen3(1).weights())
     pool.publish(1, probe(policy))
     while not (found := evaluator.poll(1.0)):
         assert pool.poll(0.0) == [] and pool.unfinished == 0
-    result = found[0].results["sums"]
-    assert (found[0].step, result.version, result.newest) == (0, 0, 1) and evaluator.has_room
+    (measured,) = found
+    result = measured.results["sums"]
+    assert (measured.step, result.version, result.newest) == (0, 0, 1) and evaluator.has_room
     evaluator.close()
 
 

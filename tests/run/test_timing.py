@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runs import assert_same_run, small_config
@@ -80,13 +81,18 @@ def test_what_is_said_is_what_a_step_takes(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(time, "perf_counter", time.process_time)
     monkeypatch.setattr(timing, "TINY", 0)
     speeds: list[Speed] = []
-    monkeypatch.setattr(run, "measure", lambda *given: speeds.append(timing.measure(*given)) or speeds[0])
+
+    def measured(*given: Any) -> Speed:
+        speeds.append(timing.measure(*given))
+        return speeds[0]
+
+    monkeypatch.setattr(run, "measure", measured)
     sets = ("steps=2", "model.fresh.hidden_size=128", "model.fresh.layers=4", "model.fresh.intermediate_size=384",
             "batch.tokens_per_microbatch=1024",
             "sampling.max_new_tokens=48", "evaluation.every=none")  # fmt: skip
     config = small_config(*sets)
     train(config, tmp_path / "run", SilentView())
-    row = RunFolder.open(tmp_path / "run").read_metrics()[-1]
+    row: dict[str, Any] = dict(RunFolder.open(tmp_path / "run").read_metrics()[-1])
     said = step_time(edit(config, [f"sampling.max_new_tokens={row['length/mean']:.0f}"]), speeds[0], 10)
     assert 1 / 1.5 < said.decoding / row["seconds/rollout"] < 1.5
     assert 1 / 1.5 < said.update / row["seconds/update"] < 1.5

@@ -87,7 +87,7 @@ def peak_of_update(
 ) -> int:
     """Bytes of a rank at the peak of an update, the second one, of a micro-batch of sequences of these lengths."""
     batches = [PackedInputs.whole([[1] * length for length in each]) for each in ([16], lengths)]
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)  # type: ignore[no-untyped-call]
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
         place = Place(init_device_mesh("cpu", (ranks,)), CPU)
         with _as_on_a_gpu() as mode:
@@ -106,7 +106,8 @@ def peak_of_update(
                 optimizer = MasterAdamW(AdamW(lr=1e-6), policy.named_parameters())
                 policy.train()
                 for batch in batches:
-                    fake = replace(batch, **{name: mode.from_tensor(getattr(batch, name)) for name in columns})
+                    own: dict[str, Any] = {name: mode.from_tensor(getattr(batch, name)) for name in columns}
+                    fake = replace(batch, **own)
                     logprob, entropy = policy(fake, 1.0)
                     with optimizer.accumulating():
                         (logprob.sum() + entropy.sum()).backward()

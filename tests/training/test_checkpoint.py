@@ -290,7 +290,7 @@ def test_finding_14_a_file_is_hashed_by_several_threads(tmp_path, monkeypatch):
             together.wait()  # a thread that was the only one would wait in vain
         return sha256(content)
 
-    monkeypatch.setattr(tensor_file.hashlib, "sha256", hashed)
+    monkeypatch.setattr("strop.model.tensor_file.hashlib.sha256", hashed)
     size, digest = tensor_file.facts_of(tmp_path / "file")
     content = (tmp_path / "file").read_bytes()
     parts = b"".join(sha256(content[at : at + 20_000]).digest() for at in range(0, 80_000, 20_000))

@@ -184,7 +184,7 @@ def test_micro_batches_without_a_signal_have_no_backward_pass_and_change_no_bit(
         backward(self)
 
     monkeypatch.setattr(torch.Tensor, "backward", counted)
-    found: dict[str, tuple[dict[str, Tensor], list[object], int]] = {}
+    found: dict[str, tuple[dict[str, Tensor], list[dict[str, float | None]], int]] = {}
     for way, objective in {"skipped": Objective(Cispo()), "computed": Always(Cispo())}.items():
         policy, passes = tiny_qwen3(), 0
         if lora is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strop_verify.math.compare import Rules, compare_readings
+from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read
+from strop_verify.math.quantities import Rules
 from strop_verify.math.units import counted, read_unit, table
 
 RULES = Rules()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from strop_verify.math.compare import Rules, compare_readings
+from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
+from strop_verify.math.quantities import Rules
 
 SAME = {
     # fonts, sizes, colours, tags, spacing

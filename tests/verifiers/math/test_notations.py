@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop_verify.math.compare import Rules, compare_readings
+from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
+from strop_verify.math.quantities import Rules
 
 TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))
 

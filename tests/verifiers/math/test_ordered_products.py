@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from strop_verify.math.compare import Rules, compare_readings
+from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import Unreadable
 from strop_verify.math.grammar import read
 from strop_verify.math.prose import Finder
+from strop_verify.math.quantities import Rules
 
 EQUAL = (
     # matrices

@@ -16,13 +16,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from strop_verify.math import evaluate
-from strop_verify.math.compare import Rules, compare_readings
+from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import Effort, TooMuch
 from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
 from strop_verify.math.parser import Parser
 from strop_verify.math.proof import ProofOutcome, compare
+from strop_verify.math.quantities import Rules
 
 TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))  # how many times as many pairs are drawn as in every run
 

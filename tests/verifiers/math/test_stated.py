@@ -9,10 +9,11 @@ import pytest
 from strop.base.types import Problem
 from strop.verifiers.base import Isolation
 from strop.verifiers.math_verifier import MathVerifier
-from strop_verify.math.compare import Rules, compare_readings
+from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
+from strop_verify.math.quantities import Rules
 
 FINDER = Finder()
 

@@ -82,7 +82,7 @@ def test_an_undecided_answer_is_left_out_or_wrong_or_asked() -> None:
 def test_who_is_asked_is_named() -> None:
     for fields in ({"undecided": "ask"}, {"second": Answer()}):
         with pytest.raises(ValidationError, match="belong together"):
-            MathVerifier(**fields)  # type: ignore[arg-type]
+            MathVerifier(**fields)
 
 
 def test_words_are_no_number() -> None:
