@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import pickle
 import traceback
 from collections.abc import Callable
@@ -37,6 +38,7 @@ def together(config: RunConfig, size: int, folder: Path, work: Work) -> list[Any
 
 def _rank(rank: int, config: RunConfig, size: int, folder: Path, work: Work) -> None:
     torch.set_num_threads(1)
+    faulthandler.enable(2)  # of a rank that is killed by a signal this is all that is known
     outcome: tuple[str, Any]
     try:
         learner = join(config, rank, size, f"file://{folder}/meet", seconds=60.0)
