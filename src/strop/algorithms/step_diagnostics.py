@@ -158,7 +158,7 @@ def verifier_failures(groups: Sequence[Group]) -> list[str]:
     return [f"verifier {status}: {detail}" for status, detail in first.items()]
 
 
-def _share(holds: Collection[bool] | np.ndarray) -> Mean:
+def _share(holds: Sequence[bool] | np.ndarray) -> Mean:
     return Mean(int(np.count_nonzero(holds)), len(holds))
 
 

@@ -251,12 +251,14 @@ class StoredTensors:
             return found
 
     def _joined_rows(self, parts: _Parts, place: Place) -> Tensor:
-        converter, found = parts.converter, {}
+        converter = parts.converter
+        found: dict[str, Any] = {}
         for pattern, names in parts.names.items():
             own = place.rows(len(names))
             found[pattern] = [self._whole(name) for name in names[own] or names[:1]]  # of no row, the shape
         for operation in converter.operations:
             found = operation.convert(found, converter.source_patterns, converter.target_patterns)
+        joined: Tensor
         (joined,) = found.values()
         return joined[: own.stop - own.start]
 
