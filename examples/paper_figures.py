@@ -18,7 +18,7 @@ from strop.report.training_figures import training_charts
 
 OUT = Path(sys.argv[1] if len(sys.argv) > 1 else "figures")
 RUNS = Path("runs/figures")
-SHRUNK, COLOURS = 0.5, 32  # of a small picture
+SHRUNK, COLOURS = 0.5, 64  # of a small picture
 
 
 def strop(*words: str | Path) -> None:
