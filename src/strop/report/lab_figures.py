@@ -382,7 +382,7 @@ def plot_agreement(histograms: Mapping[str, Sequence[int]], target: Path) -> Pat
             counts = np.array([column[solved] for column in histograms.values()], np.float64)
             width = counts / [sum(column) for column in histograms.values()]
             axes.barh(range(len(histograms)), width, left=left, color=colors[solved], label=str(solved))
-            for place in np.flatnonzero(width >= FEWEST_WRITTEN):
+            for place in np.flatnonzero(width >= FEWEST_WRITTEN).tolist():
                 middle = left[place] + width[place] / 2
                 color = ON_COLOR if 2 * solved > times else INK
                 axes.text(middle, place, f"{counts[place]:g}", ha="center", va="center", fontsize=8, color=color)

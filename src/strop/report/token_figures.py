@@ -166,7 +166,7 @@ def entropy_spread(rows: Rows) -> Spread:
     entropies = _flat(rows, "entropies")
     of = np.repeat(np.arange(len(rows)), [int((~injected(row)).sum()) for row in rows])
     means = np.bincount(of, weights=entropies) / np.bincount(of)
-    tickets, prompt = np.unique([rows[place]["ticket"] for place in of], return_inverse=True)
+    tickets, prompt = np.unique(np.array([row["ticket"] for row in rows])[of], return_inverse=True)
     by_prompt = np.bincount(prompt, weights=entropies) / np.bincount(prompt)
     above, (first, last) = entropies >= np.quantile(entropies, QUANTILE), np.quantile(means, [0.25, 0.75])
     low, high = above[means[of] <= first].mean(), above[means[of] >= last].mean()

@@ -42,10 +42,10 @@ class MathVerify(Verifier):
             InputError: the package is absent.
         """
         reference = reference_text(problem)
-        gold = _parsed(rf"\boxed{{{reference}}}") if reference is not None else []
+        gold = [] if reference is None else _parsed(rf"\boxed{{{reference}}}")
         if not gold:
             return Verdict(0.0, Status.ERROR, f"math-verify cannot read the reference {shortened(str(reference))}")
-        found = _parsed(after_thinking(text))
+        found = _parsed(after_thinking(text) or "")
         if not found:
             return Verdict(0.0, Status.UNPARSED, "no answer")
         written = next((part for part in reversed(found) if isinstance(part, str)), "")
