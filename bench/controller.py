@@ -248,7 +248,8 @@ def measure(arguments: argparse.Namespace, generators: int) -> dict[str, Any]:
         note=lambda line: None,
         check=ProbeCheck(),
     )
-    judge, laps, wall, cpu = judge_for(config.verifier), [], 0.0, 0.0
+    judge, wall, cpu = judge_for(config.verifier), 0.0, 0.0
+    laps: list[dict[str, float]] = []
     data = load_data(config.data, byte_tokenizer()).train
     loop = Loop(config, data, fleet, judge, StubLearner(config), silent)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as place:
