@@ -274,8 +274,8 @@ def handlers(learner: Learner) -> dict[str, Handler]:
                 pass
 
     same = (
-        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
-        learner.load, learner.export,
+        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.digest, learner.save,
+        learner.settle, learner.load, learner.export,
     )  # fmt: skip
     calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
     return {name: agreed(call) for name, call in calls.items()} | {"publish": publish}
@@ -478,6 +478,7 @@ class RankGroupLearner(TrainerRanks):
     learn = forwarded(Learner.learn, changes_weights=True)
     probe = forwarded(Learner.probe)
     broken = forwarded(Learner.broken)
+    digest = forwarded(Learner.digest)
     save = forwarded(Learner.save)
     settle = forwarded(Learner.settle)
     load = forwarded(Learner.load, changes_weights=True)

@@ -109,6 +109,11 @@ class MasterAdamW:
         norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
+    def checksums(self) -> dict[str, int]:
+        """Of each master a sum over its bits, modulo 2^64: of shards the sum is that of the whole."""
+        sums = {name: _checksum(own_part(master.detach())) for name, master in self.masters.items()}
+        return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+
     def step(self, lr: float, norm: Tensor) -> None:
         """Clip gradients of global norm `norm`, take one step at `lr`, write lowered parameters, drop the gradients.
 
@@ -189,6 +194,16 @@ class MasterAdamW:
 def own_part(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor: all of a plain one, its shard of a sharded one."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _checksum(tensor: Tensor) -> Tensor:
+    """Σ b (b + 1) over the bits b of each value, read as an integer; int64, a scalar."""
+    bits = tensor.contiguous().view(torch.int32 if tensor.dtype == torch.float32 else torch.int64).flatten()
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for part in bits.split(1 << 20):  # a copy of all of them as int64 would take twice the memory of the tensor
+        wide = part.long()
+        total += torch.dot(wide, wide + 1)
+    return total
 
 
 def _master_of(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
