@@ -25,14 +25,16 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from strop.base import rollout_table
+from strop.base.metrics import Metrics
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.config.schema import RunConfig
-from strop.run import replay as module
+from strop.run import assembly
 from strop.run.folder import RunFolder
 from strop.run.replay import replay
 from strop.run.run import Interrupted, resume, train
+from strop.training.step import Trainer
 
 UNEVALUATED = ("evaluation.every=none", "algorithm.selection.zero_variance=keep")
 
@@ -49,7 +51,7 @@ def differences(run: Path, begin: int = 0, end: int | None = None) -> dict[int, 
 def weights(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     """The weights that the last replay has come to, filled when it ends."""
     found: dict[str, Tensor] = {}
-    build = module.learner_of
+    build = assembly.learner_of
 
     @contextmanager
     def learner_of(*arguments: Any) -> Iterator[Any]:
@@ -57,7 +59,7 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
             yield learner
             found.update({name: value.clone() for name, value in learner.weights().items()})
 
-    monkeypatch.setattr(module, "learner_of", learner_of)
+    monkeypatch.setattr("strop.run.replay.learner_of", learner_of)
     return found
 
 
@@ -192,13 +194,25 @@ def test_what_came_out_otherwise_is_named(finished: Path, tmp_path: Path, column
     assert said is not None and said.startswith(f"{column} of sample {row['sample']} of group {row['ticket']}, token 2")
 
 
-def test_other_weights_are_found_at_the_step_that_used_them(finished: Path, tmp_path: Path) -> None:
-    """The digest of the weights is of every bit."""
+def test_other_settings_are_found(finished: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text.replace('"lr": 0.001', '"lr": 0.0010000000000000002'))
     assert text != (run / "config.json").read_text()
     assert "lr: 0.001 was recorded" in str(differences(run)[1])
+
+
+def test_one_bit_of_one_weight_is_found(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer.update
+
+    def flipping(trainer: Trainer, *given: Any) -> Metrics:
+        done = update(trainer, *given)
+        if trainer.updates == 2:
+            next(iter(trainer.optimizer.masters.values())).detach().view(torch.int32).view(-1)[7] ^= 1
+        return done
+
+    monkeypatch.setattr(Trainer, "update", flipping)
+    assert differences(finished) == {1: None, 2: "the weights after it"}
 
 
 def test_a_step_far_on_needs_no_step_before_it(finished: Path, tmp_path: Path) -> None:

@@ -318,9 +318,9 @@ def print_next(*commands: tuple[str, str]) -> None:
 def replay(
     run: Run,
     begin: Annotated[
-        int, typer.Option("--from", metavar="STEP", help="Begin after this step, of which there is a checkpoint.", min=0)
+        int, typer.Option("--from", metavar="STEP", help="Begin after this step; it needs a checkpoint.", min=0)
     ] = 0,
-    end: Annotated[int | None, typer.Option("--to", metavar="STEP", help="The last step; by default the run's.")] = None,
+    end: Annotated[int | None, typer.Option("--to", metavar="STEP", help="By default the run's last step.")] = None,
     imports: Imports = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:

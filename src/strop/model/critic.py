@@ -73,11 +73,7 @@ class Critic(nn.Module):
 
     @classmethod
     def from_policy(cls, policy: Policy, seed: int) -> Critic:
-        """A critic that starts from the policy's parameters as they are now; it shares none of them, nor adapters.
-
-        It computes with the kernels that the policy uses, whether or not an engine has asked for them before.
-        """
-        policy.use_kernels()
+        """A critic that starts from the policy's parameters as they are now; it shares none of them, nor adapters."""
         return cls(without_adapters(copy.deepcopy(base_of(policy.model))), policy.settings, seed)
 
     @classmethod

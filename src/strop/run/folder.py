@@ -3,10 +3,11 @@
     run.json                     marks the folder as a run: layout format, version of strop, its id, when it began, and
                                  the user's own modules that its configuration names
     config.json                  the resolved configuration; a run can be started from this file only
-    changes.json                 after which steps a resume changed the configuration, and what of it
+    changes.json                 after which steps a resume changed the configuration, what of it, and all of it before
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
                                  during training have separate lines, once they are done
-    rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
+    rollouts/step_000012.parquet one row a completion (see `rollout_table.py`), and what else the step was given
+                                 (`base/batch_record.py`)
     problems.json                digests of the questions that it trains on, of those that it holds out, and of those
                                  that its model had been trained on
     untrained.json               the pass rate of each held-out problem before training, and how it was measured
@@ -230,7 +231,8 @@ class RunFolder:
         target = self.rollouts_path(step)
         with replacing(target) as temporary:
             rollout_table.write(temporary, step, groups, samples, record)
-            if record is not None and inputs_of(rollout_table.read_groups(temporary)[record.skipped :]) != record.inputs:
+            taken = [] if record is None else rollout_table.read_groups(temporary)[record.skipped :]
+            if record is not None and inputs_of(taken) != record.inputs:
                 raise StropError(f"{target} does not hold what step {step} was trained on: check the disk, then resume")
         return target
 

@@ -107,6 +107,7 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View, pla
     """
     seed = derive(config.seed, "critic")
     if path is None and place is None:
+        policy.use_kernels()  # which the critic then has, whether or not an engine has asked for them before
         return Critic.from_policy(policy, seed).to(policy.device)
     other = {} if path is None else {"path": path, "fresh": None, "revision": None}
     try:
@@ -116,7 +117,7 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View, pla
         elif (Path(str(path)) / HEAD_FILE).is_file():
             critic = Critic.load(Path(str(path)), settings).to(policy.device)
         else:
-            critic = Critic.from_policy(load_policy(settings)[0].to(policy.device), seed).to(policy.device)
+            critic = Critic.from_policy(load_policy(settings)[0], seed).to(policy.device)
     except InputError as error:
         raise InputError(f"critic.path={path}: {error}") from error
     check_tokens(critic, policy, str(path))
