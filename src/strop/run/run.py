@@ -284,10 +284,10 @@ class _Run:
         if changed.settings:
             self.view.note(f"goes on with other settings {changed.said()}")
             self.loop.curriculum.replan(self.parts.learner, self.loop.step)
-            self.folder.write_json("config.json", now)
         # Later work is removed only now, when nothing can be refused any more.
         self.resumed_at = found.step
         write_change(self.folder, found.step, found.state["config"], now)
+        self.folder.write_json("config.json", now)
         self.folder.truncate(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
