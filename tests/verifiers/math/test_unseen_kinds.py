@@ -30,6 +30,39 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", "(4,6)", "2(2,3) | (1,2)+(3,4)", "2(3,2) | (1,2)(3,4) | 2+(2,4)"),
         ("", "(x,y,z)=(1,2,3)+t(1,0,1)", "(1+t,2,3+t)", "(1,2,3)+t(1,1,0)"),
     ],
+    "vectors and columns": [
+        ("", r"\begin{pmatrix}-3\\6\\-3\end{pmatrix}",
+         r"-3\mathbf{i}+6\mathbf{j}-3\mathbf{k} | -3\hat{\imath}+6\hat{\jmath}-3\hat{k} | -3i+6j-3k | (-3,6,-3)^T | "
+         r"3\begin{pmatrix}-1&2&-1\end{pmatrix}^T", r"-3\mathbf{i}+6\mathbf{j} | 3i-6j+3k | "
+         r"\begin{pmatrix}-3&6&-3\end{pmatrix}"),
+        ("", r"\frac35\mathbf{i}-\frac45\mathbf{j}", r"\frac15(3\mathbf{i}-4\mathbf{j}) | "
+         r"\left(\frac35,-\frac45\right) | (0.6,-0.8)",
+         r"3\mathbf{i}-4\mathbf{j} | \left(-\frac45,\frac35\right)"),
+        ("", "3-4i", "-4i+3", "(3,-4) | 3i-4j"),
+    ],
+    "several families": [
+        ("", r"x=\pm\frac{\pi}{3}+2\pi k,\ k\in\mathbb{Z}",
+         r"x=\frac{\pi}{3}+2\pi k\text{ or }x=\frac{5\pi}{3}+2\pi k,\ k\in\mathbb{Z} | "
+         r"\frac{\pi}{3}+2\pi n,\ \frac{5\pi}{3}+2\pi n,\ n\in\mathbb{Z}",
+         r"x=\frac{\pi}{3}+2\pi k,k\in\mathbb{Z} | x=\pm\frac{\pi}{3} | x=\pm\frac{\pi}{3}+\pi k,k\in\mathbb{Z}"),
+        ("", r"n \equiv 0,1 \pmod 4", r"n=4k\text{ or }n=4k+1", r"n=4k | n=4k\text{ or }n=4k+2"),
+        ("", r"x\equiv 6\pmod 7", r"x\in 6+7\mathbb{Z} | x\in7\mathbb{Z}-1", r"x\in 5+7\mathbb{Z} | "
+         r"x\in 6+5\mathbb{Z}"),
+        ("", r"(x,y)=(2+5t,-1-3t),\ t\in\mathbb{Z}", r"x=2+5t,\ y=-1-3t,\ t\in\mathbb{Z}",
+         r"x=2+5t,\ y=-1+3t,\ t\in\mathbb{Z}"),
+    ],
+    "values with indices and signs": [
+        ("", "2, 5", "x_1=5,x_2=2", "x_1=5,x_2=3 | x=2,y=5,z=1"),
+        ("", r"\{-2,-1,1,2\}", r"x=\pm1,\ x=\pm2", r"x=\pm1,\ x=2"),
+    ],
+    "units that the question asks for": [
+        ("What is its average speed, in km/h?", "60", r"60\text{ km/h} | 60 | "
+         r"1\text{ km/min}", r"60\text{ mph} | 60\text{ m/s}"),
+        ("How many hours is that?", "1.5", r"90\text{ minutes} | 1.5\text{ h}", r"1.5\text{ minutes} | 90"),
+        ("", r"3\text{ hours }20\text{ minutes}", r"3\text{ hours, }20\text{ minutes}",
+         r"3\text{ hours, }30\text{ minutes}"),
+    ],
+    "binomial coefficients": [("", "120", "C(10,3)", "C(10,4)"), ("", "C(n,2)", r"\binom{n}{2}", r"\binom{n}{3}")],
     "values of choices": [
         ("", r"\textbf{(C) } 9", r"9 | C | \textbf{(C)}\ 9", r"8 | B | \textbf{(B)}\ 9 | \textbf{(C)}\ 8 | "
          r"\text{(B) or }9"),
@@ -86,6 +119,8 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", "diverges", r"is divergent | Divergent. | it diverges", "converges | not divergent | does not diverge"),
         ("", "none", r"there are no such }n\text{ | No such }n\text{ exists | none exist | no values of }n\text{",
          r"no more than }3\text{ | not none | all }n>2\text{"),
+        ("", r"-\infty", "negative infinity | minus infinity", "positive infinity | infinity"),
+        ("", "12", "twelve faces | twelve", "eleven faces | minus twelve"),
         ("", "$mg\\sin\\theta$", "g\\,m\\sin\\theta", r"MG\sin\theta | mg\cos\theta"),
     ],
 }  # fmt: skip
@@ -94,10 +129,10 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
 @pytest.mark.parametrize("kind", CASES)
 def test_unseen_kinds(kind: str) -> None:
     for question, gold, right, wrong in CASES[kind]:
-        form = "raw" if gold[0] == "$" else "bare"
-        settings = stated_settings(MathSettings(gold_form=form), question, {})
+        raw = gold[0] == "$"
+        settings = stated_settings(MathSettings(gold_form="raw" if raw else "bare"), question, {})
         for answers, expected in ((right, True), (wrong, False)):
             for answer in filter(None, answers.split(" | ")):
-                text = rf"\text{{{answer}}}" if kind in ("dates", "words") and form == "bare" else answer
+                text = rf"\text{{{answer}}}" if kind in ("dates", "words") and not raw else answer
                 verdict = verify_here(gold, rf"\boxed{{{text}}}", settings)
                 assert verdict.passed is expected, (gold, answer, verdict)

@@ -123,6 +123,7 @@ class _Comparison:
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
         gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
+        gold, given = conventions.chosen(gold, given), conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
         vectors, crossed = ([test(each) for each in (gold, given)] for test in (has_vectors, has_cross))
         if vectors[0] != vectors[1]:
@@ -329,8 +330,10 @@ class _Comparison:
         if all(label(part) is not None for part in (*parts[0], *parts[1])):  # p = 5, q = 2 and q = 2, p = 5
             return self._sets(*parts)
         parts = [by_name(each) if other == "tuple" else each for each, other in zip(parts, ops[::-1], strict=True)]
-        one_named = len({name for each in parts for part in each if (name := label(part)) is not None}) > 1
-        sequence = one_named or any(part.op == "…" for part in parts[0])
+        names = {name for each in parts for part in each if (name := label(part)) is not None}
+        roots = {str(name.value).partition("_")[0] if name.op == "name" else name for name in names}  # x_1, x_2 are x
+        named = len(roots) > 1 or (len(names) > 1 and any(label(part) is not None for part in parts[0]))
+        sequence = named or any(part.op == "…" for part in parts[0])
         ordered = sequence or (self.rules.ordered_lists and all(part.op not in _PARTED for part in parts[0]))
         if ops != ("list", "list") or ordered:
             return self._all(*parts)
@@ -357,6 +360,9 @@ class _Comparison:
         if any(each.op == "residue" and each.args[2:] for each in (gold, given)):
             return unknown("a family, and a congruence to be solved")
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
+        several = _apart(gold), _apart(given)
+        if max(map(len, several)) > 1:
+            return self._sets(*several)
         if gold.op != "family":
             every = given.args[1] in map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant"))
             return self.answers(gold, given.args[0]) if every else unknown("only for some integers")
@@ -406,6 +412,24 @@ def _rounded(chain: Node) -> Node | None:
     return decimal if remark and at and digits and rounds_to(parted(exact)[0], at, digits) else None
 
 
+def _both(part: Node) -> Sequence[Node]:
+    """Both values of a member with ±."""
+    if part.op == "relation" and label(part) is not None:
+        return ex.variants(part) if ex.holds(part, "±", "∓") else (part,)
+    plain = _plain(part)
+    return plain.args if plain.op == "set" and ex.holds(part, "±", "∓") else (part,)
+
+
+def _apart(answer: Node) -> Sequence[Node]:
+    """The families that one with several values for each integer is, or that a set has."""
+    if answer.op in ("list", "set"):
+        return answer.args
+    body = answer.args[0] if answer.op == "family" else answer
+    several = body.op == "set" or (body.op == "list" and len(set(map(label, body.args))) == 1)  # not x = 2k, y = 3k
+    found = [both for part in (body.args if several else (body,)) for both in _both(part)]
+    return [answer._replace(args=(each, *answer.args[1:])) for each in found] if answer.op == "family" else found
+
+
 def _plain(answer: Node) -> Node:
     """Without brackets around one answer; both values of a ±; what words say of numbers as such."""
     single = answer.op in ("tuple", "list", "set") and len(answer.args) == 1
@@ -419,11 +443,7 @@ def _plain(answer: Node) -> Node:
         low, closed = _HALF_LINES[answer.value]
         return Node("interval", (low, ex.INFINITY), (closed, False))
     if answer.op in ("list", "set"):  # -2, 1 ± √5
-        spread = [
-            part.args if part.op == "set" and ex.holds(before, "±") else (before,)
-            for before, part in ((each, _plain(each)) for each in answer.args)
-        ]
-        return answer._replace(args=tuple(part for each in spread for part in each))
+        return answer._replace(args=tuple(part for each in answer.args for part in _both(each)))
     if ex.holds(answer, "±", "∓") and answer.op not in ("list", "set", "ratio", "relation", "family", "cases"):
         return Node("set", tuple(matrix_of(each) or each for each in ex.variants(answer)))
     return answer

@@ -40,9 +40,11 @@ def as_ratio(node: Node) -> Node:
 
 
 def as_family(residue: Node) -> Node:
-    """A residue class as its members: 7k + 5 for each integer k."""
-    value_, modulus = residue.args[:2]
-    return Node("family", (ex.plus(ex.times(modulus, ex.name("k")), value_), words("ℤ")), "k")
+    """A residue class as its members, 7k + 5 for each integer k; several as a set."""
+    first, modulus = residue.args[:2]
+    step, values = ex.times(modulus, ex.name("k")), first.args if first.op == "list" else (first,)
+    families = tuple(Node("family", (ex.plus(step, each), words("ℤ")), "k") for each in values)
+    return families[0] if len(families) == 1 else Node("set", families)
 
 
 def without_degrees(node: Node) -> Node:
@@ -91,6 +93,14 @@ def _multiplied(node: Node, names: frozenset[str] | set[str]) -> Node:
     if node.op.startswith("apply ") and name in names and len(args) == 1:
         return ex.times(ex.name(name), *args)
     return node._replace(args=args)
+
+
+def chosen(node: Node, other: Node) -> Node:
+    """`C(n, k)` as a binomial coefficient where the other side is no point and knows no C."""
+    if other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
+        return node
+    args = tuple(chosen(arg, other) for arg in node.args)
+    return Node("binom", args) if node.op == "apply C" and len(args) == 2 else node._replace(args=args)
 
 
 def one_label(first: Node, second: Node) -> bool:

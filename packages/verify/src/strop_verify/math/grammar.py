@@ -155,12 +155,13 @@ def _listed(found: Sequence[Token]) -> Node:
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
                                 for piece, end in named])  # fmt: skip
     inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
+    joined = [token for token in found if token.text not in ("and", ",")]
+    compound = quantity_of(joined) if len(joined) < len(found) and found[-1].kind == "word" else None
+    if compound is not None and compound.op == "measure" and compound.value.unit is not None:
+        return compound  # 2 hours and 30 minutes
     for word, op in (("or", "∪"), ("and", "∩")):
         parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
         if len(parts) > 1:
-            compound = quantity_of([token for token in found if token.text != "and"]) if word == "and" else None
-            if compound is not None and compound.op == "measure" and compound.value.unit is not None:
-                return compound  # 2 hours and 30 minutes
             read_parts = list(map(_listed, parts))
             if all(map(is_region, read_parts)) and (op == "∪" or len(set(map(ex.names_in, read_parts))) == 1):
                 return Node(op, tuple(read_parts))
@@ -327,6 +328,10 @@ def _alone(found: Sequence[Token]) -> Node:
     if colons:
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
+    if sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ
+        members = quantity_of([Token("letter", "#k") if token.text == "ℤ" else token for token in found])
+        if members is not None and members.op not in ex.KINDS:
+            return Node("family", (members, words("ℤ")), "#k")
     quantity = quantity_of(found)
     if quantity is None:
         raise Unreadable(f"cannot be read: {text_of(found)[:60]}")

@@ -25,88 +25,20 @@ FUNCTIONS = frozenset(
     ceil
     """.split()  # noqa: SIM905
 )
-# A symbol or command, and what means the same.
+# A symbol or command, and what means the same; then the next.
 _SYNONYMS = r"""
-* cdot ast star
-× times
-∘ circ
-/ div
-^ **
-≤ le leq leqslant <=
-≥ ge geq geqslant >=
-< lt
-> gt
-≠ ne neq !=
-= ==
-≈ approx simeq approxeq sim
-≡ equiv
-∈ in
-∉ notin
-∪ cup
-∩ cap
-∖ setminus backslash
-→ to rightarrow longrightarrow ->
-⊂ subset
-⊆ subseteq
-⊃ supset
-⊇ supseteq
-∥ parallel
-⊥ perp
-≅ cong
-⇒ Rightarrow implies =>
-↔ leftrightarrow Leftrightarrow iff <=> ⇔
-⊕ oplus
-∞ infty
-± pm
-∓ mp
-∅ emptyset varnothing O
-∄ nexists
-… ldots dots cdots dotsc dotsb vdots ...
-| mid vert lvert rvert
-‖ Vert |
-⦃ { lbrace
-⦄ } rbrace
-⌊ lfloor
-⌋ rfloor
-⌈ lceil
-⌉ rceil
-( langle
-) rangle
-[ lbrack
-] rbrack
-° degree textdegree
-′ prime '
-% %
-‰ permil
-$ $
-€ euro
-£ pounds
-# #
-_ _
-: colon
-\\ \ cr newline
-and land wedge &
-or lor vee
-frac dfrac tfrac cfrac nicefrac sfrac xfrac
-binom dbinom tbinom
-overline bar
-pmod pod
-mod bmod
-log lg
-csc cosec
-tan tg
-arctan arctg
-cot ctg
-angle measuredangle
-epsilon varepsilon
-theta vartheta
-phi varphi
-rho varrho
-vec overrightarrow
-i imath
-j jmath
+* cdot ast star; × times; ∘ circ; / div; ^ **; ≤ le leq leqslant <=; ≥ ge geq geqslant >=; < lt; > gt; ≠ ne neq !=
+= ==; ≈ approx simeq approxeq sim; ≡ equiv; ∈ in; ∉ notin; ∪ cup; ∩ cap; ∖ setminus backslash
+→ to rightarrow longrightarrow ->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq; ∥ parallel; ⊥ perp; ≅ cong
+⇒ Rightarrow implies =>; ↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
+∅ emptyset varnothing O; ∄ nexists; … ldots dots cdots dotsc dotsb vdots ...; | mid vert lvert rvert; ‖ Vert |
+⦃ { lbrace; ⦄ } rbrace; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ( langle; ) rangle; [ lbrack; ] rbrack
+° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
+and land wedge &; or lor vee; frac dfrac tfrac cfrac nicefrac sfrac xfrac; binom dbinom tbinom; overline bar; pmod pod
+mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg; angle measuredangle; epsilon varepsilon; theta vartheta
+phi varphi; rho varrho; vec overrightarrow; i imath; j jmath
 """
-SAME = {same: line.split()[0] for line in _SYNONYMS.strip().splitlines() for same in line.split()[1:]}
+SAME = {same: each.split()[0] for each in re.split("[;\n]", _SYNONYMS.strip()) for same in each.split()[1:]}
 SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
 NOTHING = frozenset(
     """

@@ -62,12 +62,17 @@ def _with_index(name: str, old: str, new: str) -> str:
     return f"{letter}{line}{index.replace(old, new)}"
 
 
+TRANSPOSED = (ex.name("T"), ex.name("top"))
 _BRACKETED = ("list", "tuple", "interval")
 _MOST_TERMS = 2000  # products in the entries of a product of matrices
 
 
 def matrix_of(node: Node) -> Node | None:
     """The matrix that a sum or product of matrices, or of vectors and numbers, is; None for anything else."""
+    base = node.args[0] if node.op == "power" and node.args[1] in TRANSPOSED else ex.ZERO
+    if base.op in ("tuple", "matrix"):
+        rows = [row.args for row in base.args] if base.op == "matrix" else [base.args]
+        return _matrix(list(zip(*rows, strict=True)))
     if node.op not in ("sum", "product"):
         return node if node.op == "matrix" else None
     vectors = any(arg.op == "tuple" for arg in node.args)

@@ -21,11 +21,12 @@ from strop_verify.math.conventions import (
 )
 from strop_verify.math.evaluate import Undefined, Vague, interval, rational, sign_of, value
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
+from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Cursor, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, read_unit
 from strop_verify.math.verifier import MathSettings
-from strop_verify.math.wordings import HEDGES, is_symbol, text_of, words
+from strop_verify.math.wordings import HEDGES, as_words, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _NEGATIVE = ("minus", "negative")
@@ -55,6 +56,8 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     found = list(found)
     if found and found[0].text.lower() in _NEGATIVE:
         found[0] = Token("symbol", "-")
+    word = as_words(found[:1]) if len(found) > 1 else None
+    found = [Token("number", str(word.value)), *found[1:]] if word is not None and word.op == "number" else found
     found = _without_fractions_of_units(found)
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
@@ -202,6 +205,9 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
+    if rules.asked and one.unit is None and other.unit is not None:
+        unit = read_unit(tokens(f"1 {rules.asked}")[1:])
+        one = one._replace(unit=unit) if unit is not None and unit.dimension == other.unit.dimension else one
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
     if len(of) > 1 and (one.thing or other.thing):  # things have a dimension that is no unit's
         return unknown(" and ".join(sorted(of)))
@@ -292,7 +298,7 @@ def stated_value(relation: Node, bare: bool) -> Node | None:
         not ex.names_in(last) and not curve and (len(names) > 1 or ex.holds(first, "ln", *TRIGONOMETRIC))
     )
     equation = ex.names_in(last) if not names else len(relation.value) == 1  # 9 = x + 1, x² = 9
-    return last if named or computed or not equation or last.op == "cases" else None
+    return last if named or computed or not equation or last.op in ("cases", "matrix") else None
 
 
 def without_remarks(relation: Node) -> Node:

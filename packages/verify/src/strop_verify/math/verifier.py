@@ -47,6 +47,7 @@ class MathSettings:
         unit: of a reference that states none.
         antiderivative: the answer may have a constant of integration that the reference has not.
         positive: names that stand for positive numbers.
+        asked: the unit that a question asks for; it counts where the answer is in another one of its dimension.
         share: by what part of itself the reference may be missed.
         variables: the names of a question that asks for a general solution; all others are its free constants.
     """
@@ -65,6 +66,7 @@ class MathSettings:
     unit: str = ""
     antiderivative: bool = False
     positive: tuple[str, ...] = ()
+    asked: str = ""
     share: float = 0.0
     variables: tuple[str, ...] = ()
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
+from strop_verify.math.units import counted
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -165,6 +166,13 @@ def as_words(found: Sequence[Token]) -> Node | None:
         return None
     small, tens = _NUMBERS.split(), _TENS.split()
     first, _, last = text.partition(" ")
+    if first in ("minus", "negative", "positive"):
+        inner = as_words(found[1:])
+        inner = ex.INFINITY if inner == words("∞") else inner
+        if inner is not None and inner.op not in ex.KINDS:
+            return inner if first == "positive" else ex.minus(inner)
+    if first in small and counted(last.split()) is not None:  # twelve faces
+        return None
     if first in tens and (not last or last in small[1:10]):
         return ex.number(20 + 10 * tens.index(first) + (small.index(last) if last else 0))
     return ex.number(small.index(text)) if text in small else words(text)
