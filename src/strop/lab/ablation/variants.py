@@ -105,16 +105,19 @@ def variants(target: str, wanted: VariantRequest, sets: Sequence[str] = (), smal
     Raises:
         InputError: a setting is invalid, two variants have one name, or there is nothing to compare.
     """
-    study = None if wanted.study is None else find_study(wanted.study)
-    # The base first of all: a recipe that is not there has no variants to ask for.
-    base, studied = (resolve(target, list(sets), small), []) if study is None else _studied(target, study, sets, small)
-    if not (study or wanted.grid or wanted.named or wanted.leave_one_out):
+    declared: list[Variant] = []
+    if wanted.study is None:
+        base = resolve(target, list(sets), small)  # first of all: without the recipe there are no variants to ask for
+    else:
+        base, declared = _studied(target, find_study(wanted.study), sets, small)
+    if not (wanted.study or wanted.grid or wanted.named or wanted.leave_one_out):
         raise InputError(
             "say what to vary: --leave-one-out, --study NAME, --grid key=a,b,c or --variant NAME:key=value"
         )
     found: list[Variant] = []
     notes: list[str] = []
-    declared = [*studied, *(_declared(target, base, sets, small) if wanted.leave_one_out else [])]
+    if wanted.leave_one_out:
+        declared += _declared(target, base, sets, small)
     for variant in [*declared, *_grid(base, wanted.grid), *(_named(base, text) for text in wanted.named)]:
         _add(variant, found, notes)
     if not found:
