@@ -131,7 +131,7 @@ def _told(error: Exception) -> tuple[str | None, int]:
         return str(error), error.exit_code
     if isinstance(error, USAGE):
         said, context = error.format_message(), error.ctx
-        if getattr(error, "option_name", "") == "--study" and context is not None and context.command.name == "ablate":
+        if getattr(error, "option_name", "") == "--study" and said.endswith("requires an argument."):
             from strop.lab.ablation.studies import listing
 
             return f"--study needs a name; {listing()}", error.exit_code
