@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_float, c_long
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -33,6 +35,7 @@ from transformers import (
 
 from strop.base.sample import Sample
 from strop.model.files import DTYPES, byte_tokenizer
+from strop.model.kernels.compiled import compiled
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel, ModelSettings
 
@@ -203,12 +206,27 @@ def bandwidth(device: str, mebibytes: int = 256) -> float:
     return moved / min(timed(move, device).wall for _ in range(7))
 
 
+def multiply_adds(threads: int) -> float:
+    """Operations a second of the multiply-add loop (limit.c) on so many threads; 0 without a C compiler."""
+    library = compiled("limit", [Path(__file__).with_name("limit.c")])
+    if library is None:
+        return 0.0
+    library.strop_limit.argtypes, library.strop_limit.restype = (c_long,), c_float
+    library.strop_limit_round.restype = c_long
+    rounds = [1_000_000] * threads  # so few that a busy machine lets some through undisturbed
+    with ThreadPoolExecutor(threads) as pool:
+        best = min(timed(lambda: list(pool.map(library.strop_limit, rounds)), "cpu").wall for _ in range(20))
+    return float(sum(rounds) * library.strop_limit_round()) / best
+
+
 def matrix_rate(dtype: torch.dtype, device: str) -> float:
-    """Operations a second of a large matrix product, best of 7."""
+    """Operations a second that products can reach: of a large one, best of 7; on a CPU at least those of the loop."""
     n = 8192 if device == "cuda" else 1024
     left, right = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     left @ right
-    return 2 * n**3 / min(timed(lambda: left @ right, device).wall for _ in range(7))
+    found = 2 * n**3 / min(timed(lambda: left @ right, device).wall for _ in range(7))
+    # torch emulates bfloat16 where a CPU has no instructions for it; widened to float32 it is as fast as float32.
+    return found if device == "cuda" else max(found, multiply_adds(torch.get_num_threads()))
 
 
 def emit(bench: str, case: str, ours: float, peer: float | None, peer_name: str | None, unit: str,

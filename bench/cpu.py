@@ -11,32 +11,15 @@ multiply-adds (limit.c) measured between the products, on as many threads. Each 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_float, c_long
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from common import begin, emit, parser_of, timed
+from common import begin, emit, multiply_adds, parser_of, timed
 from torch import Tensor
 
 from strop.model.kernels import native
-from strop.model.kernels.compiled import compiled
 
 PASSES = ("forward", "input's gradient", "weight's gradient")
-
-
-def limit(threads: int) -> float:
-    """Operations a second of the multiply-add loop on so many threads."""
-    library = compiled("limit", [Path(__file__).with_name("limit.c")])
-    if library is None:
-        raise SystemExit("no C compiler (cc) on this machine: torch's products are all there is")
-    library.strop_limit.argtypes, library.strop_limit.restype = (c_long,), c_float
-    library.strop_limit_round.restype = c_long
-    rounds = [1_000_000] * threads  # so few that a busy machine lets some through undisturbed
-    with ThreadPoolExecutor(threads) as pool:
-        best = min(timed(lambda: list(pool.map(library.strop_limit, rounds)), "cpu").wall for _ in range(20))
-    return float(sum(rounds) * library.strop_limit_round()) / best
 
 
 def ours(x: Tensor, weight: Tensor, grad: Tensor, products: native.Products) -> dict[str, Callable[[], object]]:
@@ -80,7 +63,7 @@ def main() -> None:
                 grad = torch.randn(rows, outputs).to(dtype)
                 sides = {"strop": ours(x, weight, grad, kernels.products), "torch": torchs(x, weight, grad)}
                 for _ in range(given.repeats):
-                    most = max(most, limit(given.threads))
+                    most = max(most, multiply_adds(given.threads))
                     for side, works in sides.items():
                         for name, work in works.items():
                             rate = 2 * rows * inputs * outputs / timed(work, "cpu").wall

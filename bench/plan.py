@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, settled_bound, simulate
-from strop.lab.planning.costs import SKYWORK_COSTS, SKYWORK_LENGTHS, scalerl_costs
+from strop.lab.planning.costs import CONSTANTS, SKYWORK_LENGTHS, costs_of
 
 SKYWORK_ROLLOUT_SECONDS = {32: 375.0, 64: 270.0, 128: 225.0, 256: 205.0}
 SCALERL_LENGTHS = replace(SKYWORK_LENGTHS, limit=14_336)
@@ -23,7 +23,7 @@ SCALERL = Setup(prompts_per_step=48, samples_per_prompt=16, generators=64, train
 def skywork_table_9(devices: int) -> tuple[Setup, Costs]:
     """The setting of Table 9 on so many GPUs: generation only, samples spread evenly over the engines."""
     setup = Setup(64, 16, generators=devices, trainers=devices, colocated=True, assign="sample")
-    rollout = Costs(decode_step=SKYWORK_COSTS.decode_step, decode_sequence=SKYWORK_COSTS.decode_sequence)
+    rollout = costs_of({name: CONSTANTS[name] for name in ("decode_step", "decode_sequence")})
     return setup, rollout
 
 
@@ -37,8 +37,8 @@ def table_9() -> None:
 def schedules() -> None:
     """ScaleRL's split of 80 devices, under PipelineRL-k and PPO-off-policy-k."""
     for setup in SCALERL.schedules((0, 1, 4, 8)):
-        found = simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=max(6, 40 // setup.updates_per_step))
-        bound = settled_bound(found, scalerl_costs()).seconds / setup.updates_per_step
+        found = simulate(setup, costs_of(), SCALERL_LENGTHS, steps=max(6, 40 // setup.updates_per_step))
+        bound = settled_bound(found, costs_of()).seconds / setup.updates_per_step
         show(
             bench="schedules", setting=setup.name, seconds_per_update=found.update_seconds, bound=bound,
             trainer_idle=found.trainer_idle, generators_idle=found.generators_idle,

@@ -39,6 +39,7 @@ def test_entropy_flow_of_any_run() -> None:
     row = found(Objective(loss=Reinforce()), tokens, P.log(), H)
     assert row["entropy_flow/positive"] == pytest.approx(0.051713 + 0.245094 + 0.000005, abs=2e-6)
     assert row["entropy_flow/negative"] == pytest.approx(-0.002446, abs=6e-7)
+    assert row["entropy_flow/net"] == pytest.approx(0.051713 + 0.245094 + 0.000005 - 0.002446, abs=2e-6)
     assert row["entropy_flow/lambda"] == pytest.approx(-0.983650, abs=6e-7)
     still = found(Objective(loss=Reinforce()), replace(tokens, advantage=torch.zeros(4)), P.log(), H)
     assert still["entropy_flow/lambda"] == 0 and still["entropy_flow/positive"] == 0

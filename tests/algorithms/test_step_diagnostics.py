@@ -169,6 +169,14 @@ def test_repetition_is_a_mean_over_completions() -> None:
     assert found["repetition/repeatness"] == pytest.approx((2 * 90 / 110 + triple) / 3)
 
 
+def test_repetition_of_many_long_completions_is_taken_of_every_kth(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = " ".join(map(str, range(30)))
+    groups = [group(0, *(rollout(n, n % 2, "no " * 30 if n % 2 else new) for n in range(4)))]
+    assert values(diagnose(groups))["repetition/ngram20"] == pytest.approx(5 / 11)
+    monkeypatch.setattr("strop.algorithms.step_diagnostics.measured", lambda texts: texts[::2])
+    assert values(diagnose(groups))["repetition/ngram20"] == 0.0
+
+
 def looping(index: int, score: float, start: int) -> Rollout:
     """30 tokens; from `start` on, the token 7 alone: the window of 20 sevens recurs one token later."""
     made = completion(30, index=index)

@@ -103,3 +103,18 @@ def test_several_turns_beside_one(bench):
                     "--tokens", "16", "--seconds", "0.01")  # fmt: skip
     assert line["peer_name"] == "one turn" and line["unit"] == "tokens/s"
     assert line["ratio"] == pytest.approx(line["ours"] / line["peer"], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_a_controller_of_generators_that_compute_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench import controller
+
+    few = ["--tokens", "40", "--prompts", "4", "--samples", "2", "--lag", "1", "--steps", "2"]
+    monkeypatch.setattr(sys, "argv", ["controller.py", "--generators", "3", *few])
+    controller.main()
+    line = json.loads(capsys.readouterr().out)
+    assert line["tokens_per_second"] == pytest.approx(40 * line["completions_per_second"], rel=0.01)
+    parts = line["wall_ms_a_completion"]
+    assert parts.pop("step") == pytest.approx(sum(parts.values()), rel=0.01) and parts["record"] > 0

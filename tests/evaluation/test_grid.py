@@ -13,7 +13,7 @@ from tests.evaluation.results import keep, result
 from strop.base.types import InputError
 from strop.evaluation.grid import Column, Grid, compare, load_grid, value_of
 from strop.evaluation.result import EvaluationResult
-from strop.report.evaluation_report import draw_all, draw_transfer, table, write_report
+from strop.report.evaluation_report import draw_all, draw_transfer, pass_tables, table, write_report
 
 PNG = b"\x89PNG\r\n"
 EASY, HARD = [[1, 1], [1, 0], [1, 1], [1, 1]], [[0, 0], [1, 0], [0, 0], [0, 0]]
@@ -45,6 +45,17 @@ def test_the_table_is_that_of_the_papers() -> None:
         "| base  |       12.5 |        25.0 |  **87.5** |  **100.0** |     50.0 |",
         "| rl    |   **87.5** |   **100.0** |  **87.5** |  **100.0** | **87.5** |",
     ]
+
+
+def test_pass_at_powers_of_two_stands_in_every_report(tmp_path: Path) -> None:
+    """The unbiased estimate: of c right of 6, 1 − C(6 − c, k) / C(6, k)."""
+    found = grid({("a", "x"): result([[1, 0, 0, 0, 0, 0]]), ("b", "x"): result([[1, 1, 0, 0, 0, 0]])})
+    (lines,) = (text.splitlines() for text in pass_tables(found))
+    assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == ["X", "pass@1", "pass@2", "pass@4", "pass@6"]
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["a", "16.7", "33.3", "66.7", "**100.0**"]
+    assert [cell.strip(" *") for cell in lines[3].split("|")[1:-1]] == ["b", "33.3", "60.0", "93.3", "100.0"]
+    write_report(found, tmp_path, pictures=False)
+    assert "\n".join(lines) in (tmp_path / "report.md").read_text()
 
 
 def test_a_benchmark_that_a_model_lacks_is_a_dash_and_there_is_no_average() -> None:
@@ -133,7 +144,7 @@ def test_a_report_from_kept_samples_alone(tmp_path: Path) -> None:
     text = (tmp_path / "report.md").read_text()
     assert "| rl    | **83.3** |" in text and "X avg@2" in text
     names = sorted(Path(path).name for path in value["pictures"])
-    assert names == ["budget.png", "transfer.png"]
+    assert names == ["budget.png", "problems.png", "transfer.png"]
     for path in value["pictures"]:
         assert Path(path).read_bytes().startswith(PNG)
 
@@ -157,7 +168,7 @@ def test_reports_refuse(tmp_path: Path) -> None:
     apart = grid({("a", "x"): result(EASY), ("b", "y"): result(HARD)})
     with pytest.raises(InputError):
         draw_transfer(apart, tmp_path / "transfer.png")
-    assert [path.name for path in draw_all(apart, tmp_path / "plots")] == ["budget.png"]
+    assert [path.name for path in draw_all(apart, tmp_path / "plots", "a")] == ["budget.png"]
 
 
 def test_what_makes_columns_less_comparable_is_said() -> None:

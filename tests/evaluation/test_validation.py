@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.runs import small_config
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
+from strop.config.tiny import tiny
 from strop.data.loading import build_dataset, load_data
 from strop.data.templates import Plain as PlainPrompt
 from strop.engines.protocol import Sampling
@@ -20,6 +22,7 @@ from strop.evaluation.evaluate import ProblemSet, by_problem, gain, metrics
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
 from strop.model.files import byte_tokenizer
+from strop.recipes.resolve import resolve
 from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.questions import validation_sets
@@ -113,6 +116,34 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"evaluation.benchmarks: .*{said}") as caught:
             sets(f"evaluation.benchmarks={named}", f"evaluation.benchmark_data={tmp_path}")
         assert "\n" not in str(caught.value)
+
+
+def test_a_recipes_benchmarks_that_cannot_be_had_are_left_out_with_a_line_each(tmp_path: Path) -> None:
+    write(tmp_path / "aime24.jsonl", "2+2=")
+    write(tmp_path / "math500.jsonl", "x" * ROOM)
+    names = ("aime25", "aime24", "math500")
+    optional = ", ".join(f"{{name='{name}', samples_per_problem=3, optional=true}}" for name in names)
+    named, view = (f"evaluation.benchmarks=[{optional}]", f"evaluation.benchmark_data={tmp_path}"), Notes()
+    _, only = sets(*named, view=view)
+    assert (only.name, only.samples, only.every) == ("aime24", 3, 2)
+    absent, found, long = view.lines
+    assert re.fullmatch(r"aime25: not measured, .*holds neither aime25\.jsonl .*", absent)
+    assert found.startswith("aime24: 1 problem, measured every 2 steps") and long.startswith("math500: not measured, ")
+    assert sets(*named, "evaluation.every=none") == ()
+
+
+def test_recipes_carry_the_papers_benchmarks() -> None:
+    def of(name: str) -> dict[str, int | None]:
+        return {one.name: one.samples_per_problem for one in resolve(name).evaluation.benchmarks}
+
+    assert of("skywork_or1.7b") == {"aime24": 8, "aime25": 8, "livecodebench:v5": 4}
+    assert of("archer.code") == {"livecodebench:v5": 8} and of("archer.math.released") == {}
+    assert of("clip_cov")["olympiadbench"] == 1 and of("clip_cov")["amc23"] == 32
+    assert of("open_reasoner_zero.32b") == {"aime24": 16, "aime25": 16, "math500": 16, "gpqa_diamond": 16}
+    assert of("scalerl.math_code") == {"aime24": 16, "livecodebench:2025-01-01..2025-06-30": 16}
+    for name in ("skywork_or1.7b", "archer.code", "clip_cov", "scalerl"):
+        assert all(one.optional and benchmark(one.name) for one in resolve(name).evaluation.benchmarks)
+        assert tiny(resolve(name)).evaluation.benchmarks == ()
 
 
 def test_the_gain_is_the_paired_test_of_both_evaluations() -> None:

@@ -130,7 +130,8 @@ def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int, poi
     assert run.largest_lag > 0 or lag == 0  # else the bound was never put to the test
     lengths = [len(r.completion.token_ids) for record in run.records for g in record.groups for r in g.rollouts]
     assert max(lengths) == 30 * min(lengths)
-    assert all(0.0 <= share <= 1.0 for share in run.column("idle/generators"))
+    shares = [record.metrics.get("idle/generators") for record in run.records]  # a step too quick to hear of has none
+    assert all(share is None or 0.0 <= share <= 1.0 for share in shares) and any(share is not None for share in shares)
 
 
 def test_every_generator_says_after_every_update_what_it_computes(undisturbed: Made, told: dict[int, set[int]]) -> None:

@@ -23,12 +23,12 @@ def test_finding_8_a_swap_of_three_seconds_does_not_hold_the_trainer(tmp_path: P
     try:
         run.fleet.start(tmp_path)
         run.fleet.publish(0, probe)
+        begin = time.monotonic()
         held = [run.fleet.publish(version, probe).seconds for version in (1, 2, 3)]
         assert max(held) < HELD_BAR
         first = run.fleet.generators[0]
         assert (first.sent_version, first.pending is None) == (1, False)
         assert set(run.fleet.store._descriptors) == {1, 3}  # what it takes, and what it takes next
-        begin = time.monotonic()
         while first.sent_version < 3 or first.pending is not None:
             run.fleet.poll(0.01)
         assert time.monotonic() - begin > 3.0  # it did take that long, and version 2 was passed over

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from strop.base.types import InputError
 from strop.report.curves import GROUPS, Curves, Scale
 from strop.report.drawing import canvas, page_svg
-from strop.report.runs import RunData, read_runs
+from strop.report.runs import COMBINED, RunData, read_runs
 from strop.report.training_figures import curves_chart, plot_run, smooth, training_charts
 from strop.run.folder import RunFolder
 
@@ -108,3 +108,11 @@ def test_of_two_lines_of_a_step_the_last_counts(tmp_path: Path) -> None:
 def test_smoothing_keeps_length_and_constants() -> None:
     assert smooth([2.0] * 7, 5) == [2.0] * 7
     assert smooth([0.0, 3.0, 0.0], 3) == [1.5, 1.0, 1.5]
+
+
+def test_several_benchmarks_have_a_mean_where_all_were_measured(tmp_path: Path) -> None:
+    rates = {"evaluation/aime/pass_rate": 0.25, "evaluation/code/pass_rate": 0.5}
+    run = run_of(tmp_path, (0, rates), (1, {"evaluation/aime/pass_rate": 0.75}), (2, {name: 1.0 for name in rates}))
+    assert run.by_step(COMBINED) == {0: 0.375, 2: 1.0}
+    (chart,) = [chart for _, charts in training_charts([run]) for chart in charts]
+    assert ">mean<" in page_svg(chart)

@@ -49,6 +49,19 @@ def test_finding_4_a_part_that_leaves_no_room_is_refused_with_the_setting_that_d
     assert not machine.launched and not machine.driver
 
 
+def test_finding_4_a_part_that_does_not_hold_the_weights_is_refused_before_anything_loads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = PaperMachine(monkeypatch, gpus=8)
+    config = on_paper(tmp_path, "Qwen3-8B", *FOUR_AND_FOUR, "engine.memory_fraction=0.15")
+    with pytest.raises(InputError, match=r"memory_fraction=0.15 gives a server 12 of 80 GiB .* at least 0\.\d\d"):
+        machine.assembled(config, tmp_path)
+    assert not machine.launched and not machine.driver
+    enough = config.model_copy(update={"engine": config.engine.model_copy(update={"memory_fraction": 0.4})})
+    plan = machine.planned(enough)
+    assert plan.finding.level == "ok" and gib(plan)[MemoryPlace(0, 7)] == pytest.approx(32)
+
+
 def test_finding_3_four_trainers_and_four_servers_of_8b_fit_on_eight_gpus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from strop.base import rollout_table
 from strop.base.files import replacing
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Completion, Group, InputError, Problem, Rollout, StropError, Verdict, VersionSpan
@@ -165,12 +167,22 @@ def test_injected_tokens_have_no_advantage(tmp_path: Path) -> None:
     (sample,) = as_samples(completion, group.ticket)
     column = after_prompt(np.full(3, 1.5, np.float32), len(sample))
     learned = dataclasses.replace(sample, advantages=column, trainer_logprobs=-column, trainer_entropies=2 * column)
+    learned = dataclasses.replace(learned, values=3 * column)
     run = RunFolder.create(tmp_path, {})
     rollout = dataclasses.replace(group.rollouts[0], completion=completion)
     run.write_rollouts(1, [dataclasses.replace(group, rollouts=(rollout,))], [learned])
     (row,) = run.read_rollouts(1)
     assert row["advantages"] == [1.5, 0, 1.5] and row["trainer_logprobs"] == [-1.5, 0, -1.5]
-    assert row["entropies"] == [3.0, 0, 3.0]  # the engine knew none
+    assert row["entropies"] == [3.0, 0, 3.0] and row["values"] == [4.5, 0, 4.5]  # the engine knew no entropies
+
+
+def test_a_column_that_an_older_table_lacks_is_null(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, {})
+    run.write_rollouts(1, [a_group(samples=2)], [])
+    path = run.rollouts_path(1)
+    pq.write_table(rollout_table.read(path).drop_columns(["values"]), path)
+    assert [row["values"] for row in run.read_rollouts(1)] == [None, None]
+    assert rollout_table.read(path).schema == rollout_table.SCHEMA
 
 
 def test_entropies_are_the_engines_where_it_knows_them(tmp_path: Path) -> None:

@@ -65,11 +65,13 @@ def looked_at(learner: Learner, rank: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "shape", [{"tie_embeddings": True}, {"tie_embeddings": False}, {"experts": 12}], ids=["tied", "untied", "experts"]
+)
 def test_ranks_read_their_rows_and_compute_what_a_whole_model_does(
-    tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = stored(tmp_path / "model", tie_embeddings=tied)
+    folder = stored(tmp_path / "model", **shape)
     sets = ("algorithm.advantage=Gae", "critic.updates_per_step=1", "algorithm.kl_in_reward={beta=0.1}")
     config = small_config(*MODEL[2:], *sets, "model.fresh=none", f'model.path="{folder}"')
     alone = single(config)

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from strop.base.types import InputError, Problem, Verdict
 from strop.lab.agreement import Sampled, compare_verifiers, named_verifier, read_rollouts
+from strop.report.lab_figures import plot_agreement
 from strop.verifiers.answer import Answer, ExactMatch, MultipleChoice, Numeric
 from strop.verifiers.base import Isolation, Verifier
 from strop.verifiers.combined import AnyOf
@@ -176,7 +177,7 @@ def sampled(name: str, reference: str, *texts: str) -> list[Sampled]:
     return [Sampled(Problem(name, "", reference), text, False) for text in texts]
 
 
-def test_verifiers_are_compared_by_solve_counts() -> None:
+def test_verifiers_are_compared_by_solve_counts(tmp_path: Path) -> None:
     rollouts = [
         *sampled("a", "1/2", r"\boxed{1/2}", r"\boxed{0.5}", r"\boxed{\frac12}"),  # Answer 1, MathVerifier 3
         *sampled("b", "7", r"\boxed{7}", r"\boxed{8}", r"\boxed{\sqrt{49}}"),  # 1, 2
@@ -187,6 +188,9 @@ def test_verifiers_are_compared_by_solve_counts() -> None:
         "problems": 3, "rollouts": 9, "disagreements": 3, "failures": {"Answer": 0, "MathVerifier": 0},
         "histograms": {"Answer": [1, 2, 0, 0], "MathVerifier": [1, 0, 1, 1]},
     }  # fmt: skip
+    assert plot_agreement(found["histograms"], tmp_path / "counts.png") == tmp_path / "counts.png"
+    drawn = (tmp_path / "counts.svg").read_text()
+    assert ">Answer<" in drawn and ">MathVerifier<" in drawn and ">2<" in drawn
 
 
 def test_comparing_needs_two_verifiers_and_rollouts() -> None:

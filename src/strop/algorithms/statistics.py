@@ -60,6 +60,7 @@ def token_statistics(tokens: Tokens, logprob: Tensor, entropy: Tensor, clipped: 
     """Statistics of the trained tokens that every run reports, as sums that merge over micro-batches.
 
       - `entropy_flow/positive`, `/negative`: sums of ΔH (Eq. 6, current policy, power 2) over S+ and S−;
+        `entropy_flow/net`: their sum (OPEFO, Figure 2b);
         `entropy_flow/lambda`: the λ* they come to, also where the loss does not use it.
       - `entropy_flow/clipped_high`, `/clipped_low`: sums of ΔH over the tokens that the loss clips at the upper and at
         the lower bound of the ratio (OPEFO, Figure 2c).
@@ -76,6 +77,7 @@ def token_statistics(tokens: Tokens, logprob: Tensor, entropy: Tensor, clipped: 
     metrics: Metrics = {
         "entropy_flow/positive": Total(positive),
         "entropy_flow/negative": Total(negative),
+        "entropy_flow/net": Total(positive + negative),
         "entropy_flow/lambda": Ratio(-(positive + negative), positive - negative, otherwise=0.0),
         "entropy_flow/clipped_high": Total(torch.where(clipped.high, flow, zero).sum()),
         "entropy_flow/clipped_low": Total(torch.where(clipped.low, flow, zero).sum()),

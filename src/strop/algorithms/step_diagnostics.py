@@ -6,9 +6,10 @@ tensors (ratios, entropies, clipping) are computed in `statistics`.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,8 +158,8 @@ def verifier_failures(groups: Sequence[Group]) -> list[str]:
     return [f"verifier {status}: {detail}" for status, detail in first.items()]
 
 
-def _share(holds: Collection[bool] | np.ndarray) -> Mean:
-    return Mean(int(sum(holds)), len(holds))
+def _share(holds: Sequence[bool] | np.ndarray) -> Mean:
+    return Mean(int(np.count_nonzero(holds)), len(holds))
 
 
 GRPO = GroupRelative(normalization="prompt_std", ddof=1)
@@ -283,14 +284,13 @@ def reflection_metrics(groups: Sequence[Group]) -> Metrics:
 def repetition_metrics(groups: Sequence[Group]) -> Metrics:
     """Repeatness and repeated 20-grams, means over completions; equal texts are looked at once.
 
-    Repeatness, the dearest of all diagnostics, is taken of every k-th completion where the step holds more than
+    Both, the dearest of all diagnostics, are taken of every k-th completion where the step holds more than
     `CHARACTERS` characters. Completions too short for an n-gram do not count in the second.
     """
-    texts = [rollout.completion.text for group in groups for rollout in group.rollouts]
-    sample = measured(texts)
+    sample = measured([rollout.completion.text for group in groups for rollout in group.rollouts])
     repeated = {text: repeatness(text) for text in set(sample)}
-    ngrams = {text: repeated_ngrams(text) for text in set(texts)}
-    ratios = [repeats / total for repeats, total in (ngrams[text] for text in texts) if total]
+    ngrams = {text: repeated_ngrams(text) for text in set(sample)}
+    ratios = [repeats / total for repeats, total in (ngrams[text] for text in sample) if total]
     return {
         "repetition/repeatness": Mean(sum(repeated[text] for text in sample), len(sample)),
         "repetition/ngram20": Mean(sum(ratios), len(ratios)),
@@ -336,7 +336,7 @@ def step_diagnostics(groups: Sequence[Group], samples: Sequence[Sample], survivo
 # ---------------------------------------------------------------------- repetition
 
 WINDOW = 20  # words of a repeated n-gram (Archer), and tokens of a repeated window
-CHARACTERS = 1 << 20  # of a step whose repeatness is measured: 256 completions of 4,096 characters
+CHARACTERS = 1 << 20  # of a step that are searched for repetition: 256 completions of 4,096 characters
 
 
 def repeatness(text: str) -> float:
@@ -372,10 +372,11 @@ def repeated_ngrams(text: str, n: int = WINDOW) -> tuple[int, int]:
     An n-gram is a repeat when the same one has begun earlier in the text: all − distinct. Their quotient is the
     repetition ratio; a text of fewer than n words has none.
     """
-    number: dict[str, int] = {}
-    words = [number.setdefault(word, len(number)) for word in text.lower().split()]
-    windows = list(_windows(np.array(words, dtype=np.int32), n))
-    return len(windows) - len(set(windows)), len(windows)
+    number: defaultdict[str, int] = defaultdict()
+    number.default_factory = number.__len__
+    words = np.fromiter(map(number.__getitem__, text.lower().split()), np.int32)
+    found = [window for _, window in _recurring(words, n)]
+    return len(found) - len(set(found)), max(len(words) - n + 1, 0)
 
 
 def first_repetition(token_ids: IntArray, window: int = WINDOW) -> int | None:
@@ -385,18 +386,35 @@ def first_repetition(token_ids: IntArray, window: int = WINDOW) -> int | None:
     repetitive pattern" (Open-Reasoner-Zero, Section 3.3, which does not define it). None where no window recurs.
     """
     seen: set[bytes] = set()
-    for start, found in enumerate(_windows(token_ids.astype(np.int32), window)):
+    for start, found in _recurring(token_ids.astype(np.int32), window):
         if found in seen:
             return start
         seen.add(found)
     return None
 
 
-def _windows(symbols: IntArray, width: int) -> Iterator[bytes]:
-    """The windows of `width` symbols, int32 [n], from the first to the last, each as its bytes."""
+def _recurring(symbols: IntArray, width: int) -> Iterator[tuple[int, bytes]]:
+    """The windows of `width` symbols, int32 [n], that occur twice or more: start and bytes, in order.
+
+    Most windows of a text occur once. A hash tells which these are; one whose hash is another's too comes as well.
+    """
+    count = len(symbols) - width + 1
+    if count < 2:
+        return
+    hashes = np.zeros(count, dtype=np.uint64)
+    for place, factor in enumerate(_odd_numbers(width)):
+        hashes += symbols[place : place + count].astype(np.uint64) * factor  # modulo 2^64
+    ordered = np.sort(hashes)
+    several = ordered[1:][ordered[1:] == ordered[:-1]]
     content, size = symbols.tobytes(), symbols.itemsize
-    for start in range(len(symbols) - width + 1):
-        yield content[start * size : (start + width) * size]
+    for start in np.flatnonzero(np.isin(hashes, several)).tolist():
+        yield start, content[start * size : (start + width) * size]
+
+
+@cache
+def _odd_numbers(count: int) -> NDArray[np.uint64]:
+    """Random odd numbers, always the same, uint64 [count]."""
+    return np.random.default_rng(0).integers(1 << 63, size=count, dtype=np.uint64) * 2 + 1
 
 
 def _common_prefixes(codes: NDArray[np.uint32]) -> NDArray[np.int64]:

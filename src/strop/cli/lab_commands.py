@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
+    from strop.lab.planning import Costs, Lengths, Simulation
     from strop.lab.scaling.fitting import FitSettings
     from strop.lab.scaling.study import Study
     from strop.run.memory import MemoryPlan
@@ -293,7 +294,9 @@ def _print(found: Study, written: list[Path]) -> None:
 
 
 def plan(
-    target: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="The run to simulate.")],
+    target: Annotated[
+        str, typer.Argument(metavar="RECIPE|FILE|RUN", help="The run to simulate; RUN gives its measured costs too.")
+    ],
     sets: Sets = [],  # noqa: B006  (typer copies it)
     compare: Annotated[
         str | None, typer.Option(metavar="0,1,4,8", help="Compare these lags, with PPO-off-policy-k too.")
@@ -319,29 +322,27 @@ def plan(
 ) -> None:
     """Simulate a run by discrete events: step time, idle shares, and the bound of any schedule.
 
-    Batch, lag, generators, trainers and slots are those of the recipe; change them with --set. Without --cost and
-    --lengths it uses those of a 7B model on H800s, calibrated on published times, and prints a note. Costs are seconds:
-    a decode step takes decode_step + decode_sequence × (running sequences) + decode_context × (their tokens); an update
-    takes train_update + train_token × tokens / trainers; an unknown --cost lists the others.
+    Batch, lag, generators, trainers and slots are those of the recipe; change them with --set. Costs and lengths are
+    those measured in a RUN, those of --cost and --lengths, else those of a 7B model on H800s, from published times;
+    the output says which. Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) +
+    decode_context × (their tokens); an update takes train_update + train_token × tokens / trainers; an unknown --cost
+    lists the others.
 
     \b
     strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
     strop plan scalerl --gpus 8,32 --set engine=Vllm --set model.path=Qwen/Qwen3-8B
     strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
+    strop plan runs/short --gpus 8,32 --set orchestration.executor=embedded
     """
     from dataclasses import replace
 
     from strop.base.progress import part
-    from strop.lab.planning import Simulation, simulate
+    from strop.lab.planning import simulate
     from strop.lab.planning.bound import plan_values
-    from strop.lab.planning.costs import Costs, default_lengths, parse_lags, parse_lengths, scalerl_costs, setup_of
-    from strop.recipes.resolve import resolve
+    from strop.lab.planning.costs import parse_lags, setup_of
 
     allow(imports, sets)
-    config = resolve(target, sets)
-    limit = config.sampling.max_new_tokens
-    drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
-    seconds = Costs().edited(costs) if costs else scalerl_costs()
+    config, seconds, sources, drawn = _priced(target, sets, costs, lengths)
     lags = None if compare is None else parse_lags(compare)
     memory = [] if gpus is None else _fitting_splits(config, gpus, gpu_gib, host_gib)
     shapes = [replace(setup_of(each), drop=drop) for each in ([one.config for one in memory] or [config])]
@@ -355,11 +356,35 @@ def plan(
             plans.append(simulate(each, seconds, drawn, count, seed))
     value: dict[str, Any] = {
         "costs": seconds.model_dump(),
+        "sources": sources,
+        "lengths": str(drawn),
         "plans": [plan_values(each, seconds) for each in plans],
-        "memory": [_memory(each) for each in memory],
-        "defaults": [name for name, given in (("costs", costs), ("lengths", lengths)) if not given],
+        "memory": [_memory(each, plans[place * len(plans) // len(memory)]) for place, each in enumerate(memory)],
     }
     show(as_json, value, lambda: _print_plans(value))
+
+
+def _priced(
+    target: str, sets: list[str], costs: list[str], lengths: str | None
+) -> tuple[RunConfig, Costs, dict[str, str], Lengths]:
+    """The run to simulate, its costs, where those that nobody gave come from, and its lengths.
+
+    Raises:
+        InputError: no such recipe, file or run; no such cost or length.
+    """
+    from strop.lab.planning.costs import CONSTANTS, costs_of, default_lengths, parse_lengths
+    from strop.lab.planning.measured import measured
+    from strop.recipes.resolve import resolve
+    from strop.run.folder import RunFolder, is_run
+
+    run = RunFolder.open(target) if "/" in target and is_run(Path(target)) else None
+    config = resolve(target if run is None else str(run.config_path), sets)
+    limit = config.sampling.max_new_tokens
+    constants, drawn = (CONSTANTS, default_lengths(limit)) if run is None else measured(run)
+    seconds = costs_of({} if costs and run is None else constants).edited(costs)
+    given = {pair.partition("=")[0].strip() for pair in costs}
+    sources = {name: constants[name].source for name, value in seconds if value and name not in given}
+    return config, seconds, sources, drawn if lengths is None else parse_lengths(lengths, limit)
 
 
 def audit(
@@ -436,11 +461,13 @@ def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int)
     return found
 
 
-def _memory(split: MemoryPlan) -> dict[str, Any]:
+def _memory(split: MemoryPlan, plan: Simulation) -> dict[str, Any]:
     from strop.run.devices import width_of
 
     shape = split.config.orchestration
+    gpus = shape.generators * width_of(split.config) + shape.trainers
     return {
+        "tokens_per_second_a_gpu": plan.tokens_per_second / gpus,
         "generators": shape.generators, "trainers": shape.trainers, "tensor_parallel": width_of(split.config),
         "found": split.finding.found,
     }  # fmt: skip
@@ -448,16 +475,17 @@ def _memory(split: MemoryPlan) -> dict[str, Any]:
 
 def _print_plans(value: dict[str, Any]) -> None:
     from strop.base.text import number
-    from strop.lab.planning.costs import DEFAULTS_ARE
 
-    known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
-    print(f"costs in seconds: {known or 'none'}")
-    if value["defaults"]:
-        print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
+    print("costs in seconds:")
+    for name, seconds in value["costs"].items():
+        if seconds:
+            print(f"  {name}={number(seconds)} ({value['sources'].get(name, 'as given')})")
+    print(f"lengths: {value['lengths']}")
     print_table(COLUMNS, [_row(row) for row in value["plans"]], right={*COLUMNS} - {"", "split"})
     for split in value["memory"]:
         wide = f", {split['tensor_parallel']} GPUs each" if split["tensor_parallel"] > 1 else ""
-        print(f"{split['generators']} + {split['trainers']}{wide}: {split['found']}")
+        speed = f"{number(split['tokens_per_second_a_gpu'])} tokens/s a GPU"
+        print(f"{split['generators']} + {split['trainers']}{wide}: {speed}; {split['found']}")
     print("split: generators + trainers; s/update: seconds an optimizer update; idle: shares")
     print("bound: seconds an update that no schedule beats on these completions")
     print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")

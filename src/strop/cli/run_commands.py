@@ -419,17 +419,43 @@ def report(
 def plot(
     run: Run,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The PNG to write; by default RUN/plots/training.png.")
+        Path | None, typer.Option("--out", metavar="FILE", help="The PNG to write; by default RUN/plots/NAME.png.")
     ] = None,
+    figure: Annotated[
+        str, typer.Option(help="training, or of single tokens: tokens, entropy, clip, mismatch, values.")
+    ] = "training",
+    step: Annotated[
+        int | None, typer.Option(help="Of the rollouts that are drawn; by default the first recorded one.", min=0)
+    ] = None,
+    seen: Annotated[int, typer.Option(help="How often a token of --figure tokens was seen at least.", min=1)] = 100,
+    imports: Imports = [],  # noqa: B006  (typer copies it)
 ) -> None:
-    """Draw the training curves of a run as one PNG; works while the run goes on."""
+    """Draw a figure of a run as a PNG, by default its training curves; works while the run goes on.
+
+    Figures of tokens are drawn from the recorded rollouts. tokens: those of the highest and the lowest mean entropy.
+    entropy: means of prompts and of responses. mismatch: log-probs of generator and trainer. values: those of a
+    critic, on repeated tokens and on others. clip: where the run's loss clips a token.
+
+    \b
+    strop plot runs/first
+    strop plot runs/first --figure tokens --seen 20
+    strop plot runs/first --figure clip --out regions.png
+    """
     from strop.run.folder import RunFolder
 
+    allow(imports)
     folder = RunFolder.open(run)  # says what is wrong before what is heavy takes its seconds to load
-    with waiting("drawing the curves"):
+    with waiting("drawing"):
+        from strop.report.runs import read_runs
         from strop.report.training_figures import plot_run
 
-        written = plot_run(folder.path, out)
+        if figure == "training":
+            written = plot_run(folder.path, out)
+        else:
+            from strop.report.token_figures import Choice, plot_figure
+
+            target = out or folder.path / "plots" / f"{figure}.png"
+            written = plot_figure(read_runs([folder.path])[0], figure, target, Choice(step, seen))
     print(written)
 
 
@@ -538,6 +564,9 @@ def compare_verifiers(
     verifiers: Annotated[
         list[str], typer.Option("--verifier", metavar="PIECE", help="A verifier, by name or as JSON; give two or more.")
     ],
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="PATH.png", help="Draw the counts; PNG and SVG are both written.")
+    ] = None,
     imports: Imports = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
@@ -551,6 +580,10 @@ def compare_verifiers(
     allow(imports)
     with waiting("judging"):
         found = compared([named_verifier(text) for text in verifiers], read_rollouts(rollouts))
+    if plot is not None:
+        from strop.report.lab_figures import plot_agreement
+
+        found["picture"] = str(plot_agreement(found["histograms"], plot))
 
     def table() -> None:
         columns = found["histograms"]
@@ -559,5 +592,7 @@ def compare_verifiers(
         differ = f"verdicts differ on {found['disagreements']}"
         print(f"{found['rollouts']} rollouts of {found['problems']} problems; {differ}")
         print(f"could not be judged: {', '.join(f'{name} {count}' for name, count in found['failures'].items())}")
+        if plot is not None:
+            print(found["picture"])
 
     show(as_json, found, table)

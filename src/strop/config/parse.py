@@ -47,7 +47,7 @@ def _check_evaluation(config: RunConfig) -> None:
             "evaluation.every=none"
         )
     for number, benchmark in enumerate(evaluation.benchmarks):
-        if benchmark.every is None and evaluation.every is None:
+        if benchmark.every is None and evaluation.every is None and not benchmark.optional:
             raise InputError(
                 f"evaluation.benchmarks.{number}: {benchmark.name} is never measured; say every how many steps: "
                 f'{{name="{benchmark.name}", every=10}}, or set evaluation.every'

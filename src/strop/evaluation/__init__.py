@@ -19,12 +19,15 @@ class BenchmarkSettings(Settings):
         every: measure it every so many steps, and after the last; None is `evaluation.every`.
         samples_per_problem: None is `evaluation.samples_per_problem`.
         limit: the first so many problems only.
+        optional: where its problems cannot be had, a line says so and the run goes on without it; so it does without
+            `every` here and above.
     """
 
     name: str
     every: Count | None = None
     samples_per_problem: Count | None = None
     limit: Count | None = None
+    optional: bool = False
 
 
 _Named = Annotated[BenchmarkSettings, BeforeValidator(lambda text: {"name": text} if isinstance(text, str) else text)]

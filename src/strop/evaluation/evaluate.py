@@ -441,12 +441,15 @@ def benchmark_sets(
         play: the run's environment, which is used where it takes any problem.
 
     Raises:
-        InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked.
+        InputError: a benchmark that is not optional cannot be found, is named twice, or has no problem that can be
+            asked.
     """
     found: list[ProblemSet] = []
     play, where = benchmark_play(play)
     data = None if settings.benchmark_data is None else Path(settings.benchmark_data)
     for item in settings.benchmarks:
+        if item.optional and (item.every or settings.every) is None:
+            continue
         try:
             known = benchmark(item.name)
             if known.name in (HELD_OUT, *_TAKEN):
@@ -459,6 +462,9 @@ def benchmark_sets(
             instruct = instructing(verifier.instruction, play)
             dataset = build_dataset(known.name, problems, asking, tokenizer, most, instruct)
         except InputError as error:
+            if item.optional:
+                note(f"{item.name}: not measured, {error}")
+                continue
             raise InputError(f"evaluation.benchmarks: {error}") from error
         every = item.every or settings.every or steps
         often = "every step" if every == 1 else f"every {every} steps"

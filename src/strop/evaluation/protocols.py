@@ -122,6 +122,17 @@ OPEFO = Protocol(
     unstated="budget (8,192 tokens, less where the model has room for less)",
 )
 
+OPEFO_PASS = OPEFO.model_copy(
+    update={
+        "name": "opefo_pass",
+        "paper": "OPEFO, Section 6.4, Tables 3 and 4: pass@32, on AIME 2024 up to pass@64; sampled as `opefo`",
+        "benchmarks": ("aime24", "aime25", "amc23", "math500"),
+        "samples": {"aime24": 64},
+        "other_samples": 32,
+        "metrics": ("pass@32",),
+    }
+)
+
 ORZ = Protocol(
     name="orz",
     paper="Open-Reasoner-Zero, Figure 1 and Tables 1, 2 and 5: mean of 16 responses, the training prompt, answer tags",
@@ -149,7 +160,7 @@ SCALERL = Protocol(
     unstated="temperature and top-p (those of training); the budget is that of training, 12,288 + 2,048 tokens",
 )
 
-PROTOCOLS = {found.name: found for found in (SKYWORK, ARCHER, OPEFO, ORZ, SCALERL)}
+PROTOCOLS = {found.name: found for found in (SKYWORK, ARCHER, OPEFO, OPEFO_PASS, ORZ, SCALERL)}
 
 PLAIN = Protocol(
     name="strop",

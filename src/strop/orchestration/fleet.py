@@ -108,11 +108,6 @@ class GeneratorHandle:
         """The present worker."""
         return self.team.handles[self.number]
 
-    @property
-    def unfinished(self) -> int:
-        """Samples queued or sent and not reported."""
-        return sum(item.left for item in self.queue) + sum(item.left for item in self.sent.values())
-
     def restarted(self) -> list[Open]:
         """Reset the state for a new worker; returns the requests that the former one had."""
         lost = list(self.sent.values())
@@ -173,6 +168,8 @@ class Fleet:
         self._kv: KvMode = kv
         self._published: tuple[StoredWeights, Probe] | None = None  # the version that all shall have
         self._events: list[Event] = []
+        self._unfinished = 0
+        self._looked = -_LOOK_SECONDS  # when it was last looked who is silent
         self._at_publication: dict[tuple[int, int], Work] = {}  # by generator and life
 
     # ------------------------------------------------------------------ the protocol
@@ -180,7 +177,7 @@ class Fleet:
     @property
     def unfinished(self) -> int:
         """Sequences submitted and not yet reported, those of events not yet polled left out."""
-        return sum(generator.unfinished for generator in self.generators)
+        return self._unfinished
 
     def start(self, folder: Path) -> None:
         """Find a place for weights and start the workers, which build their engines meanwhile."""
@@ -193,11 +190,14 @@ class Fleet:
         assert self._published is not None
         generator = self.generators[(ticket + attempt) % len(self.generators)]
         generator.queue.append(Open(request, request.n, since=self._published[0].version))
+        self._unfinished += request.n
 
     def cancel(self, request_id: str) -> None:
         """Cancel the request at its generator; one that was not sent yet is dropped from the queue."""
         for generator in self.generators:
-            generator.queue = type(generator.queue)(item for item in generator.queue if item.request.id != request_id)
+            for item in [item for item in generator.queue if item.request.id == request_id]:
+                generator.queue.remove(item)
+                self._unfinished -= item.left
             if request_id in generator.sent:
                 generator.sent[request_id].cancelled = True
                 generator.worker.send(Cancel(request_id))
@@ -205,7 +205,8 @@ class Fleet:
     def poll(self, patience: float) -> list[Event]:
         """Send queued requests; returns the completions that finished and the requests that were lost."""
         for generator in self.generators:
-            generator.hand_out()
+            if generator.queue:
+                generator.hand_out()
         self._hear()
         deadline = time.monotonic() + patience
         while not self._events and (left := deadline - time.monotonic()) > 0:
@@ -239,13 +240,22 @@ class Fleet:
 
     def _hear(self) -> None:
         """Take all messages and deaths, and have generators that are ready and lack the current weights load them."""
+        now, updated = time.monotonic(), False
+        looks = now - self._looked >= _LOOK_SECONDS
+        self._looked = now if looks else self._looked
         for generator in self.generators:
-            for message in generator.worker.receive():
+            worker = generator.worker
+            for message in worker.receive():
                 self._take(generator, message)
-            if self._team.check(generator.number, busy=bool(generator.sent)) is not None:
+                updated |= isinstance(message, Updated)
+            # Of thousands of generators all are gone through for a completion of one: who is silent can wait.
+            due = looks or worker.death is not None
+            if due and self._team.check(generator.number, busy=bool(generator.sent)) is not None:
                 self._replace(generator)
         if self._published is None:
             return
+        if updated:
+            self._tidy()
         for generator in self.generators:
             if generator.ready and generator.pending is None and generator.sent_version < self._published[0].version:
                 generator.update(self._published[0], self._kv, self._published[1])
@@ -262,7 +272,6 @@ class Fleet:
             self._check(generator.number, message.version, probe, message.logprobs)
             generator.serving = True
             generator.hand_out()
-            self._tidy()
         elif isinstance(message, Ready):
             generator.ready = True
         elif isinstance(message, Starting):
@@ -280,6 +289,7 @@ class Fleet:
         for completion in message.completions:
             item = generator.sent[completion.request_id]
             item.left -= 1
+            self._unfinished -= 1
             if item.left == 0:
                 del generator.sent[completion.request_id]
             self._events.append(completion)
@@ -291,10 +301,10 @@ class Fleet:
         """Replace a dead worker, and report its requests as lost."""
         role, death = generator.worker.role, self._team.replace(generator.number)
         self._note(f"{role} died ({death.reason}) and is started again, {len(generator.sent)} of its groups with it")
+        lost = generator.restarted()
+        self._unfinished -= sum(item.left for item in lost)
         self._events += [
-            Lost(item.request.id, f"{role} died: {death.reason}")
-            for item in generator.restarted()
-            if not item.cancelled
+            Lost(item.request.id, f"{role} died: {death.reason}") for item in lost if not item.cancelled
         ]
 
     def _idle_share(self) -> float | None:

@@ -183,7 +183,8 @@ class Processes(WorkerLauncher):
                 return False
             with self._changed:
                 handle.take([message])
-                self._changed.notify_all()
+                if handle.inbox:  # a heartbeat is nothing to wake up for
+                    self._changed.notify_all()
         return is_open
 
     def _reap(self, handle: ProcessHandle, is_open: bool) -> None:

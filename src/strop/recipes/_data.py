@@ -6,6 +6,7 @@ from strop.data.columns import Columns
 from strop.data.generators import Mixture
 from strop.data.rows import HubDataset
 from strop.data.templates import ChatTemplate
+from strop.evaluation import BenchmarkSettings
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import AnyOf, ByDomain
@@ -15,6 +16,7 @@ from strop.verifiers.math_verifier import MathVerifier
 BOXED = ChatTemplate(instruction="Please reason step by step, and put your final answer within \\boxed{}.")
 AS_WRITTEN = ChatTemplate()  # without an instruction: for sets whose prompts bring theirs
 PROGRAM = "Think step by step, then write the whole program in one ```python block."
+LIVECODEBENCH = {"lcb_v5": "livecodebench:v5", "lcb_2025": "livecodebench:2025-01-01..2025-06-30"}
 SKYWORK_INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
 
 
@@ -102,6 +104,14 @@ def archer_code() -> HubDataset:
     """The programming problems that Archer published."""
     columns = Columns(prompt="prompt", answer="reward_model.ground_truth")
     return HubDataset(dataset="Fate-Zero/ArcherCodeR-Dataset", columns=columns, domain="code")
+
+
+def benchmarks(**samples: int) -> tuple[BenchmarkSettings, ...]:
+    """Benchmarks that a recipe is measured on where they can be had, each with its samples a problem."""
+    return tuple(
+        BenchmarkSettings(name=LIVECODEBENCH.get(name, name), samples_per_problem=count, optional=True)
+        for name, count in samples.items()
+    )
 
 
 def math_verifier() -> Verifier:

@@ -23,7 +23,15 @@ from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes import Variants
-from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math, code_verifier, deepscaler_or_math_verifier
+from strop.recipes._data import (
+    AS_WRITTEN,
+    BOXED,
+    archer_code,
+    archer_math,
+    benchmarks,
+    code_verifier,
+    deepscaler_or_math_verifier,
+)
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 MINI_BATCHES, WARMUP = 2, 10  # the warm-up in rollout steps
@@ -56,7 +64,9 @@ def math() -> RunConfig:
             aggregation=TokenMean(),
         ),
         optim=AdamW(lr=1e-6, weight_decay=0.1, max_grad_norm=1.0, warmup_steps=WARMUP * MINI_BATCHES),
-        evaluation=EvaluationSettings(every=20, samples_per_problem=4, temperature=0.8),
+        evaluation=EvaluationSettings(
+            every=20, samples_per_problem=4, temperature=0.8, benchmarks=benchmarks(aime24=64, aime25=64)
+        ),
         checkpoint=CheckpointSettings(every=10),
     )
 
@@ -65,7 +75,9 @@ def code() -> RunConfig:
     """Archer on programming problems, judged by their tests."""
     config = math()
     data = config.data.model_copy(update={"source": archer_code(), "template": AS_WRITTEN})
-    return config.model_copy(update={"steps": 320, "data": data, "verifier": code_verifier()})
+    evaluation = config.evaluation.model_copy(update={"benchmarks": benchmarks(lcb_v5=8)})
+    changes = {"steps": 320, "data": data, "verifier": code_verifier(), "evaluation": evaluation}
+    return config.model_copy(update=changes)
 
 
 DAPO = (
@@ -74,10 +86,10 @@ DAPO = (
     "algorithm.regularizers=[]", "algorithm.token_types=none",
 )  # fmt: skip
 
-# Three passes, the ratio bounded, nothing refilled.
+# Three passes, the ratio bounded, nothing refilled, no benchmark in training.
 SCRIPT = (
     "batch.passes_per_batch=3", f"optim.warmup_steps={WARMUP * MINI_BATCHES * 3}", "algorithm.loss.dual_clip=10.0",
-    "algorithm.selection.refill=false",
+    "algorithm.selection.refill=false", "evaluation.benchmarks=[]",
 )  # fmt: skip
 RELEASED = (
     *SCRIPT, "algorithm.loss.log_ratio_limit=20.0",

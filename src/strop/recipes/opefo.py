@@ -19,7 +19,7 @@ from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes import Variants
-from strop.recipes._data import AS_WRITTEN, dapo_17k, math_verifier
+from strop.recipes._data import AS_WRITTEN, benchmarks, dapo_17k, math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 WARMUP = 10  # rollout steps
@@ -45,7 +45,10 @@ def qwen25_math_7b() -> RunConfig:
             aggregation=TokenMean(),
         ),
         optim=AdamW(lr=2.83e-6, weight_decay=0.01, max_grad_norm=1.0, warmup_steps=WARMUP),
-        evaluation=EvaluationSettings(every=10, samples_per_problem=1, temperature=1.0, top_p=0.7),
+        evaluation=EvaluationSettings(
+            every=10, samples_per_problem=1, temperature=1.0, top_p=0.7,
+            benchmarks=benchmarks(aime24=32, aime25=32, amc23=32, math500=1, minerva=1, olympiadbench=1),
+        ),  # fmt: skip
         checkpoint=CheckpointSettings(every=10, keep=100),  # the best is chosen among all of them
     )
 

@@ -23,7 +23,7 @@ from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes import Variants, named
-from strop.recipes._data import orz_13k_hard, orz_57k, tagged_math_verifier
+from strop.recipes._data import benchmarks, orz_13k_hard, orz_57k, tagged_math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, Constant, CriticSettings, LinearDecay
 
 
@@ -57,7 +57,10 @@ def _7b() -> RunConfig:
         ),
         optim=_adamw(1e-6),
         critic=CriticSettings(updates_per_step=12, loss=ValueLoss(clip=None, scale=1.0), optim=_adamw(5e-6)),
-        evaluation=EvaluationSettings(every=10, samples_per_problem=4, temperature=1.0),
+        evaluation=EvaluationSettings(
+            every=10, samples_per_problem=4, temperature=1.0,
+            benchmarks=benchmarks(aime24=16, aime25=16, math500=16, gpqa_diamond=16),
+        ),  # fmt: skip
         checkpoint=CheckpointSettings(every=50),
     )
 

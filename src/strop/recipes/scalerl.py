@@ -34,6 +34,7 @@ from strop.recipes import Variants
 from strop.recipes._data import (
     AS_WRITTEN,
     BOXED,
+    benchmarks,
     math_and_code_verifier,
     math_verifier,
     polaris_53k,
@@ -73,7 +74,9 @@ def recipe() -> RunConfig:
         ),
         optim=AdamW(lr=5e-7, eps=1e-15, weight_decay=0.01, warmup_steps=100, schedule=Constant()),
         orchestration=OrchestrationSettings(max_lag=8, window="full"),
-        evaluation=EvaluationSettings(every=100, samples_per_problem=16),
+        evaluation=EvaluationSettings(
+            every=100, samples_per_problem=16, benchmarks=benchmarks(aime24=16, aime25=16, math500=16)
+        ),
     )
 
 
@@ -83,7 +86,9 @@ def math_code() -> RunConfig:
     data = config.data.model_copy(
         update={"source": polaris_and_deepcoder(), "template": AS_WRITTEN, "weights": {"math": 1.0, "code": 1.0}}
     )
-    return config.model_copy(update={"data": data, "verifier": math_and_code_verifier()})
+    evaluation = config.evaluation.model_copy(update={"benchmarks": benchmarks(aime24=16, lcb_2025=16)})
+    changes = {"data": data, "verifier": math_and_code_verifier(), "evaluation": evaluation}
+    return config.model_copy(update=changes)
 
 
 # A step of PPO-off-policy-8 is eight gradient updates, which the paper counts as eight steps.

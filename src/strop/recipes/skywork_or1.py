@@ -26,7 +26,14 @@ from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes import Variants, named
-from strop.recipes._data import AS_WRITTEN, math_and_code_verifier, math_verifier, skywork_math, skywork_math_and_code
+from strop.recipes._data import (
+    AS_WRITTEN,
+    benchmarks,
+    math_and_code_verifier,
+    math_verifier,
+    skywork_math,
+    skywork_math_and_code,
+)
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
@@ -105,7 +112,9 @@ def _recipe(model: str, source: ProblemSource, verifier: Verifier, stages: tuple
         optim=AdamW(lr=1e-6, weight_decay=0.01, max_grad_norm=1.0, warmup_steps=0),
         # What was solved before is known from the second stage on.
         stages=(stages[0].model_copy(update={"problems": None}), *stages[1:]),
-        evaluation=EvaluationSettings(every=20, samples_per_problem=8, temperature=1.0),
+        evaluation=EvaluationSettings(
+            every=20, samples_per_problem=8, temperature=1.0, benchmarks=benchmarks(aime24=8, aime25=8, lcb_v5=4)
+        ),
         checkpoint=CheckpointSettings(every=20),
     )
 

@@ -23,7 +23,7 @@ from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.audit import AUDIT, AuditSample, alert, rates
 from strop.report.drawing import Chart, page_svg
-from strop.report.runs import ABSENT, RunData, changes, clip, ends, read_runs, visible
+from strop.report.runs import ABSENT, COMBINED, RunData, changes, clip, ends, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
 from strop.report.training_figures import not_drawn, time_shares, training_charts
 from strop.run.folder import RunFolder, read_changes
@@ -313,11 +313,17 @@ def _held_out(run: RunData) -> Table | None:
 
 
 def _benchmarks(run: RunData) -> Table | None:
-    """One row per step and one column per benchmark; None if training measured no benchmark."""
+    """One row per step, one column per benchmark and their mean; None if training measured no benchmark."""
     measured = {name: f"evaluation/{name}" for name in run.benchmarks}
     steps = sorted({step for prefix in measured.values() for step in run.by_step(f"{prefix}/pass_rate")})
-    rows = [(str(step), *(_with_interval(run, step, prefix) for prefix in measured.values())) for step in steps]
-    return Table(("step", *(f"{name} (95 %)" for name in run.benchmarks)), rows) if rows else None
+    combined = run.by_step(COMBINED)
+    rows = [
+        (str(step), *(_with_interval(run, step, prefix) for prefix in measured.values()),
+         *([_percent(combined.get(step))] if combined else []))
+        for step in steps
+    ]  # fmt: skip
+    heads = ("step", *(f"{name} (95 %)" for name in run.benchmarks), *(["mean"] if combined else []))
+    return Table(heads, rows) if rows else None
 
 
 def audits(run: RunData, named: bool) -> Iterator[Block]:

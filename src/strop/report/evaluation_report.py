@@ -25,7 +25,7 @@ from strop.evaluation.grid import (
     values_of,
 )
 from strop.evaluation.intervals import Array, Interval, rate_interval
-from strop.evaluation.result import EvaluationResult
+from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences
 from strop.report.drawing import (
     BLUE,
     DASHES,
@@ -87,14 +87,15 @@ def write_report(
         "sampled": grid.sampled(),
         "notes": notes,
     }
-    parts = ["# Evaluation", table(grid, metrics), *value["sampled"], *notes, "## In detail", details(grid)]
+    parts = ["# Evaluation", table(grid, metrics), *value["sampled"], *notes]
+    parts += ["## pass@k", *pass_tables(grid), "## In detail", details(grid)]
     if compared:
         note = "Gains in points on the same problems; intervals, and p-values by sign flips, are over problems, paired."
         parts += ["## Compared", comparison_table(compared, grid), note]
     write_text(out / REPORT, "\n\n".join(parts) + "\n")
     write_json(out / RESULTS, value)
     if pictures:
-        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS)]
+        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS, first)]
     return value
 
 
@@ -162,6 +163,24 @@ def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
     return markdown_table(("Model", *heads), rows, heads)
 
 
+def pass_tables(grid: Grid) -> list[str]:
+    """Of each benchmark a Markdown table: pass@k in percent, a model a row, k the powers of two up to N and N."""
+    tables = []
+    for column in grid.columns:
+        of = {model: found for model in grid.models if (found := grid.results.get((model, column.name))) is not None}
+        counts = sorted({k for found in of.values() for k in (*found.powers, found.samples_per_problem)})
+        heads = [f"pass@{k}" for k in counts]
+        columns = [
+            _percents([
+                float(found.pass_values(k).mean()) if found.judged_at_least(k).any() else None for found in of.values()
+            ])
+            for k in counts
+        ]  # fmt: skip
+        rows = [[model, *cells] for model, *cells in zip(of, *columns, strict=True)]
+        tables.append(markdown_table((column.title, *heads), rows, heads))
+    return tables
+
+
 def details(grid: Grid) -> str:
     """One Markdown table per benchmark: each model with its intervals, truncation, lengths and verifier failures."""
     tables = []
@@ -221,12 +240,43 @@ COLORS = (GREY, BLUE, ORANGE, GREEN, PURPLE, RED)
 MOST_TICKS = 12
 
 
-def draw_all(grid: Grid, folder: Path) -> list[Path]:
-    """Draw every picture that the grid has data for, budget.png and transfer.png; returns their paths."""
+def draw_all(grid: Grid, folder: Path, baseline: str) -> list[Path]:
+    """Draw every picture that the grid has data for, budget.png, transfer.png and problems.png; returns their paths."""
     written = [draw_budgets(grid, folder / "budget.png")]
     if len(grid.models) > 1 and grid.shared(grid.models):
         written.append(draw_transfer(grid, folder / "transfer.png"))
+    panels = [
+        _problems(grid, column, baseline, model)
+        for model in grid.models if model != baseline
+        for column in grid.columns if column.name in grid.shared((baseline, model))
+    ]  # fmt: skip
+    if panels:
+        written.append(write_panels(folder / "problems.png", f"against {baseline}, problem by problem", panels))
     return written
+
+
+def _problems(grid: Grid, column: Column, before: str, after: str) -> tuple[str, Draw]:
+    """The pass rate of each problem before and after (Archer, Figures 9 and 10); above the diagonal it became easier.
+
+    A point is larger where several problems coincide.
+    """
+    pair = on_common_problems(grid.results[before, column.name], grid.results[after, column.name])
+    gains = paired_differences(*pair)
+    known = pair[0].judged & pair[1].judged
+    rates = np.stack([each.pass_rates[known] for each in pair], axis=1)
+    points, counts = np.unique(rates, axis=0, return_counts=True)
+
+    def draw(axes: Axes) -> None:
+        colors = [GREEN if new > old else RED if new < old else GREY for old, new in points]
+        axes.axline((0.0, 0.0), slope=1.0, color=GREY, linewidth=0.8)
+        axes.scatter(points[:, 0], points[:, 1], s=14 + 26 * np.sqrt(counts), c=colors, alpha=0.7, linewidths=0)
+        axes.set_xlabel(before)
+        axes.set_ylabel(after)
+        percent_axis(axes, "x")
+        percent_axis(axes)
+
+    up, down = int((gains > 0).sum()), int((gains < 0).sum())
+    return f"{column.title}: {up} up, {down} down, {len(gains) - up - down} same", draw
 
 
 def draw_budgets(grid: Grid, target: Path) -> Path:

@@ -25,6 +25,7 @@ from strop.report.drawing import (
     DOTTED,
     INK,
     MUTED,
+    ON_COLOR,
     SERIES,
     Dash,
     Draw,
@@ -358,3 +359,39 @@ def write_ablation_report(found: Ablation) -> list[Path]:
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts] + written
+
+
+# ---------------------------------------------------------------------- verifiers
+
+FEWEST_WRITTEN = 0.05  # the least share of a bar in which its count is written
+
+
+def plot_agreement(histograms: Mapping[str, Sequence[int]], target: Path) -> Path:
+    """Draw how many problems each verifier counts as solved 0, 1, 2 … times (Skywork-OR1, Figure 27); returns the PNG.
+
+    `histograms` are those of `lab.agreement.compare_verifiers`: a bar a verifier, a part of it a number of times.
+    """
+    from matplotlib import colormaps
+
+    times = len(next(iter(histograms.values())))
+    colors = colormaps["viridis"](np.linspace(0.9, 0.2, times))
+
+    def draw(axes: Axes) -> None:
+        left = np.zeros(len(histograms))
+        for solved in range(times):
+            counts = np.array([column[solved] for column in histograms.values()], np.float64)
+            width = counts / [sum(column) for column in histograms.values()]
+            axes.barh(range(len(histograms)), width, left=left, color=colors[solved], label=str(solved))
+            for place in np.flatnonzero(width >= FEWEST_WRITTEN).tolist():
+                middle = left[place] + width[place] / 2
+                color = ON_COLOR if 2 * solved > times else INK
+                axes.text(middle, place, f"{counts[place]:g}", ha="center", va="center", fontsize=8, color=color)
+            left += width
+        axes.set_yticks(range(len(histograms)), list(histograms))
+        axes.set_ylim(len(histograms) - 0.4, -0.6)
+        axes.set_xlim(0, 1)
+        percent_axis(axes, "x")
+        axes.set_xlabel("problems, by how many of their completions are called correct")
+        add_legend(axes)
+
+    return _write(draw, target, (6.4, 1.6 + 0.5 * len(histograms)))[0]

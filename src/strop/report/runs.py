@@ -27,6 +27,9 @@ Series = tuple[list[int], list[float]]
 ABSENT = "-"
 
 
+COMBINED = "evaluation/combined"  # one score for all benchmarks
+
+
 @dataclass(frozen=True, eq=False)
 class RunData:
     """The data of a run that a report shows.
@@ -74,6 +77,12 @@ class RunData:
         """The names of the benchmarks that were measured in training."""
         return sorted({name for row in self.rows for name in benchmark_rates(row)})
 
+    def _combined(self) -> dict[int, float]:
+        """The mean over benchmarks of their pass rates, at each step at which all of several were measured."""
+        rates = [self.by_step(f"evaluation/{name}/pass_rate") for name in self.benchmarks]
+        steps = set(rates[0]).intersection(*rates) if len(rates) > 1 else ()
+        return {step: sum(rate[step] for rate in rates) / len(rates) for step in sorted(steps)}
+
     @property
     def seconds(self) -> float | None:
         """Seconds of all steps together, evaluations included: also that before the first, which is in no step."""
@@ -81,9 +90,9 @@ class RunData:
         return sum(spent) + self.by_step("seconds/evaluation").get(0, 0.0) if spent else None
 
     def by_step(self, metric: str) -> dict[int, float]:
-        """The metric's finite values by step, in order; computed once."""
+        """The metric's finite values by step, in order; computed once. `COMBINED` is no metric of the file."""
         if metric not in self._values:
-            self._values[metric] = by_step(self.rows, metric)
+            self._values[metric] = self._combined() if metric == COMBINED else by_step(self.rows, metric)
         return self._values[metric]
 
     @cached_property

@@ -27,7 +27,7 @@ from strop.report.drawing import (
     step_axis,
     write_panels,
 )
-from strop.report.runs import RunData, Series, plain, read_runs
+from strop.report.runs import COMBINED, RunData, Series, plain, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,6 +179,7 @@ def _benchmarks(runs: Sequence[RunData]) -> Iterator[Chart]:
     names = sorted({name for run in runs for name in run.benchmarks})
     if names:
         lines = {f"evaluation/{name}/pass_rate": plain(name, 20) for name in names}
+        lines |= {COMBINED: "mean"} if any(run.by_step(COMBINED) for run in runs) else {}
         caption = "Mean over problems and samples, measured as the run measures its held-out problems."
         yield curves_chart(Curves("benchmarks", "Benchmarks in training", lines, "percent", caption), runs)
 

@@ -11,6 +11,7 @@ one more place; without GPUs everything is there. A Ray cluster is assumed to ha
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -236,12 +237,34 @@ def _token_bytes(policy: Policy) -> int:
 
 
 def _server_bytes(run: _Run, engine: Vllm) -> int:
-    """Bytes that a server takes of each of its GPUs; at least what it cannot do without."""
-    weights, width = run.own // engine.tensor_parallel, engine.tensor_parallel
+    """Bytes that a server takes of each of its GPUs; where nobody said, what it cannot do without."""
     if engine.kv_cache_gib is not None:
-        return weights + int(engine.kv_cache_gib * GIB) + SERVER_WORKING
-    least = weights + SERVER_WORKING + SEQUENCES * run.longest() * _token_bytes(run.policy) // width
-    return max(int((engine.memory_fraction or 0) * run.room.gpu), least)
+        return run.own // engine.tensor_parallel + int(engine.kv_cache_gib * GIB) + SERVER_WORKING
+    if engine.memory_fraction is not None:
+        return int(engine.memory_fraction * run.room.gpu)
+    return _held(run, engine, SEQUENCES) + SERVER_WORKING
+
+
+def _held(run: _Run, engine: Vllm, sequences: int) -> int:
+    """Bytes of a server's weights, and of the cache of so many of the longest sequences, on each of its GPUs."""
+    return (run.own + sequences * run.longest() * _token_bytes(run.policy)) // engine.tensor_parallel
+
+
+def _too_small(run: _Run) -> Finding | None:
+    """The error where the part of a GPU that a server is given does not hold its weights and a single sequence."""
+    engine = run.serves
+    if engine is None or run.device == "cpu" or engine.memory_fraction is None or engine.kv_cache_gib is not None:
+        return None
+    least, given = _held(run, engine, 1), int(engine.memory_fraction * run.room.gpu)
+    if given >= least:
+        return None
+    said = (
+        f"engine.memory_fraction={engine.memory_fraction:g} gives a server {_gib(given)} of {_gib(run.room.gpu)} GiB "
+        f"of a GPU; its weights and the cache of one sequence take {_gib(least)}"
+    )
+    share = math.ceil(100 * (least + SERVER_WORKING) / run.room.gpu) / 100
+    way_out = f"set at least {share:g}, or leave it out" if share <= 1 else "raise engine.tensor_parallel"
+    return Finding("memory", "error", "memory", said, way_out)
 
 
 def _samples(config: RunConfig) -> int:
@@ -294,6 +317,8 @@ def planned(
         return MemoryPlan(config, (), Finding("gpus", "error", "GPUs", str(error)))
     room = Room(room_of(device), room_of("cpu")) if room is None else room
     run, found = _settled(_Run(config, policy, placement, room, prompt))
+    if (small := _too_small(run)) is not None:
+        return MemoryPlan(run.config, found, small)
     over = _fullest(run, found)
     way_out = _way_out(config, policy, prompt, room) if over[2] > 0 else ""
     return MemoryPlan(run.config, found, _said(run, over, way_out))
@@ -337,7 +362,8 @@ def _sharing(run: _Run) -> _Run:
         others[claim.place] += 0 if claim.purpose == SERVER else claim.size
     taken = max((others[claim.place] for claim in found if claim.purpose == SERVER), default=0)
     free = int((1 - MARGIN) * run.room.gpu) - taken
-    fraction = max(min(int(100 * free / run.room.gpu) / 100, MEMORY_FRACTION), 0.01)
+    least = math.ceil(100 * _server_bytes(run, engine) / run.room.gpu) / 100  # also where there is no room for it
+    fraction = max(min(int(100 * free / run.room.gpu) / 100, MEMORY_FRACTION), least)
     settled = engine.model_copy(update={"memory_fraction": fraction})
     return run._replace(config=run.config.model_copy(update={"engine": settled}))
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -28,6 +28,14 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+)
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    rename_source_key,
 )
 
 from strop.base.types import InputError
@@ -107,7 +115,7 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 def sharded_policy(settings: ModelSettings, seed: int, place: Place) -> Policy:
     """The policy of `load_policy(settings, seed=seed)`, sharded, each rank reading only its own rows where it can.
 
-    A fresh model and files that name their tensors otherwise than the model does are loaded whole first.
+    A fresh model is loaded whole first, and so are files that keep tensors otherwise than as rows of the model's.
 
     Raises:
         InputError: no such model, or one that the policy cannot compute.
@@ -169,17 +177,38 @@ def _on_meta(settings: ModelSettings) -> tuple[PreTrainedModel, StoredTensors] |
     if stored is None:
         return None
     model = stored_model(settings)
+    if not stored.names >= {name for name, _ in model.named_parameters()}:
+        stored.join(model)
     if (stored.folder / "generation_config.json").is_file():  # goes with an export
         model.generation_config = GenerationConfig.from_pretrained(stored.folder)
     return model, stored
 
 
+class _Parts(NamedTuple):
+    """The stored tensors that are rows of one parameter, by transformers' converter of them and its patterns."""
+
+    converter: WeightConverter
+    names: dict[str, list[str]]
+
+    @property
+    def are_rows(self) -> bool:
+        """Whether each of them is a row, of one tensor or of several that are put side by side."""
+        first, *more = self.converter.operations
+        rows = isinstance(first, MergeModulelist) and first.dim == 0
+        return rows and all(isinstance(each, Concatenate) and each.dim > 0 for each in more)
+
+
 class StoredTensors:
-    """The safetensors files of a model's folder, read by rows."""
+    """The safetensors files of a model's folder, read by rows.
+
+    Published mixtures of experts have a tensor for each expert. The model has one of all, whose rows they are; after
+    `join` it can be read too.
+    """
 
     def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
         self.folder = folder
-        self._files = files
+        self._files = dict(files)
+        self._joined: dict[str, _Parts] = {}
 
     @classmethod
     def of(cls, folder: Path) -> StoredTensors | None:
@@ -193,16 +222,55 @@ class StoredTensors:
 
     @property
     def names(self) -> set[str]:
-        """The names of all tensors."""
-        return set(self._files)
+        """The names of all tensors that can be read."""
+        return {*self._files, *self._joined}
+
+    def join(self, model: PreTrainedModel) -> None:
+        """Name the tensors as `model` does, as transformers would where it loads them."""
+        transforms = get_model_conversion_mapping(model)
+        converters = [each for each in transforms if isinstance(each, WeightConverter)]
+        renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+        of_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
+        for name in sorted(self._files, key=_in_order):
+            target, pattern = rename_source_key(name, renamings, converters)
+            if pattern is None:
+                self._files[target] = self._files[name]
+            else:
+                parts = self._joined.setdefault(target, _Parts(of_pattern[pattern], {}))
+                parts.names.setdefault(pattern, []).append(name)
+        self._joined = {target: parts for target, parts in self._joined.items() if parts.are_rows}
 
     def rows(self, name: str, place: Place) -> Tensor:
         """This rank's rows of a tensor."""
+        if name in self._joined:
+            return self._joined_rows(self._joined[name], place)
         with safe_open(self.folder / self._files[name], framework="pt") as file:
             part = file.get_slice(name)
             found = part[place.rows(part.get_shape()[0])]
             assert isinstance(found, Tensor)
             return found
+
+    def _joined_rows(self, parts: _Parts, place: Place) -> Tensor:
+        converter = parts.converter
+        found: dict[str, Any] = {}
+        for pattern, names in parts.names.items():
+            own = place.rows(len(names))
+            found[pattern] = [self._whole(name) for name in names[own] or names[:1]]  # of no row, the shape
+        for operation in converter.operations:
+            found = operation.convert(found, converter.source_patterns, converter.target_patterns)
+        joined: Tensor
+        (joined,) = found.values()
+        return joined[: own.stop - own.start]
+
+    def _whole(self, name: str) -> Tensor:
+        with safe_open(self.folder / self._files[name], framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """A key by which `experts.10` comes after `experts.9`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
 
 
 @torch.no_grad()

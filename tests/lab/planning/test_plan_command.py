@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,21 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
+from strop.lab.planning import simulate
 from strop.lab.planning.costs import (
-    SKYWORK_COSTS,
+    CONSTANTS,
     SKYWORK_LENGTHS,
     ConstantLength,
+    Costs,
     LogNormal,
     Setup,
     Straggling,
     default_lengths,
     parse_lengths,
+    setup_of,
 )
+from strop.recipes.resolve import resolve
+from strop.run.folder import RunFolder
 
 
 def planned(*arguments: str) -> dict[str, Any]:
@@ -79,10 +85,37 @@ def test_a_wrong_argument_is_named(arguments: list[str], named: str) -> None:
 
 def test_costs_and_lengths_that_are_not_given_are_defaults() -> None:
     value = planned("grpo", "--steps", "2")
-    assert value["defaults"] == ["costs", "lengths"] and value["costs"]["decode_step"] == SKYWORK_COSTS.decode_step
+    assert {name: value["costs"][name] for name in value["sources"]} == {n: c.seconds for n, c in CONSTANTS.items()}
+    assert "Table 9" in value["sources"]["decode_step"] and "Table 8" in value["sources"]["train_token"]
     given = planned("grpo", "--steps", "2", "--lengths", "constant:50", "--cost", "decode_step=0.1")
-    assert given["defaults"] == [] and given["costs"]["decode_step"] == 0.1
+    assert given["sources"] == {} and given["costs"]["decode_step"] == 0.1 and "50" in given["lengths"]
     assert default_lengths(16_384) == SKYWORK_LENGTHS and default_lengths(256).median == 128
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_run_is_planned_with_the_costs_it_measured(lag: int, tmp_path: Path) -> None:
+    """A run of costs that are known, by the simulator; what its metrics say gives its step time again."""
+    executor = "embedded" if lag else "auto"
+    sets = [f"orchestration.max_lag={lag}", f"orchestration.executor={executor}", "sampling.max_new_tokens=4000"]
+    config = resolve("grpo", ["model.fresh={}", *sets])
+    setup, costs = setup_of(config), Costs(decode_step=0.03, decode_sequence=1e-4, train_token=2e-5, publish=2.0)
+    known = LogNormal(500, 0.5, 4000)
+    run = simulate(setup, costs, known, 30)
+    folder = RunFolder.create(tmp_path / "run", config.model_dump(mode="json"))
+    tokens = run.generated / 30
+    row = {
+        "seconds/step": run.mean, "seconds/update": costs.train_token * tokens, "seconds/publish": 2.0,
+        "seconds/other": 2.0, "seconds/rollout": run.mean - 2.0 - costs.train_token * tokens,
+        "idle/generators": run.generators_idle, "tokens/generated": tokens, "trained_tokens": tokens,
+        "length/p50": 500.0, "length/p90": 949.0, "length/max": float(np.mean(run.longest)),
+    }  # fmt: skip
+    for step in range(4):
+        folder.append_metrics(step + 1, row)
+    folder.close()
+    value = planned(str(tmp_path / "run"), "--steps", "30")
+    assert all("measured in" in source for source in value["sources"].values())
+    assert value["costs"]["train_token"] == pytest.approx(2e-5) and value["costs"]["publish"] == 2.0
+    assert value["plans"][0]["step_seconds"]["mean"] == pytest.approx(run.mean, rel=0.1)
 
 
 def test_lengths_are_read() -> None:

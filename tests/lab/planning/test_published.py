@@ -6,7 +6,7 @@ import pytest
 from bench.plan import SCALERL, SCALERL_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
 
 from strop.lab.planning import Simulation, simulate
-from strop.lab.planning.costs import SKYWORK_LENGTHS, scalerl_costs
+from strop.lab.planning.costs import SKYWORK_LENGTHS, costs_of
 
 
 @pytest.mark.parametrize(("devices", "seconds"), SKYWORK_ROLLOUT_SECONDS.items())
@@ -24,7 +24,7 @@ def test_pipeline_rl_is_quicker_than_ppo_off_policy_for_it_leaves_less_idle() ->
     # ScaleRL, 3.1 and A.12: fewer tokens are not the reason, waiting is.
     def run(k: int, pipeline: bool) -> Simulation:
         setup = SCALERL.pipeline(k) if pipeline else SCALERL.alternating(k)
-        return simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=24 // setup.updates_per_step)
+        return simulate(setup, costs_of(), SCALERL_LENGTHS, steps=24 // setup.updates_per_step)
 
     synchronous, alternating, pipelined = run(1, False), run(8, False), run(8, True)
     assert pipelined.update_seconds < 0.85 * alternating.update_seconds < 0.85 * synchronous.update_seconds

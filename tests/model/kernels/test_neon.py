@@ -55,14 +55,14 @@ class Emulated:
     """A library on an emulated ARM processor: `emulated["strop_gate"](tensor, 3, 0.5)` as ctypes would call it."""
 
     def __init__(self, path: Path) -> None:
-        import unicorn
         from elftools.elf.elffile import ELFFile
         from unicorn import arm64_const as register
 
+        unicorn: Any = importlib.import_module("unicorn")  # its types do not name what it exports
         self._arm = register
         self._cpu: Any = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
         with path.open("rb") as stream:
-            elf = ELFFile(stream)
+            elf: Any = ELFFile(stream)
             self._symbols = {one.name: one["st_value"] for one in elf.get_section_by_name(".symtab").iter_symbols()}
             mapped = 0
             for part in elf.iter_segments("PT_LOAD"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -346,18 +346,26 @@ def splits(config: RunConfig, gpus: int, room: Room) -> Iterator[MemoryPlan]:
         trainers *= 2
 
 
-SKYWORK_LENGTHS = LogNormal(median=7000, sigma=0.6, limit=16_384)
-SKYWORK_COSTS = Costs(
-    decode_step=0.0102,
-    decode_sequence=6.92e-4,
-    train_update=4.8,
-    train_token=24.0 * 32 / (1024 * 7887),  # 7,887: the mean of SKYWORK_LENGTHS
-    record_step=60.0,
-)
+class Constant(NamedTuple):
+    """A cost in seconds, and where it comes from."""
+
+    seconds: float
+    source: str
 
 
-# The defaults of `strop plan`, for a 7B model with one H800 an engine.
-DEFAULTS_ARE = "calibrated on what Skywork-OR1 publishes of a 7B model on H800s (docs/plan.md)"
+SKYWORK_LENGTHS = LogNormal(median=7000, sigma=0.6, limit=16_384)  # taken for Table 9, see docs/measured/planning.md
+SKYWORK_MEAN = 7887  # tokens of them, of the 1,024 responses of a step
+_GENERATION = "Skywork-OR1, Table 9: a 7B model, an H800 an engine; calibrated on two of its four times"
+_TRAINING = "Skywork-OR1, Table 8: a 7B model, 24 s for the tokens of a step on 32 H800s, 4.8 s an update"
+
+# The defaults of `strop plan`; all other costs are 0. A run that is planned on replaces them (`measured`).
+CONSTANTS = {
+    "decode_step": Constant(0.0102, _GENERATION),
+    "decode_sequence": Constant(6.92e-4, _GENERATION),
+    "train_update": Constant(4.8, _TRAINING),
+    "train_token": Constant(24.0 * 32 / (1024 * SKYWORK_MEAN), _TRAINING),
+    "record_token": Constant(2.8e-3 / 8192, "bench/controller.py: 2.8 ms for a completion of 8,192 tokens, one core"),
+}
 
 
 def default_lengths(limit: int) -> LogNormal:
@@ -365,6 +373,6 @@ def default_lengths(limit: int) -> LogNormal:
     return LogNormal(median=min(SKYWORK_LENGTHS.median, max(limit // 2, 1)), sigma=SKYWORK_LENGTHS.sigma, limit=limit)
 
 
-def scalerl_costs() -> Costs:
-    """Skywork's costs without what its colocated engines pay between generation and training."""
-    return SKYWORK_COSTS.model_copy(update={"record_step": 0.0})
+def costs_of(constants: Mapping[str, Constant] = CONSTANTS) -> Costs:
+    """The costs of a table."""
+    return Costs(**{name: constant.seconds for name, constant in constants.items()})

@@ -33,6 +33,7 @@
 #define FEW 64               /* rows that stay in the cache while all panels pass by */
 #define MANY 1024            /* rows for which a panel is packed */
 #define DEPTH 512            /* steps of a panel that stay in the first cache */
+#define AHEAD 4096           /* words of 32 bits by which weights are fetched into the second cache before their use */
 #define LONGEST 4096         /* rows that a gradient of weights is summed over at once */
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -128,6 +129,11 @@ INLINE void turn_columns(const uint16_t *b, long stride, long rows, long count, 
 
 /* ------------------------------------------------------------------ tiles */
 
+/* Ask for `count` numbers early: left to the processor, few rows wait for the weights of the next panel. */
+INLINE void fetch(const uint32_t *from, const int count) {
+    for (int at = 0; at < count; at += 16) __builtin_prefetch(from + at, 0, 2);
+}
+
 /* sums [m, PANEL] += m rows of x, `row` bytes apart, times a panel of weights over `depth` steps. Numbers of x (pairs for
    DOTS) are `step` bytes apart. */
 INLINE void tile(const char *x, long row, long step, const uint32_t *panel, float *sums, long depth, const int m,
@@ -138,6 +144,7 @@ INLINE void tile(const char *x, long row, long step, const uint32_t *panel, floa
 #pragma GCC unroll 4
         for (int v = 0; v < WIDE; v++) s[r][v] = *(const vec *)(sums + r * PANEL + v * LANES);
     for (long k = 0; k < depth; k++, panel += PANEL) {
+        fetch(panel + AHEAD, PANEL);
         if (kind == PAIRS) {
             vec even[WIDE], odd[WIDE];
 #pragma GCC unroll 4
@@ -215,6 +222,7 @@ static void amx_tile(const char *x, long row, const uint32_t *panel, float *sums
     }
     long k = 0;
     for (; k + steps <= depth; k += steps) {
+        fetch(panel + k * PANEL + AHEAD, steps * PANEL);
         _tile_loadd(4, x + 4 * k, row);
         _tile_loadd(6, panel + k * PANEL, line);
         _tile_loadd(7, panel + k * PANEL + 16, line);
