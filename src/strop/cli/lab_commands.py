@@ -453,7 +453,7 @@ def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int)
     """
     from strop.base.machine import GIB
     from strop.base.types import InputError
-    from strop.lab.planning.splits import splits
+    from strop.lab.planning.costs import splits
     from strop.run.memory import Room
 
     if not all(part.strip().isdecimal() and int(part) > 1 for part in counts.split(",")):
