@@ -38,7 +38,7 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", r"\frac35\mathbf{i}-\frac45\mathbf{j}", r"\frac15(3\mathbf{i}-4\mathbf{j}) | "
          r"\left(\frac35,-\frac45\right) | (0.6,-0.8)",
          r"3\mathbf{i}-4\mathbf{j} | \left(-\frac45,\frac35\right)"),
-        ("", "3-4i", "-4i+3", "(3,-4) | 3i-4j"),
+        ("", "3-4i", "-4i+3", "(3,-4) | 3i-4j"), ("", r"\frac{k}{2}", "0.5k", "(0,0,0.5)"),
     ],
     "several families": [
         ("", r"x=\pm\frac{\pi}{3}+2\pi k,\ k\in\mathbb{Z}",
@@ -62,7 +62,7 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", r"3\text{ hours }20\text{ minutes}", r"3\text{ hours, }20\text{ minutes}",
          r"3\text{ hours, }30\text{ minutes}"),
     ],
-    "binomial coefficients": [("", "120", "C(10,3)", "C(10,4)"), ("", "C(n,2)", r"\binom{n}{2}", r"\binom{n}{3}")],
+    "binomial coefficients": [("", "120", "C(10,3)", "C(10,4)"), ("", r"\binom{n}{2}", "C(n,2)", "C(n,3)")],
     "values of choices": [
         ("", r"\textbf{(C) } 9", r"9 | C | \textbf{(C)}\ 9", r"8 | B | \textbf{(B)}\ 9 | \textbf{(C)}\ 8 | "
          r"\text{(B) or }9"),

@@ -123,7 +123,7 @@ class _Comparison:
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
         gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
-        gold, given = conventions.chosen(gold, given), conventions.chosen(given, gold)
+        given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
         vectors, crossed = ([test(each) for each in (gold, given)] for test in (has_vectors, has_cross))
         if vectors[0] != vectors[1]:

@@ -164,7 +164,7 @@ def components(vector: Node, other: Node) -> Node:
     size, units = len(as_tuple(other).args), ["vec i", "vec j", "vec k"]
     if as_tuple(other).op != "tuple" or not ex.names_in(vector) <= {*units, "j", "k"}:
         return vector
-    if not has_vectors(vector):  # 3i - 4j, unmarked
+    if len({ex.UNIT, ex.name("j"), ex.name("k")}.intersection(ex.parts(vector))) > 1:  # 3i - 4j, unmarked
         vector = reduce(lambda node, each: ex.replaced(node, ex.name(each[-1:]), ex.name(each)), units[1:], vector)
         vector = ex.replaced(vector, ex.UNIT, ex.name("vec i"))
     if not ex.names_in(vector) or not ex.names_in(vector) <= {*units[:size]}:

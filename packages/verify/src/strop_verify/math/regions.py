@@ -52,7 +52,8 @@ def line(answer: Node) -> Line:
     if answer.op == "interval" or (answer.op == "tuple" and len(answer.args) == 2):
         low, high = answer.args
         return _interval(low, high, answer.value or (False, False))
-    if answer.op in ("list", "set") and any(part.op in ("relation", "interval") for part in answer.args):
+    ops = {part.op for part in answer.args} if answer.op in ("list", "set") else set()
+    if ops & {"relation", "interval"} and ops <= {"relation", "interval", "tuple"}:
         parts = list(map(line, answer.args))
         both = _joined(parts, all)
         conditions = all(part.op == "relation" for part in answer.args) and any(both.inside)

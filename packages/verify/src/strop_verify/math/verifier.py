@@ -194,7 +194,7 @@ def serve(setup: None) -> Any:
 
 def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
     fields = job["settings"]
-    settings = MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive")})
+    settings = MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive", "variables")})
     found = verify_here(job["gold"], job["response"], settings)
     return found.score, str(found.status), found.detail, found.undecided
 
