@@ -155,8 +155,8 @@ def _listed(found: Sequence[Token]) -> Node:
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
                                 for piece, end in named])  # fmt: skip
     inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
-    joined = [token for token in found if token.text not in ("and", ",")]
-    compound = quantity_of(joined) if len(joined) < len(found) and found[-1].kind == "word" else None
+    together = [token for token in found if token.text not in ("and", ",")]
+    compound = quantity_of(together) if len(together) < len(found) and found[-1].kind == "word" else None
     if compound is not None and compound.op == "measure" and compound.value.unit is not None:
         return compound  # 2 hours and 30 minutes
     for word, op in (("or", "∪"), ("and", "∩")):

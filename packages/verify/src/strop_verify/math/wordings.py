@@ -167,10 +167,10 @@ def as_words(found: Sequence[Token]) -> Node | None:
     small, tens = _NUMBERS.split(), _TENS.split()
     first, _, last = text.partition(" ")
     if first in ("minus", "negative", "positive"):
-        inner = as_words(found[1:])
-        inner = ex.INFINITY if inner == words("∞") else inner
-        if inner is not None and inner.op not in ex.KINDS:
-            return inner if first == "positive" else ex.minus(inner)
+        size = as_words(found[1:])
+        size = ex.INFINITY if size == words("∞") else size
+        if size is not None and size.op not in ex.KINDS:
+            return size if first == "positive" else ex.minus(size)
     if first in small and counted(last.split()) is not None:  # twelve faces
         return None
     if first in tens and (not last or last in small[1:10]):
