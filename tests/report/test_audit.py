@@ -15,7 +15,7 @@ from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.lab.agreement import Sampled
-from strop.report.audit import AUDIT, Completion, Drawn, Stratum, audited, draw
+from strop.report.audit import AUDIT, AuditItem, AuditSample, Stratum, audited, draw
 from strop.report.build import write_report
 from strop.run.folder import RunFolder
 from strop.run.run import train
@@ -23,13 +23,13 @@ from strop.run.run import train
 RIGHT, WRONG = Stratum("correct", "math"), Stratum("wrong", "math")
 
 
-def drawn(steps: dict[Stratum, np.ndarray], sizes: dict[Stratum, int]) -> Drawn:
+def drawn(steps: dict[Stratum, np.ndarray], sizes: dict[Stratum, int]) -> AuditSample:
     blank = Sampled(Problem("p", "q", "1"), "1", False)
     found = [
-        Completion(f"{stratum.verdict}-{place}", int(step), stratum, blank)
+        AuditItem(f"{stratum.verdict}-{place}", int(step), stratum, blank)
         for stratum, of in steps.items() for place, step in enumerate(of)
     ]  # fmt: skip
-    return Drawn(found, sizes)
+    return AuditSample(found, sizes)
 
 
 def test_rates_weigh_strata_by_their_sizes() -> None:

@@ -10,7 +10,7 @@ from tests.run.tracked import peak_of_update, shape
 from strop.model.files import empty_model
 from strop.model.policy import Policy
 from strop.model.settings import ModelSettings
-from strop.run.update_memory import MicroBatch, update_need
+from strop.run.update_memory import BatchSizes, update_need
 
 
 def near_the_tracked(
@@ -19,7 +19,7 @@ def near_the_tracked(
     lengths = [4096] * 2
     settings = ModelSettings(cpu_kernels=False, dtype=dtype, gradient_checkpointing=again, trainer_fp32_head=True)
     policy = Policy(empty_model(shape(name, layers), settings), settings)
-    estimate = sum(update_need(policy, MicroBatch.of(lengths), "cuda", ranks).values())
+    estimate = sum(update_need(policy, BatchSizes.of(lengths), "cuda", ranks).values())
     assert estimate == pytest.approx(peak_of_update(shape(name, layers), settings, ranks, lengths), rel=0.1)
 
 

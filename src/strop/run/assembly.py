@@ -24,7 +24,7 @@ from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProces
 from strop.orchestration.executor import Executor, InProcess, ProbeCheck
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
-from strop.orchestration.pool import Pool, PoolEvaluator
+from strop.orchestration.pool import EnginePool, PoolEvaluator
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
@@ -111,7 +111,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     devices = devices_of(policy.device)
     if measuring is None:
         generators = 1 if config.orchestration.in_process else config.orchestration.generators
-        executor = pool = Pool(executor, generators * config.engine.slots)
+        executor = pool = EnginePool(executor, generators * config.engine.slots)
         generating = devices_apart(config, devices)[1] or devices
         goes_on = config.evaluation.asynchronous is True
         evaluator: Evaluator = PoolEvaluator(pool, sets, generating, asynchronous=goes_on)

@@ -187,12 +187,10 @@ def serve(setup: None) -> Any:
 
 
 def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
-    found = verify_here(job["gold"], job["response"], _read_settings(job["settings"]))
+    fields = job["settings"]
+    settings = MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive")})
+    found = verify_here(job["gold"], job["response"], settings)
     return found.score, str(found.status), found.detail, found.undecided
-
-
-def _read_settings(fields: dict[str, Any]) -> MathSettings:
-    return MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive")})
 
 
 def _found(text: str, settings: MathSettings) -> Reading | str:
