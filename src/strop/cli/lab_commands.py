@@ -339,7 +339,7 @@ def plan(
     strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
     strop plan scalerl --gpus 8,32 --set engine=Vllm --set model.path=Qwen/Qwen3-8B
     strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
-    strop plan runs/short --gpus 8,32 --set orchestration.executor=embedded
+    strop plan runs/first --compare 0,1,4
     """
     from dataclasses import replace
 
