@@ -121,9 +121,7 @@ def ablate(
     fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
         if folder is None or any((leave_one_out, grid, named, steps, sets, small, out, dry_run)):
-            raise InputError(
-                "strop ablate show takes the FOLDER of an ablation and the options of fits"
-            )
+            raise InputError("strop ablate show takes the FOLDER of an ablation and the options of fits")
         allow(imports, sets)
         _show(folder, x, fits, margin, as_json)
         return

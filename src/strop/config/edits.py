@@ -38,11 +38,12 @@ def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             yield f"{prefix}{key}", _as_set_reads(entry)
 
 
-def differing(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(setting, its value in `first`, in `second`) for each that differs, as `flatten` writes them; `-` for none."""
-    left, right = dict(flatten(first)), dict(flatten(second))
-    rows = [(key, left.get(key, "-"), right.get(key, "-")) for key in dict.fromkeys([*left, *right])]
-    return [row for row in rows if row[1] != row[2]]
+def differing(*configs: dict[str, Any]) -> list[tuple[str, ...]]:
+    """(setting, its value in each) for each setting that differs, as `flatten` writes them; `-` for none."""
+    sides = [dict(flatten(config)) for config in configs]
+    keys = dict.fromkeys(key for side in sides for key in side)
+    rows = [(key, *(side.get(key, "-") for side in sides)) for key in keys]
+    return [row for row in rows if len(set(row[1:])) > 1]
 
 
 def _as_set_reads(value: Any) -> str:
