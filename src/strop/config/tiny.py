@@ -57,13 +57,18 @@ def edits_of(sets: Sequence[str]) -> list[str]:
     return more
 
 
-def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
+def tiny(config: RunConfig, steps: int = STEPS, base: RunConfig | None = None) -> RunConfig:
     """The tiny form of `config` over `steps` steps (at least one a stage), validated.
+
+    Args:
+        base: what `config` is compared with, None for nothing: that has the usual prompts, samples and steps of a tiny
+            form, and those of `config` are in proportion.
 
     Raises:
         InputError: the shrunk settings contradict each other (your own recipe with unusual sizes).
     """
-    steps = max(steps, len(config.stages))
+    base = base or config
+    steps = max(steps * config.steps // base.steps, len(config.stages), 1)
     contexts = [int(stage.set.get("sampling.max_new_tokens", 0)) for stage in config.stages]
     longest = max([config.sampling.max_new_tokens, *contexts])
     algorithm = config.algorithm.model_copy(
@@ -81,7 +86,7 @@ def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
             "model": _model(config),
             "data": _data(config),
             "verifier": Answer(extract="boxed", require_stop=config.verifier.require_stop),
-            "batch": _batch(config.batch),
+            "batch": _batch(config.batch, base.batch),
             "sampling": _sampling(config.sampling, longest),
             "algorithm": algorithm,
             "optim": _optim(config.optim, LEARNING_RATE, steps),
@@ -136,12 +141,14 @@ def _data(config: RunConfig) -> DataSettings:
     return DataSettings(source=train, weights=weights, held_out=HeldOutSettings(source=held_out))
 
 
-def _batch(batch: BatchSettings) -> BatchSettings:
+def _batch(batch: BatchSettings, base: BatchSettings) -> BatchSettings:
+    prompts = max(PROMPTS * batch.prompts_per_step // base.prompts_per_step, 4)
+    samples = min(SAMPLES, base.samples_per_prompt) * batch.samples_per_prompt // base.samples_per_prompt
     return batch.model_copy(
         update={
-            "prompts_per_step": PROMPTS,
-            "samples_per_prompt": min(SAMPLES, batch.samples_per_prompt),
-            "updates_per_step": min(batch.updates_per_step, PROMPTS // 2),
+            "prompts_per_step": prompts,
+            "samples_per_prompt": max(samples, min(batch.samples_per_prompt, 2)),
+            "updates_per_step": min(batch.updates_per_step, prompts // 2),
             "tokens_per_microbatch": 8192,
         }
     )
