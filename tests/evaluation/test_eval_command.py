@@ -353,6 +353,7 @@ def test_refusals(arguments: tuple[str, ...], told: str, tmp_path: Path, monkeyp
 def test_the_list_names_every_benchmark_and_protocol() -> None:
     value = invoke("eval", "--list", "--json")
     assert {"aime24", "livecodebench", "mmlu_pro"} <= {each["name"] for each in value["benchmarks"]}
-    assert {each["name"] for each in value["protocols"]} == {"skywork", "archer", "opefo", "orz", "scalerl"}
+    protocols = {"skywork", "archer", "opefo", "opefo_pass", "orz", "scalerl"}
+    assert {each["name"] for each in value["protocols"]} == protocols
     plain = CliRunner().invoke(app, ["eval", "--list"]).stdout
     assert "--protocol archer" in plain and "livecodebench:v6 16" in plain

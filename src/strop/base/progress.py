@@ -165,9 +165,9 @@ made, part, doing = CURRENT.made, CURRENT.part, CURRENT.doing
 
 
 @contextmanager
-def heartbeat(progress: Progress = CURRENT) -> Iterator[None]:
+def heartbeat() -> Iterator[None]:
     """Inside, a thread shows what is being done whenever there was no output for most of `SILENCE` seconds."""
-    done = threading.Event()
+    done, progress = threading.Event(), CURRENT
     patience = 0.8 * SILENCE
     progress.shown()
 

@@ -127,9 +127,7 @@ def ablate(
     fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
         if folder is None or any((leave_one_out, study, grid, named, steps, sets, small, out, dry_run)):
-            raise InputError(
-                "strop ablate show takes the FOLDER of an ablation and the options of fits"
-            )
+            raise InputError("strop ablate show takes the FOLDER of an ablation and the options of fits")
         allow(imports, sets)
         _show(folder, x, fits, margin, as_json)
         return
@@ -139,16 +137,12 @@ def ablate(
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
     wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, study)
     manifest = manifests.plan(target, variants(target, wanted, changed, small), manifests.parse_seeds(seeds))
-    name = "-".join(["ablate", short_name(target), *([study] if study else []), *(["tiny"] if small else [])])
+    name = "-".join(filter(None, ("ablate", short_name(target), study, "tiny" if small else "")))
     where = Path("runs") / name if out is None else out
     if dry_run:
         _list(where, manifests.merged(where, manifest), as_json)
         return
-    stopped = f"stopped at once; the same command goes on with {where}"
-    with viewing(plain, f"strop · ablate · {where}", stopped, to_stderr=True) as view:
-        from strop.lab.ablation.scheduler import execute
-
-        execute(where, manifest, view, jobs, imports)
+    _execute(where, manifest, jobs, imports, plain)
     found = _show(where, x, fits, margin, as_json)
     if found.failures:
         count = len(found.failures)
@@ -156,6 +150,15 @@ def ablate(
             f"strop: {count} of {len(found.manifest.runs)} runs failed; the same command tries again", file=sys.stderr
         )
         raise typer.Exit(1)
+
+
+def _execute(folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool) -> None:
+    """Make the runs that are not there."""
+    stopped = f"stopped at once; the same command goes on with {folder}"
+    with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
+        from strop.lab.ablation.scheduler import execute
+
+        execute(folder, manifest, view, jobs, imports)
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:

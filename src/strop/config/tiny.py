@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from strop.algorithms.aggregation import Aggregation, ConstantDenominator
+from strop.algorithms.aggregation import ConstantDenominator
 from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
 from strop.config.parse import validated
 from strop.config.schema import RunConfig, Stage
@@ -71,10 +71,13 @@ def tiny(config: RunConfig, steps: int = STEPS, base: RunConfig | None = None) -
     steps = max(steps * config.steps // base.steps, len(config.stages), 1)
     contexts = [int(stage.set.get("sampling.max_new_tokens", 0)) for stage in config.stages]
     longest = max([config.sampling.max_new_tokens, *contexts])
+    aggregation = config.algorithm.aggregation
+    if isinstance(aggregation, ConstantDenominator):  # scaled with the longest completion
+        aggregation = aggregation.model_copy(update={"tokens": max(TOKENS * aggregation.tokens // longest, 1)})
     algorithm = config.algorithm.model_copy(
         update={
             "shaping": tuple(_shaping(shape) for shape in config.algorithm.shaping),
-            "aggregation": _aggregation(config.algorithm.aggregation, longest),
+            "aggregation": aggregation,
             "reference": config.algorithm.reference.model_copy(
                 update={"reset_every": None if config.algorithm.reference.reset_every is None else max(steps // 2, 1)}
             ),
@@ -190,13 +193,6 @@ def _shaping(shape: LengthShaping) -> LengthShaping:
         buffer = max(TOKENS * shape.buffer_tokens // shape.max_tokens, 1)
         return shape.model_copy(update={"max_tokens": TOKENS, "buffer_tokens": buffer})
     return shape
-
-
-def _aggregation(aggregation: Aggregation, longest: int) -> Aggregation:
-    """A fixed denominator, scaled with the longest completion."""
-    if isinstance(aggregation, ConstantDenominator):
-        return aggregation.model_copy(update={"tokens": max(TOKENS * aggregation.tokens // longest, 1)})
-    return aggregation
 
 
 def _optim(optim: AdamW, lr: float, steps: int) -> AdamW:

@@ -363,7 +363,9 @@ def _measure_one(
     view: View,
 ) -> None:  # fmt: skip
     """Sample and judge what a model's folder of a benchmark lacks; `shown` are the first prompts shown so far."""
-    title, template = found.name, _asking(plan, terms, found)
+    title, template = found.name, terms.template
+    if plan.protocol.instruct:
+        template = with_instruction(template, found.kind, trained=plan.protocol.template is None)
     if isinstance(template, Auto) and not model.tokenizer.chat_template:
         view.note(f"{model.label} has no chat template: its prompts are plain text")
     asked = _problem_set(plan, terms, model, found, template, view)
@@ -407,13 +409,6 @@ def _checked(model: _Opened, template: PromptTemplate, asked: ProblemSet) -> Ite
     data = model.config.data.model_copy(update={"template": template})
     config = model.config.model_copy(update={"data": data, "verifier": asked.verifier})
     return of_problems(config, Data(asked.dataset, None, removed=0), model.tokenizer, trains=False)
-
-
-def _asking(plan: BenchmarkPlan, terms: _Terms, found: Benchmark) -> PromptTemplate:
-    """The template that asks for the form of the answer, unless the protocol asks for none."""
-    if not plan.protocol.instruct:
-        return terms.template
-    return with_instruction(terms.template, found.kind, trained=plan.protocol.template is None)
 
 
 def _problem_set(

@@ -148,7 +148,7 @@ _VLLM = "from importlib.metadata import version; print(version('vllm'))"
 
 
 def examine(folder: Path = Path(".")) -> list[Finding]:
-    """Look at the machine; `folder` is where runs would be written. Takes a second or two: it loads torch."""
+    """Look at the machine; `folder` is where runs would be written."""
     return [_python(), _cores(), *_room(folder), *accelerators(), _compiler(), *_sandbox()]
 
 
@@ -177,9 +177,9 @@ def _room(folder: Path) -> Iterator[Finding]:
     yield _enough("disk", free, 1, f"{free / GIB:.1f} GiB free in {folder.resolve()}", advice)
 
 
-def _enough(subject: str, free: int, least: float, found: str, way_out: str, level: Level = "error") -> Finding:
+def _enough(subject: str, free: int, least: float, found: str, way_out: str) -> Finding:
     """`ok` if at least `least` GiB are free."""
-    return _finding(subject, "ok", found) if free >= least * GIB else _finding(subject, level, found, way_out)
+    return _finding(subject, "ok", found) if free >= least * GIB else _finding(subject, "error", found, way_out)
 
 
 def _compiler() -> Finding:

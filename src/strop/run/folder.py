@@ -362,7 +362,7 @@ class SettingChange(NamedTuple):
     """The settings that changed after `step`: (setting, value before, value after) each."""
 
     step: int
-    settings: list[tuple[str, str, str]]
+    settings: list[tuple[str, ...]]
 
     @classmethod
     def between(cls, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> SettingChange:
@@ -381,7 +381,7 @@ def read_changes(folder: RunFolder) -> list[SettingChange]:
     if not (folder.path / CHANGES).exists():
         return []
     rows = folder.read_json(CHANGES)["changes"]
-    return [SettingChange(row["step"], [(key, before, now) for key, before, now in row["settings"]]) for row in rows]
+    return [SettingChange(row["step"], [tuple(found) for found in row["settings"]]) for row in rows]
 
 
 def write_change(folder: RunFolder, change: SettingChange) -> None:
