@@ -1,6 +1,6 @@
 """What a training step was given beyond its rollouts, kept with them: enough to take the step again.
 
-    record = BatchRecord.of(groups, skipped=0, kept=(3, 5), states={}, weights="…", made=made)
+    record = BatchRecord(kept=(3, 5), skipped=0, states={}, inputs=inputs_of(groups), weights="…", made=made)
     rollout_table.write(path, step, groups, samples, record)        # and read back by `rollout_table.read_record`
 """
 
@@ -37,14 +37,6 @@ class BatchRecord:
     inputs: str
     weights: str
     made: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls, groups: Sequence[Group], skipped: int, kept: tuple[int, ...], states: Mapping[str, Mapping[str, Any]],
-        weights: str, made: Mapping[str, Any],
-    ) -> BatchRecord:  # fmt: skip
-        """The record of a batch, which is `groups` without the first `skipped`."""
-        return cls(kept, skipped, states, inputs_of(groups[skipped:]), weights, made)
 
     def to_json(self) -> str:
         """The record as text."""

@@ -334,18 +334,19 @@ def replay(
     strop replay runs/first
     strop replay runs/first --from 40 --to 42
     """
-    from strop.base.view import SilentView
+    from dataclasses import asdict
+
     from strop.run.folder import RunFolder
 
     allow(imports)
-    folder = RunFolder.open(run)
+    folder, done = RunFolder.open(run), []
     from strop.run import replay as heavy
 
-    done = []
-    for step in heavy.replay(folder, SilentView(), begin, end):
-        done.append({"step": step.step, "difference": step.difference, "seconds": step.seconds})
-        if not as_json:
-            print(f"step {step.step}: {step.difference or 'equal'} ({step.seconds:.1f} s)", flush=True)
+    with viewing(True, "strop · replay", "stopped", to_stderr=True) as view:
+        for step in heavy.replay(folder, view, begin, end):
+            done.append(asdict(step))
+            if not as_json:
+                print(f"step {step.step}: {step.difference or 'equal'} ({step.seconds:.1f} s)", flush=True)
     show(as_json, done, lambda: None)
     if done[-1]["difference"] is not None:
         raise typer.Exit(1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from strop.base.batch_record import BatchRecord
+from strop.base.batch_record import BatchRecord, inputs_of
 from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import StropError
@@ -389,8 +389,8 @@ class _Run:
 
     def _batch_record(self, record: StepRecord) -> BatchRecord:
         made = {"threads": torch.get_num_threads(), "torch": torch.__version__, "chosen": self.parts.settled}
-        weights = self.parts.learner.digest()
-        return BatchRecord.of(record.groups, record.skipped, record.kept, record.states, weights, made)
+        inputs, weights = inputs_of(record.groups[record.skipped :]), self.parts.learner.digest()
+        return BatchRecord(record.kept, record.skipped, record.states, inputs, weights, made)
 
     def _spent(self, row: Row) -> Row:
         """The step's seconds by section, and the run's compute so far."""
