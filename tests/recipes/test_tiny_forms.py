@@ -276,6 +276,19 @@ def test_gspo_clips_whole_sequences(run: Runner) -> None:
     assert max(column(rows, "ratio/clipped_share")) > 0.01
 
 
+FIELD = {
+    "field.sapo": "ratio/max", "field.dppo": "ratio/clipped_share", "field.gmpo": "ratio/clipped_share",
+    "field.vespo": "ratio/max", "field.deepseek_v32": "kl/penalised", "field.maxrl": "advantage/max",
+    "field.luspo": "ratio/clipped_share",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_a_loss_of_the_field_trains(run: Runner, name: str) -> None:
+    rows = run(name, sets=["optim.warmup_steps=0"])
+    assert max(column(rows, FIELD[name])) > 0
+
+
 # ---------------------------------------------------------------------- siblings: the same pieces, other numbers
 
 RUN_ABOVE = {
@@ -285,7 +298,7 @@ RUN_ABOVE = {
     "archer.math.released",
     "archer.dapo_math", "scalerl", "scalerl.loo_lp",
     "scalerl.loo_8op", "scalerl.loo_fp32", "scalerl.loo_dapo", "scalerl.math_code", "scalerl.scout", "scalerl_base",
-    "scalerl_base.gspo",
+    "scalerl_base.gspo", *FIELD,
 }  # fmt: skip
 ELSEWHERE = {"quickstart", "quickstart.calculator"}  # have tests of their own
 
