@@ -21,7 +21,8 @@ import atheris
 with atheris.instrument_imports(include=["strop"]):
     from strop_verify.code.runners import difference
     from strop_verify.extract import extract_answer
-    from strop_verify.math.compare import Rules, compare_readings
+    from strop_verify.math import MathSettings
+    from strop_verify.math.compare import compare_readings
     from strop_verify.math.expressions import TooMuch, refuse_answer
     from strop_verify.math.grammar import Reading
     from strop_verify.math.prose import Finder
@@ -50,7 +51,7 @@ def mathematics(data: bytes) -> None:
     known = [each for each in readings if each is not None]
     for one in known:
         for other in known:
-            proof = compare_readings(one, other, Rules())
+            proof = compare_readings(one, other, MathSettings())
             assert "in the comparison" not in proof.why, proof.why
             assert one is not other or proof.outcome != "different", "an answer differs from itself"
     assert time.perf_counter() - begin < SECONDS_AN_INPUT, "slow"

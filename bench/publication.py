@@ -51,8 +51,7 @@ from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import EMBEDDED, ModelSettings
-from strop.orchestration.weight_delta import difference, patched
-from strop.orchestration.weight_store import WeightFile
+from strop.orchestration.weight_store import WeightFile, difference, patched
 from strop.training.embedded_base import located
 from strop.training.packing import pack
 from strop.training.settings import AdamW

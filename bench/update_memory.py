@@ -22,7 +22,7 @@ from common import emit, parser_of
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from update_memory_worker import policy_of  # noqa: E402  (beside the peers, which run in processes of their own)
 
-from strop.run.update_memory import MicroBatch, update_need
+from strop.run.update_memory import BatchSizes, update_need
 
 MEBIBYTE = 2**20
 AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -63,7 +63,7 @@ def main() -> None:
             command = [sys.executable, str(worker), json.dumps(what)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env={**os.environ, **AT_ONCE})
             measured = json.loads(done.stdout)["bytes"]
-            need = sum(update_need(policy_of(what, None), MicroBatch.of(lengths), given.device).values())
+            need = sum(update_need(policy_of(what, None), BatchSizes.of(lengths), given.device).values())
             emit("update_memory", case, need / MEBIBYTE, measured / MEBIBYTE, "peak of updates", "MiB",
                  tokens=sum(lengths), estimate_over_peak=need / measured)  # fmt: skip
 

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from strop.base.metrics_file import read_metrics
+from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
+from strop.run.run import train
 
 SMALL = (
     "steps=4",
@@ -30,6 +33,13 @@ SMALL = (
 def small_config(*sets: str) -> RunConfig:
     """GRPO on a tiny random model, changed by `sets`."""
     return edit(resolve("grpo"), [*SMALL, *sets])
+
+
+def finished_run(places: pytest.TempPathFactory, *sets: str) -> Path:
+    """A finished run of `small_config`, which the tests of a module share."""
+    out = places.mktemp("runs") / "finished"
+    train(small_config(*sets), out, SilentView())
+    return out
 
 
 def parameters(run: Path) -> dict[str, torch.Tensor]:

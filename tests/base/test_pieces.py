@@ -20,8 +20,8 @@ from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
 from strop.engines.endpoint import ChatEndpoint
 from strop.environments.agent import Agent
+from strop.environments.base import FromEnvironment
 from strop.environments.outside import OpenEnv, OutsideClass
-from strop.environments.source import FromEnvironment
 from strop.environments.tools import Calculator
 from strop.model.settings import ModelSettings
 from strop.prepare.decontaminate import Decontaminate

@@ -136,7 +136,7 @@ def training(out: Path, *sets: str) -> list[str]:
         ("serve RUN --port 0 --json", "strop.model.policy:load_pretrained", 1, "loading the model"),
         ("export RUN --out OUT", "strop.model.files:replacing_folder", 1, "writing the model"),
         ("report RUN --out OUT", "strop.report.build:recorded_answers", 1, "reading and drawing, rollouts of runs 0/1"),
-        ("plot RUN --out OUT.png", "strop.report.training_figures:plot_run", 1, "drawing the curves"),
+        ("plot RUN --out OUT.png", "strop.report.training_figures:plot_run", 1, "drawing for"),
         (
             "verify compare RUN --verifier Answer --verifier ExactMatch",
             "strop.verifiers.answer:Answer.judge",

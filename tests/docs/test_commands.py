@@ -61,6 +61,7 @@ NEEDS = {
     r"engine=Vllm": "an environment with vLLM: tests/engines/test_vllm_contract.py",
     r"device=cuda": "a GPU",
     r"sft .*trainers=": "processes for every rank: tests/run/test_fine_tuning.py",
+    r"data prepare [a-z_0-9]+$": "the data sets of a paper: tests/prepare/test_pipelines.py",
     r"strop quickstart": "minutes: tests/run/test_quickstart.py",
     r"loss=Unclipped": "the class that the reader has added to losses.py",
 }

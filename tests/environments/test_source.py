@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strop.base.types import InputError, Problem
-from strop.environments.base import SEED, Environment, Session
-from strop.environments.source import FromEnvironment
+from strop.environments.base import SEED, Environment, FromEnvironment, Session
 from strop.environments.tools import Calculator
 
 

@@ -16,7 +16,7 @@ from strop.data.generators import ChainSum
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.recipes.resolve import resolve
-from strop.run.measuring import BenchmarkPlan, measure
+from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.run import train
 

@@ -24,7 +24,7 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, Protocol, changed, protocol
 from strop.model.files import byte_tokenizer
-from strop.run.measuring import BenchmarkPlan, benchmark_sampling, folder_name, held_out_of, measure, shared_template
+from strop.run.benchmarking import BenchmarkPlan, benchmark_sampling, folder_name, held_out_of, measure, shared_template
 from strop.run.models import NamedModel, configure, parse_model, parse_models
 from strop.run.run import train
 
@@ -353,6 +353,7 @@ def test_refusals(arguments: tuple[str, ...], told: str, tmp_path: Path, monkeyp
 def test_the_list_names_every_benchmark_and_protocol() -> None:
     value = invoke("eval", "--list", "--json")
     assert {"aime24", "livecodebench", "mmlu_pro"} <= {each["name"] for each in value["benchmarks"]}
-    assert {each["name"] for each in value["protocols"]} == {"skywork", "archer", "opefo", "orz", "scalerl"}
+    protocols = {"skywork", "archer", "opefo", "opefo_pass", "orz", "scalerl"}
+    assert {each["name"] for each in value["protocols"]} == protocols
     plain = CliRunner().invoke(app, ["eval", "--list"]).stdout
     assert "--protocol archer" in plain and "livecodebench:v6 16" in plain

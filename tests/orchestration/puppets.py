@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 from bench.simulated import SimulatedEngine, Simulation, load
 
@@ -183,6 +184,26 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+
+class Reader:
+    """Stands for the thread that reads weights while sequences go on: it has read them after steps left to chance."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing runs."""
+
+    def submit(self, read: Callable[..., Any], *given: Any) -> Self:
+        self.result = partial(read, *given)
+        return self
+
+    def done(self) -> bool:
+        return self.chance.random() < 0.5
 
 
 class Puppets(WorkerLauncher):

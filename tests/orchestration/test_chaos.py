@@ -14,7 +14,7 @@ from bench.simulated import Simulation
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.orchestration.invariants import assert_sound
-from tests.orchestration.puppets import Clock, Fate, Puppets, SlowJudge
+from tests.orchestration.puppets import Clock, Fate, Puppets, Reader, SlowJudge
 from tests.orchestration.simulation import Made, made
 
 from strop.orchestration.workers import Supervision
@@ -48,6 +48,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("strop.orchestration.fleet.time", clock)
             patch.setattr("strop.run.loop.time", clock)
+            patch.setattr("strop.orchestration.fleet.ThreadPoolExecutor", lambda threads: Reader(chance))
             return self._live(folder, chance, clock)
 
     def _live(self, folder: Path, chance: random.Random, clock: Clock) -> tuple[Made, list[str]]:

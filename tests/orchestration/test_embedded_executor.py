@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.forks import forking
 from tests.orchestration.invariants import assert_sound_folder
-from tests.runs import assert_same_run, metrics, small_config
+from tests.runs import assert_same_run, finished_run, metrics, small_config
 
 from strop.base.view import SilentView
 from strop.run.folder import RunFolder
@@ -29,9 +29,7 @@ EMBEDDED = (*SETS, "orchestration.executor=embedded")
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that the others must be equal to."""
-    out = tmp_path_factory.mktemp("runs") / "in_process"
-    train(small_config(*SETS), out, SilentView())
-    return out
+    return finished_run(tmp_path_factory, *SETS)
 
 
 def workers(run: Path) -> dict[str, int]:

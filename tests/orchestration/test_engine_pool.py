@@ -20,7 +20,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.model.policy import Policy
 from strop.orchestration.evaluator import MeasuredVersion, WeightsOf
 from strop.orchestration.executor import Event, InProcess, Lost, Probe, ProbeCheck
-from strop.orchestration.pool import Pool, PoolEvaluator
+from strop.orchestration.pool import EnginePool, PoolEvaluator
 from strop.verifiers.answer import Answer
 from strop.verifiers.judges import OpenJudges
 
@@ -68,8 +68,8 @@ class Losing(InProcess):
         return found
 
 
-def pool_of(policy: Policy, kind: type[InProcess] = InProcess) -> Pool:
-    return Pool(kind(engine(policy), policy, ProbeCheck()), SLOTS)
+def pool_of(policy: Policy, kind: type[InProcess] = InProcess) -> EnginePool:
+    return EnginePool(kind(engine(policy), policy, ProbeCheck()), SLOTS)
 
 
 def expected(policy: Policy, step: int) -> dict[str, EvaluationResult]:
@@ -165,7 +165,7 @@ class Slow:
 
 def test_evaluations_yield_to_training() -> None:
     slow = Slow()
-    pool = Pool(slow, slots=8)  # type: ignore[arg-type]
+    pool = EnginePool(slow, slots=8)  # type: ignore[arg-type]
     pool.submit(Request("training", PROMPT, Sampling(), seed=0, n=6), ticket=9)
     pool.ask([Request(name, PROMPT, Sampling(), seed=0, n=n) for name, n in (("e0", 4), ("e1", 2), ("e2", 20))])
     pool.poll(0.0)

@@ -30,7 +30,7 @@ from strop.lab.scaling.curves import UNITS, read_curve
 from strop.model.files import byte_tokenizer
 from strop.orchestration.evaluator import InProcessEvaluator, WeightsOf
 from strop.run.assembly import assemble
-from strop.run.measuring import BenchmarkPlan, measure
+from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.run import Interrupted, RunOutcome, resume, train
 from strop.training import checkpoint

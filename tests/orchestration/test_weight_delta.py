@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from strop.base.types import StropError
-from strop.orchestration import weight_delta
+from strop.orchestration import weight_store
 from strop.orchestration.messages import StoredWeights, WeightUpdate
 from strop.orchestration.ray_workers import Cargo, QueueConnection, RayWorkers
-from strop.orchestration.weight_delta import MOST, Bytes, difference, patched
-from strop.orchestration.weight_store import WeightFile, read
+from strop.orchestration.weight_store import MOST, Bytes, WeightFile, difference, patched, read
 from strop.orchestration.workers import written
 
 
@@ -26,7 +25,7 @@ def whole(base: Bytes, delta: Bytes) -> bytes:
 
 @pytest.mark.parametrize("words", [1, 255, 256, 257, 5000])
 def test_finding_8_a_difference_is_exact(words: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_delta, "_PIECE", 2048)  # several pieces
+    monkeypatch.setattr(weight_store, "_PIECE", 2048)  # several pieces
     rng = np.random.default_rng(words)
     base = rng.integers(0, 256, 2 * words, dtype=np.uint8)
     for changed in {0, 1, words // 10}:

@@ -8,28 +8,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runs import small_config
+from tests.runs import finished_run
 from typer.testing import CliRunner
 
 from strop.base.types import InputError, Problem
-from strop.base.view import SilentView
 from strop.cli import app
 from strop.lab.agreement import Sampled
-from strop.report.audit import AUDIT, Completion, Drawn, Stratum, audited, draw
+from strop.report.audit import AUDIT, AuditItem, AuditSample, Stratum, audited, draw
 from strop.report.build import write_report
 from strop.run.folder import RunFolder
-from strop.run.run import train
 
 RIGHT, WRONG = Stratum("correct", "math"), Stratum("wrong", "math")
 
 
-def drawn(steps: dict[Stratum, np.ndarray], sizes: dict[Stratum, int]) -> Drawn:
+def drawn(steps: dict[Stratum, np.ndarray], sizes: dict[Stratum, int]) -> AuditSample:
     blank = Sampled(Problem("p", "q", "1"), "1", False)
     found = [
-        Completion(f"{stratum.verdict}-{place}", int(step), stratum, blank)
+        AuditItem(f"{stratum.verdict}-{place}", int(step), stratum, blank)
         for stratum, of in steps.items() for place, step in enumerate(of)
     ]  # fmt: skip
-    return Drawn(found, sizes)
+    return AuditSample(found, sizes)
 
 
 def test_rates_weigh_strata_by_their_sizes() -> None:
@@ -74,9 +72,7 @@ def test_alerts_come_with_a_drift_and_seldom_without(late: float, most: int, lea
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "one"
-    train(small_config("steps=3"), out, SilentView())
-    return out
+    return finished_run(tmp_path_factory, "steps=3")
 
 
 def test_a_run_is_audited_by_a_verifier_and_its_report_shows_it(run: Path) -> None:

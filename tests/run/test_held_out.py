@@ -26,9 +26,10 @@ from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.files import byte_tokenizer
-from strop.run import fine_tuning, measuring, sft_config
+from strop.run import benchmarking, fine_tuning, sft_config
+from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.folder import RunFolder, questions_of, trained_before
-from strop.run.measuring import BenchmarkPlan, evaluate_model, measure, problems_of
+from strop.run.measuring import evaluate_model, problems_of
 from strop.run.models import (
     ModelSetup,
     NamedModel,
@@ -460,6 +461,6 @@ def test_a_base_of_strops_own_is_that_of_the_run_beside_it(tmp_path: Path) -> No
         plan = BenchmarkPlan(
             parse_models(["base=embedded", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out", sets=sets
         )
-        assert [measuring._config(plan, model).seed for model in plan.models] == [seed, seed]
+        assert [benchmarking._config(plan, model).seed for model in plan.models] == [seed, seed]
     plan = BenchmarkPlan(parse_models(["embedded-moe", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out")
-    assert measuring._config(plan, plan.models[0]).seed == 0  # which the run did not begin with
+    assert benchmarking._config(plan, plan.models[0]).seed == 0  # which the run did not begin with

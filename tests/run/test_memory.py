@@ -15,7 +15,7 @@ from transformers import Qwen3Config
 from strop.model.files import empty_model
 from strop.model.policy import Policy, meta_policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.run.update_memory import MicroBatch, update_need
+from strop.run.update_memory import BatchSizes, update_need
 
 MEASURE = Path(__file__).parents[2] / "bench" / "peers" / "update_memory_worker.py"
 # So that memory that is given back is seen to be: by itself glibc keeps some for what comes next.
@@ -46,10 +46,10 @@ def test_the_estimate_is_near_the_peak_of_updates(settings: dict[str, Any]) -> N
     policy = Policy(empty_model(Qwen3Config(**SHAPE), model), model)
     if model.lora is not None:
         policy.adapt(model.lora, 0)
-    assert sum(update_need(policy, MicroBatch.of(LENGTHS), "cpu").values()) == pytest.approx(measured, rel=0.15)
+    assert sum(update_need(policy, BatchSizes.of(LENGTHS), "cpu").values()) == pytest.approx(measured, rel=0.15)
 
 
 def test_a_mixture_of_experts_is_looked_at_too() -> None:
     model = ModelSettings(fresh=FreshModel(experts=8, experts_per_token=2, layers=2), dtype="bfloat16")
-    one, two = (update_need(meta_policy(model), MicroBatch.of([tokens]), "cuda") for tokens in (512, 4096))
+    one, two = (update_need(meta_policy(model), BatchSizes.of([tokens]), "cuda") for tokens in (512, 4096))
     assert one["weights"] == two["weights"] and one["activations"] < two["activations"]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.runs import small_config
+from tests.runs import finished_run, small_config
 from typer.testing import CliRunner
 
 from strop.base.types import InputError
@@ -20,9 +20,7 @@ ARGUMENTS = ["train", "--dry-run", "--resume"]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "whole"
-    train(small_config("steps=3", "checkpoint.keep=3"), out, SilentView())
-    return out
+    return finished_run(tmp_path_factory, "steps=3", "checkpoint.keep=3")
 
 
 def files(run: Path) -> dict[Path, bytes]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.runs import assert_same_run, metrics, parameters, small_config
+from tests.runs import assert_same_run, finished_run, metrics, parameters, small_config
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -50,9 +50,7 @@ from strop_verify.verdict import Status
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An undisturbed run with all its checkpoints. Tests that change it take a copy."""
-    out = tmp_path_factory.mktemp("runs") / "whole"
-    train(small_config("checkpoint.keep=4"), out, SilentView())
-    return out
+    return finished_run(tmp_path_factory, "checkpoint.keep=4")
 
 
 def test_the_run_folder_holds_everything(finished: Path) -> None:

@@ -87,7 +87,7 @@ def test_open_refuses_what_it_cannot_read(tmp_path: Path) -> None:
 
 def test_metrics_round_trip_with_none_and_numbers_that_json_lacks(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, {})
-    run.append_metrics(1, {"loss": 0.5, "entropy": None, "bad": math.nan, "worse": -math.inf}, durable=True)
+    run.append_metrics(1, {"loss": 0.5, "entropy": None, "bad": math.nan, "worse": -math.inf})
     for line in run.metrics_path.read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     (row,) = run.read_metrics()

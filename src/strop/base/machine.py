@@ -15,12 +15,8 @@ def memory() -> tuple[int, int]:
     """Bytes of memory that a process may use in total, including swap, and bytes that are free now."""
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
     total, swap, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal", "MemAvailable"))
-    return min([total + swap, *_container_limits()]), free
-
-
-def _container_limits() -> list[int]:
-    found = [Path(place).read_text().strip() for place in _LIMITS if Path(place).is_file()]
-    return [int(limit) for limit in found if limit.isdecimal()]
+    limits = [Path(place).read_text().strip() for place in _LIMITS if Path(place).is_file()]
+    return min([total + swap, *(int(limit) for limit in limits if limit.isdecimal())]), free
 
 
 def has_gpu() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,8 +20,8 @@ class MetricsFile:
         self.path = path
         self._file: TextIO | None = None
 
-    def append(self, step: int, metrics: Mapping[str, float | None], durable: bool = False) -> None:
-        """Append one line; flushed at once, and also forced to disk when `durable`.
+    def append(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Append one line, flushed at once.
 
         Raises:
             StropError: the disk is full or cannot be written.
@@ -34,8 +33,6 @@ class MetricsFile:
                 self._file = self.path.open("a", encoding="utf-8")
             self._file.write(line + "\n")
             self._file.flush()
-            if durable:
-                os.fsync(self._file.fileno())
 
     def truncate(self, step: int) -> None:
         """Drop the lines of later steps, and a torn last line."""

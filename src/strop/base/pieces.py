@@ -92,9 +92,7 @@ class Piece(Settings, ABC):
             return handler(value)
         fields = dict(value)
         name = fields.pop("piece", None)
-        if name is None:
-            if inspect.isabstract(cls):
-                raise ValueError(f"say which piece: one of {', '.join(sorted(choices(cls)))}")
+        if name is None and not inspect.isabstract(cls):
             return handler(fields)
         target = find(cls, name)
         if target is cls:

@@ -26,7 +26,7 @@ SILENCE = 10.0  # seconds without output that a command never exceeds
 _KNOWN_FROM = 0.1  # the share of something long from which its pace is known
 
 
-class Part(NamedTuple):
+class PartlyDone(NamedTuple):
     """`done` of `total` parts of something long, `first` of which were done when it began to be counted.
 
     With `at_most`, it may end before the total.
@@ -63,7 +63,7 @@ class Progress:
         now = time.monotonic()
         self._latest = ("the start", now)
         self._doing: tuple[str, float] | None = None
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PartlyDone] = {}
         self._shown = now
         self.count = 0  # how often something was made
         self.show: Callable[[str], None] = to_stderr  # what the heartbeat calls
@@ -81,12 +81,12 @@ class Progress:
         self.made(f"{name} {done} of {total}")
         before = self._parts.get(name)
         if before is None or before.done > done:
-            before = Part(name, done, total, at_most, done, time.monotonic())
+            before = PartlyDone(name, done, total, at_most, done, time.monotonic())
         parts = self._parts | {name: before._replace(done=done, total=total)}
         self._parts = {other: part for other, part in parts.items() if other != name or done < total}
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[PartlyDone, ...]:
         """What is partly done; the latest to begin is the last."""
         return tuple(self._parts.values())
 
@@ -165,9 +165,9 @@ made, part, doing = CURRENT.made, CURRENT.part, CURRENT.doing
 
 
 @contextmanager
-def heartbeat(progress: Progress = CURRENT) -> Iterator[None]:
+def heartbeat() -> Iterator[None]:
     """Inside, a thread shows what is being done whenever there was no output for most of `SILENCE` seconds."""
-    done = threading.Event()
+    done, progress = threading.Event(), CURRENT
     patience = 0.8 * SILENCE
     progress.shown()
 

@@ -41,6 +41,10 @@ Target = Annotated[
 ]
 Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only with `show`.", show_default=False)]
 LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
+StudyName = Annotated[
+    str | None,
+    typer.Option("--study", metavar="NAME", help="A study of a paper; no NAME lists them.", show_default=False),
+]
 Grid = Annotated[
     list[str],
     typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a setting; repeat for a product.", show_default=False),
@@ -81,6 +85,7 @@ def ablate(
     target: Target,
     folder: Shown = None,
     leave_one_out: LeaveOneOut = False,
+    study: StudyName = None,
     grid: Grid = [],  # noqa: B006  (typer copies it)
     named: Named = [],  # noqa: B006
     seeds: Seeds = "0",
@@ -108,6 +113,7 @@ def ablate(
 
     \b
     strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
+    strop ablate archer.code --study clip_ranges --tiny
     strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
     strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
     strop ablate scalerl --leave-one-out --dry-run
@@ -120,10 +126,8 @@ def ablate(
 
     fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
-        if folder is None or any((leave_one_out, grid, named, steps, sets, small, out, dry_run)):
-            raise InputError(
-                "strop ablate show takes the FOLDER of an ablation and the options of fits"
-            )
+        if folder is None or any((leave_one_out, study, grid, named, steps, sets, small, out, dry_run)):
+            raise InputError("strop ablate show takes the FOLDER of an ablation and the options of fits")
         allow(imports, sets)
         _show(folder, x, fits, margin, as_json)
         return
@@ -131,17 +135,14 @@ def ablate(
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
-    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out)
+    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, study)
     manifest = manifests.plan(target, variants(target, wanted, changed, small), manifests.parse_seeds(seeds))
-    where = out if out is not None else Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
+    name = "-".join(filter(None, ("ablate", short_name(target), study, "tiny" if small else "")))
+    where = Path("runs") / name if out is None else out
     if dry_run:
         _list(where, manifests.merged(where, manifest), as_json)
         return
-    stopped = f"stopped at once; the same command goes on with {where}"
-    with viewing(plain, f"strop · ablate · {where}", stopped, to_stderr=True) as view:
-        from strop.lab.ablation.scheduler import execute
-
-        execute(where, manifest, view, jobs, imports)
+    _execute(where, manifest, jobs, imports, plain)
     found = _show(where, x, fits, margin, as_json)
     if found.failures:
         count = len(found.failures)
@@ -149,6 +150,15 @@ def ablate(
             f"strop: {count} of {len(found.manifest.runs)} runs failed; the same command tries again", file=sys.stderr
         )
         raise typer.Exit(1)
+
+
+def _execute(folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool) -> None:
+    """Make the runs that are not there."""
+    stopped = f"stopped at once; the same command goes on with {folder}"
+    with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
+        from strop.lab.ablation.scheduler import execute
+
+        execute(folder, manifest, view, jobs, imports)
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
@@ -332,7 +342,7 @@ def plan(
     strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
     strop plan scalerl --gpus 8,32 --set engine=Vllm --set model.path=Qwen/Qwen3-8B
     strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
-    strop plan runs/short --gpus 8,32 --set orchestration.executor=embedded
+    strop plan runs/first --compare 0,1,4
     """
     from dataclasses import replace
 
@@ -446,7 +456,7 @@ def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int)
     """
     from strop.base.machine import GIB
     from strop.base.types import InputError
-    from strop.lab.planning.splits import splits
+    from strop.lab.planning.costs import splits
     from strop.run.memory import Room
 
     if not all(part.strip().isdecimal() and int(part) > 1 for part in counts.split(",")):

@@ -117,12 +117,11 @@ def evaluate(
         return
     from strop.base.types import InputError
     from strop.run.folder import free_folder
+    from strop.run.models import parse_models, usable
 
     allow(imports, sets)
     if not models:
         raise InputError("name what to measure: a run folder, a model folder or a hub name (see strop eval --help)")
-    from strop.run.models import parse_models, usable
-
     named = parse_models(models)
     if len(named) == 1 and (benchmark, protocol, out, endpoint, metric) == (None,) * 5:
         _on_own_problems(named[0], limit, recipe, sets, samples, seed, plain, as_json)
@@ -137,10 +136,9 @@ def evaluate(
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks or (HELD_OUT,))
     chosen = protocols.changed(base, samples, _parts(metric))
     protocols.refuse_few_samples(chosen, measured)
-    if endpoint is None:
-        for model in named:
-            usable(model, recipe, sets)
-    from strop.run.measuring import BenchmarkPlan, measure
+    for model in named if endpoint is None else ():
+        usable(model, recipe, sets)
+    from strop.run.benchmarking import BenchmarkPlan, measure
 
     folder = out if out is not None else free_folder("eval")
     plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, tuple(sets), endpoint, recipe)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from strop.base.view import View
     from strop.config.schema import RunConfig
     from strop.run.finding import Finding
-    from strop.run.status import ProcessStatus, RunStatus
+    from strop.run.status import RunStatus
 
 
 DryRun = Annotated[
@@ -478,7 +478,9 @@ def status(run: Run, as_json: Json = False) -> None:
         for line in lines(found):
             print(line)
         if found.processes:
-            print_table(("process", "pid", ""), [_status_row(each) for each in found.processes])
+            states = {None: "on {}", True: "alive", False: "ended"}
+            rows = [(each.role, str(each.pid), states[each.alive].format(each.host)) for each in found.processes]
+            print_table(("process", "pid", ""), rows)
 
     show(as_json, found.as_json(), text)
     if found.state in ("dead", "failed", "stuck"):
@@ -506,11 +508,6 @@ def lines(found: RunStatus) -> list[str]:
     if found.progress is not None and found.going_on:
         result.append(f"last       {found.progress[0]}, {duration(found.progress[1])} ago")
     return result + [f"note       {note}" for note in found.notes[-5:]]
-
-
-def _status_row(process: ProcessStatus) -> list[str]:
-    state = {None: f"on {process.host}", True: "alive", False: "ended"}[process.alive]
-    return [process.role, str(process.pid), state]
 
 
 def dashboard(

@@ -216,9 +216,11 @@ data_app = typer.Typer(
 
 @data_app.command("prepare", short_help="Turn raw problems into training problems.")
 def prepare(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Sources and steps.")] = None,
+    config: Annotated[
+        str | None, typer.Argument(metavar="CONFIG.toml|PIPELINE", help="Sources and steps; or a paper's pipeline.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Instead of `out` of the file.")] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print a commented configuration and end.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print a configuration, or PIPELINE's, and end.")] = False,
     imports: Imports = [],  # noqa: B006  (typer copies it)
     plain: Plain = False,
     as_json: Json = False,
@@ -231,6 +233,7 @@ def prepare(
     \b
     strop data prepare --example > prepare.toml
     strop data prepare prepare.toml --out prepared
+    strop data prepare archer_math
     strop train grpo --set model.path=MODEL --set data.source=prepared/train.parquet
     """
     from strop.base.types import InputError
@@ -238,7 +241,7 @@ def prepare(
     if example:
         from strop.prepare.config import example_config
 
-        print(example_config(), end="")
+        print(example_config(config), end="")
         return
     if config is None:
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")

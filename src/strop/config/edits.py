@@ -38,11 +38,12 @@ def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             yield f"{prefix}{key}", _as_set_reads(entry)
 
 
-def differing(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(setting, its value in `first`, in `second`) for each that differs, as `flatten` writes them; `-` for none."""
-    left, right = dict(flatten(first)), dict(flatten(second))
-    rows = [(key, left.get(key, "-"), right.get(key, "-")) for key in dict.fromkeys([*left, *right])]
-    return [row for row in rows if row[1] != row[2]]
+def differing(*configs: dict[str, Any]) -> list[tuple[str, ...]]:
+    """(setting, its value in each) for each setting that differs, as `flatten` writes them; `-` for none."""
+    sides = [dict(flatten(config)) for config in configs]
+    keys = dict.fromkeys(key for side in sides for key in side)
+    rows = [(key, *(side.get(key, "-") for side in sides)) for key in keys]
+    return [row for row in rows if len(set(row[1:])) > 1]
 
 
 def _as_set_reads(value: Any) -> str:
@@ -93,9 +94,9 @@ def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseMod
     for key, value in edits.items():
         if key != "piece" and key not in model.model_fields:
             raise InputError(_unknown(path, key, value, model))
-        merged[key] = _merge_field(
-            merged.get(key), value, _model_of(model, key), f"{path}{key}.", _admits_none(model, key)
-        )
+        kind = field_type(model, key)
+        admits_none = type(None) in get_args(kind)  # else a choice may be called "none"
+        merged[key] = _merge_field(merged.get(key), value, first_model(kind), f"{path}{key}.", admits_none)
     return merged
 
 
@@ -128,19 +129,9 @@ def _inner(model: type[BaseModel], path: str) -> str:
     return f"it is a section; set one of {', '.join(path + name for name in model.model_fields)}"
 
 
-def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """The settings or piece family a field holds, looking through Optional and Annotated; None for plain values."""
-    return first_model(field_type(model, key))
-
-
-def _admits_none(model: type[BaseModel], key: str) -> bool:
-    """Whether the field takes None, so that `none` means None; a choice may also be called "none"."""
-    return type(None) in get_args(field_type(model, key))
-
-
 def _unknown(path: str, key: str, value: Any, model: type[BaseModel]) -> str:
     known = list(model.model_fields)
-    sections = [(name, section) for name in known if (section := _model_of(model, name)) is not None]
+    sections = [(name, section) for name in known if (section := first_model(field_type(model, name))) is not None]
     inner = {field: f"{name}.{field}" for name, section in sections for field in section.model_fields}
     meant = near(key, known) or inner.get(near(key, inner) or "")
     hint = f"did you mean {path}{meant}?" if meant else f"known here: {', '.join(path + name for name in known)}"

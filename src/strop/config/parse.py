@@ -86,9 +86,8 @@ def _check_sampling(config: RunConfig) -> None:
 
 
 def _check_routing(config: RunConfig) -> None:
-    if not config.model.replay_routing:
-        return
-    if config.environment is not None and config.environment.history == "separate":
+    separate = config.environment is not None and config.environment.history == "separate"
+    if config.model.replay_routing and separate:
         raise InputError("model.replay_routing: experts of several sequences are not kept; set it false")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from strop.algorithms.aggregation import Aggregation, ConstantDenominator
+from strop.algorithms.aggregation import ConstantDenominator
 from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
 from strop.config.parse import validated
 from strop.config.schema import RunConfig, Stage
@@ -57,19 +57,27 @@ def edits_of(sets: Sequence[str]) -> list[str]:
     return more
 
 
-def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
+def tiny(config: RunConfig, steps: int = STEPS, base: RunConfig | None = None) -> RunConfig:
     """The tiny form of `config` over `steps` steps (at least one a stage), validated.
+
+    Args:
+        base: what `config` is compared with, None for nothing: that has the usual prompts, samples and steps of a tiny
+            form, and those of `config` are in proportion.
 
     Raises:
         InputError: the shrunk settings contradict each other (your own recipe with unusual sizes).
     """
-    steps = max(steps, len(config.stages))
+    base = base or config
+    steps = max(steps * config.steps // base.steps, len(config.stages), 1)
     contexts = [int(stage.set.get("sampling.max_new_tokens", 0)) for stage in config.stages]
     longest = max([config.sampling.max_new_tokens, *contexts])
+    aggregation = config.algorithm.aggregation
+    if isinstance(aggregation, ConstantDenominator):  # scaled with the longest completion
+        aggregation = aggregation.model_copy(update={"tokens": max(TOKENS * aggregation.tokens // longest, 1)})
     algorithm = config.algorithm.model_copy(
         update={
             "shaping": tuple(_shaping(shape) for shape in config.algorithm.shaping),
-            "aggregation": _aggregation(config.algorithm.aggregation, longest),
+            "aggregation": aggregation,
             "reference": config.algorithm.reference.model_copy(
                 update={"reset_every": None if config.algorithm.reference.reset_every is None else max(steps // 2, 1)}
             ),
@@ -81,7 +89,7 @@ def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
             "model": _model(config),
             "data": _data(config),
             "verifier": Answer(extract="boxed", require_stop=config.verifier.require_stop),
-            "batch": _batch(config.batch),
+            "batch": _batch(config.batch, base.batch),
             "sampling": _sampling(config.sampling, longest),
             "algorithm": algorithm,
             "optim": _optim(config.optim, LEARNING_RATE, steps),
@@ -136,12 +144,14 @@ def _data(config: RunConfig) -> DataSettings:
     return DataSettings(source=train, weights=weights, held_out=HeldOutSettings(source=held_out))
 
 
-def _batch(batch: BatchSettings) -> BatchSettings:
+def _batch(batch: BatchSettings, base: BatchSettings) -> BatchSettings:
+    prompts = max(PROMPTS * batch.prompts_per_step // base.prompts_per_step, 4)
+    samples = min(SAMPLES, base.samples_per_prompt) * batch.samples_per_prompt // base.samples_per_prompt
     return batch.model_copy(
         update={
-            "prompts_per_step": PROMPTS,
-            "samples_per_prompt": min(SAMPLES, batch.samples_per_prompt),
-            "updates_per_step": min(batch.updates_per_step, PROMPTS // 2),
+            "prompts_per_step": prompts,
+            "samples_per_prompt": max(samples, min(batch.samples_per_prompt, 2)),
+            "updates_per_step": min(batch.updates_per_step, prompts // 2),
             "tokens_per_microbatch": 8192,
         }
     )
@@ -183,13 +193,6 @@ def _shaping(shape: LengthShaping) -> LengthShaping:
         buffer = max(TOKENS * shape.buffer_tokens // shape.max_tokens, 1)
         return shape.model_copy(update={"max_tokens": TOKENS, "buffer_tokens": buffer})
     return shape
-
-
-def _aggregation(aggregation: Aggregation, longest: int) -> Aggregation:
-    """A fixed denominator, scaled with the longest completion."""
-    if isinstance(aggregation, ConstantDenominator):
-        return aggregation.model_copy(update={"tokens": max(TOKENS * aggregation.tokens // longest, 1)})
-    return aggregation
 
 
 def _optim(optim: AdamW, lr: float, steps: int) -> AdamW:

@@ -36,11 +36,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from strop.base.pieces import Settings
 from strop.base.types import InputError
-from strop.config.edits import explain, flatten
+from strop.config.edits import differing, explain, flatten
 from strop.report.curves import main_curves
 from strop.report.runs import RunData, read_runs
 from strop.run.folder import RunFolder
-from strop.run.status import differences, listed
+from strop.run.status import listed
 from strop.serving.http import asks_loopback
 from strop_verify.verdict import Status
 
@@ -201,11 +201,9 @@ class FollowedRuns:
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
         """The settings in which runs differ; for one run, all settings."""
-        folders = [self.folder(name).path for name in names]
-        if len(folders) == 1:
-            own = flatten(self.folder(names[0]).read_json("config.json"))
-            return {"runs": list(names), "rows": [[key, [value]] for key, value in own]}
-        return {"runs": list(names), "rows": [[key, list(values)] for key, values in differences(folders)]}
+        configs = [self.folder(name).read_json("config.json") for name in names]
+        found = flatten(configs[0]) if len(configs) == 1 else differing(*configs)
+        return {"runs": list(names), "rows": [[key, values] for key, *values in found]}
 
     def completion(self, name: str, step: int, row: int) -> dict[str, Any]:
         """One completion with all its recorded values, and its tokens as text if the tokenizer is known.

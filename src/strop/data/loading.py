@@ -19,7 +19,7 @@ from strop.base.progress import doing
 from strop.base.seeds import permutation
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data, Dataset, make_example
-from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.settings import DataSettings
 from strop.data.source import question_digest, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer
 
@@ -64,7 +64,8 @@ def load_data(
         raise InputError(f"{loaded.name}: all {len(loaded)} problems are held out, none is left to train on")
     train = loaded.subset(rest)
     assert_disjoint(held_out.problems, train.problems)
-    taken = len(held_out) if _splits_source(settings.held_out) else 0
+    splits = settings.held_out is not None and settings.held_out.source is None
+    taken = len(held_out) if splits else 0
     removed = len(loaded) - len(train) - taken
     return Data(train, held_out, removed, spoilt=spoilt, cut=cut)
 
@@ -112,10 +113,6 @@ def _held_out(
     room = settings.max_prompt_tokens
     chosen = build_dataset(label, problems, settings.template, tokenizer, room, instruct)
     return chosen, len(every) - len(problems), len(every) < len(one_more)
-
-
-def _splits_source(settings: HeldOutSettings | None) -> bool:
-    return settings is not None and settings.source is None
 
 
 def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = never_seen) -> Dataset:

@@ -45,7 +45,7 @@ class ProblemSource(Piece):
     modules: ClassVar[tuple[str, ...]] = (
         "strop.data.generators",
         "strop.data.rows",
-        "strop.environments.source",
+        "strop.environments.base",
     )
 
     @classmethod

@@ -28,22 +28,21 @@ def build_engine(
     tokenizer: PreTrainedTokenizerBase,
     policy: Policy | None = None,
     version: int = 0,
-    seed: int = 0,
     sampling: Sampling | None = None,
     gpus: Sequence[int] | None = None,
 ) -> Engine:
     """The engine that `settings` name, with the weights of `policy`, else of the model that `model` names.
 
-    `model.path` must be a folder or a hub name (`embedded` is located before); `seed` is that of a fresh model;
-    `sampling`, where given, is refused before anything is started if no request with it could be honoured. A server of
-    vLLM is started on `gpus`, or on what this process may see.
+    `model.path` must be a folder or a hub name (`embedded` is located before). `sampling`, where given, is refused
+    before anything is started if no request with it could be honoured. A server of vLLM is started on `gpus`, or on
+    what this process may see.
 
     Raises:
         InputError: settings that the model cannot honour, an engine that is not installed, or sampling it lacks.
         StropError: the engine does not start.
     """
     if not isinstance(settings, Vllm):
-        policy = load_policy(model, tokenizer, seed)[0] if policy is None else policy
+        policy = load_policy(model, tokenizer)[0] if policy is None else policy
         engine = TorchEngine(policy, tokenizer, settings, version)
         if sampling is not None:
             engine.check(sampling)
@@ -52,7 +51,7 @@ def build_engine(
 
     if sampling is not None:
         settings.refuse_unable(sampling)
-    with _folder(model, tokenizer, policy, seed) as folder:
+    with _folder(model, tokenizer, policy) as folder:
         return VllmEngine(folder, tokenizer, settings, model, version, gpus)
 
 
@@ -83,15 +82,13 @@ def _local(model: ModelSettings) -> Path | None:
 
 
 @contextmanager
-def _folder(
-    model: ModelSettings, tokenizer: PreTrainedTokenizerBase, policy: Policy | None, seed: int
-) -> Iterator[Path]:
+def _folder(model: ModelSettings, tokenizer: PreTrainedTokenizerBase, policy: Policy | None) -> Iterator[Path]:
     """A folder with the model's files; a temporary one is removed when the engine has read it."""
     local = _local(model)
     if policy is None and local is not None:
         yield local
         return
-    policy = load_policy(model, tokenizer, seed)[0] if policy is None else policy
+    policy = load_policy(model, tokenizer)[0] if policy is None else policy
     size = sum(weight.numel() * weight.element_size() for weight in policy.weights().values())
     roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 2 * size
     with tempfile.TemporaryDirectory(prefix="strop-model-", dir=_MEMORY if roomy else None) as folder:

@@ -155,9 +155,7 @@ def average_interval(groups: Sequence[Array], seed: int = 0, differences: bool =
     return bootstrap_average(groups, seed)
 
 
-def bootstrap_average(
-    groups: Sequence[Array], seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES
-) -> Interval:
+def bootstrap_average(groups: Sequence[Array], seed: int = 0) -> Interval:
     """The percentile interval of the mean of the groups' means: a benchmark average, resampled within each benchmark.
 
     Raises:
@@ -165,8 +163,8 @@ def bootstrap_average(
     """
     if not groups:
         raise ValueError("no benchmarks to average")
-    means = [resampled_means(values, seed + place, resamples) for place, values in enumerate(groups)]
-    return _percentiles(np.mean(means, axis=0), level)
+    means = [resampled_means(values, seed + place, RESAMPLES) for place, values in enumerate(groups)]
+    return _percentiles(np.mean(means, axis=0), 0.95)
 
 
 def sign_flip_p(differences: Array, seed: int = 0, resamples: int = RESAMPLES) -> float:

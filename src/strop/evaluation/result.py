@@ -204,12 +204,12 @@ class EvaluationResult:
             votes.append(majority_at_k(answers, self.correct[index][mask], len(answers) if k is None else k))
         return np.array(votes, dtype=np.float64)
 
-    def majority_rate(self, k: int | None = None) -> float | None:
-        """maj@k: the share of problems whose most frequent answer of k is correct; ties count by their share.
+    def majority_rate(self) -> float | None:
+        """The share of problems whose most frequent answer is correct; ties count by their share.
 
-        By default k is the number of usable samples. None if the verifier returns no answers (`majority_values`).
+        None if the verifier returns no answers (`majority_values`).
         """
-        values = self.majority_values(k)
+        values = self.majority_values()
         return float(values.mean()) if len(values) else None
 
     @property

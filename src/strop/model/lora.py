@@ -303,9 +303,9 @@ def _chosen(model: PreTrainedModel, settings: Lora) -> Layers:
     for target in settings.target_modules:
         found = {name: layer for name, layer in layers.items() if f".{name}".endswith(f".{target}")}
         if not found:
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
             raise InputError(
-                f"model.lora.target_modules: {kind} has no linear layer {target}; choose from "
-                f"{', '.join(_last_names(layers))}, or {ALL_LINEAR}"
+                f"model.lora.target_modules: {kind} has no linear layer {target}; choose from {known}, or {ALL_LINEAR}"
             )
         chosen |= found
     tied = head.weight is model.get_input_embeddings().weight
@@ -315,10 +315,6 @@ def _chosen(model: PreTrainedModel, settings: Lora) -> Layers:
             "could not be merged; leave the head out"
         )
     return {name: layer for name, layer in layers.items() if name in chosen}
-
-
-def _last_names(layers: Layers) -> list[str]:
-    return list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
 
 
 def without_adapters(model: PreTrainedModel) -> PreTrainedModel:

@@ -103,17 +103,15 @@ class UlyssesContext:
         if kind.sinks is not None:  # those of this rank's heads
             kind = replace(kind, sinks=kind.sinks.unflatten(0, (self.size, -1))[dist.get_rank(self.group)])
         copies = max(self.size // key.shape[1], 1)  # with fewer heads of keys than ranks some have the same one
-        heads = [states.unflatten(1, (self.size, -1)) for states in (query, *_repeated(copies, key, value))]
+        if copies > 1:
+            key, value = (states.repeat_interleave(copies, dim=1) for states in (key, value))
+        heads = [states.unflatten(1, (self.size, -1)) for states in (query, key, value)]
         # To each rank its heads [n, C, h, D] of these tokens; from each rank its tokens of this one's heads.
         tokens = _exchanged(torch.cat(heads, dim=2).transpose(0, 1), self.group).flatten(0, 1)
         q, k, v = tokens.split([part.shape[2] for part in heads], dim=1)
         attended = self.inner.attend(layer, q, k, v, scale, kind)
         back = _exchanged(attended.unflatten(0, (self.size, -1)), self.group)
         return back.transpose(0, 1).flatten(1, 2)
-
-
-def _repeated(copies: int, *states: Tensor) -> tuple[Tensor, ...]:
-    return states if copies == 1 else tuple(one.repeat_interleave(copies, dim=1) for one in states)
 
 
 def refuse_heads(config: Mapping[str, Any], ranks: int) -> None:

@@ -259,15 +259,12 @@ class LagGate:
             return None
         resolved = sorted((g.start, ticket) for ticket, g in self._open.items() if g.fate != "running")
         chosen = [ticket for _, ticket in resolved[: self.prompts_per_step]]
-        if not self._rest_in_time(set(chosen)):
+        rest = sorted(group.start for ticket, group in self._open.items() if ticket not in chosen)
+        due = self.version + 1
+        if any(due + rank // self.prompts_per_step - start > self.max_lag for rank, start in enumerate(rest)):
             return None
         kept = tuple(sorted(t for t in chosen if self._open[t].fate == "kept"))
         return BatchTickets(kept, tuple(sorted(set(chosen) - set(kept))))
-
-    def _rest_in_time(self, chosen: set[int]) -> bool:
-        starts = sorted(group.start for ticket, group in self._open.items() if ticket not in chosen)
-        due = self.version + 1
-        return all(due + rank // self.prompts_per_step - start <= self.max_lag for rank, start in enumerate(starts))
 
     def close(self, batch: BatchTickets, trained: bool) -> None:
         """The step is over: its groups leave, and where anything was trained a new version begins."""

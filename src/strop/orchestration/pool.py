@@ -1,10 +1,10 @@
 """One pool of engines for training and evaluation: generators also answer the requests of evaluations.
 
-    pool = Pool(executor, slots)                              # the loop's executor
+    pool = EnginePool(executor, slots)                        # the loop's executor
     evaluator = PoolEvaluator(pool, sets, devices, asynchronous=False)
 
-    loop ──submit──▶ Pool ─────────────────▶ executor ──▶ generators
-    PoolEvaluator ─▶ Pool: waiting requests ─▶ where training has left a place
+    loop ──submit──▶ EnginePool ─────────────────▶ executor ──▶ generators
+    PoolEvaluator ─▶ EnginePool: waiting requests ─▶ where training has left a place
 
 No second model is loaded to evaluate. Evaluations yield to training: a request of one goes out when the generators have
 places that no request of training takes. The requests of a generator that dies are sent to another one.
@@ -44,7 +44,7 @@ class _Sent:
     left: int
 
 
-class Pool:
+class EnginePool:
     """An `Executor` whose generators also answer evaluations; the methods of the protocol are those of training.
 
     Args:
@@ -158,7 +158,7 @@ class PoolEvaluator:
         asynchronous: training goes on meanwhile; else `begin` returns when the measurement is done.
     """
 
-    def __init__(self, pool: Pool, sets: Sequence[ProblemSet], devices: int, asynchronous: bool) -> None:
+    def __init__(self, pool: EnginePool, sets: Sequence[ProblemSet], devices: int, asynchronous: bool) -> None:
         self._pool = pool
         self._sets = {each.name: each for each in sets}
         self._judges = OpenJudges()

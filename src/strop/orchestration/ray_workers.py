@@ -8,7 +8,7 @@ that Ray never restarts: an actor that came back by itself would have its first 
 collects its messages; a death is the error of that call.
 
 Actors on this node read weights from the store. For actors of other nodes weights go through Ray's object store, once a
-version, as a difference to the last version that went in full where that is much smaller (`weight_delta`). They are put
+version, as a difference (`weight_store`) to the last version that went in full where that is much smaller. They are put
 together, and checked, there.
 
 The actor (`RayHost`) runs the worker's entry in a separate thread. Two queues connect it to the controller, which
@@ -71,7 +71,7 @@ class Cargo(NamedTuple):
         if self.base is None:
             yield memoryview(self.content)
         else:
-            from strop.orchestration.weight_delta import patched
+            from strop.orchestration.weight_store import patched
 
             yield from patched(self.base, self.content)
 
@@ -118,7 +118,9 @@ class QueueConnection:
 
         Weights that came with the last one have been read by now.
         """
-        self._unstage()
+        if self._staged is not None:
+            os.close(self._staged)
+            self._staged = None
         self.progress()
         with self._changed:
             self._changed.wait_for(lambda: self._in or self._closed, seconds)
@@ -148,11 +150,6 @@ class QueueConnection:
             while piece:
                 piece = piece[os.write(self._staged, piece) :]
         return f"/proc/{os.getpid()}/fd/{self._staged}"
-
-    def _unstage(self) -> None:
-        if self._staged is not None:
-            os.close(self._staged)
-            self._staged = None
 
     # ------------------------------------------------------------------ the actor's
 
@@ -226,10 +223,13 @@ class RayHost:
         try:
             setup = pickle.loads(content)
             assert isinstance(setup, WorkerSetup)
-            setup = _at_home(setup)
+            # The run's folder if this node sees it, and this node's import path too.
+            folder = setup.folder if setup.folder is not None and setup.folder.is_dir() else None
+            path = tuple(dict.fromkeys([*setup.path, *sys.path]))
+            setup = dataclasses.replace(setup, path=path, folder=folder)
             self._connection.address = address_of_node()
-            if setup.folder is not None:
-                _write_to(setup.folder / LOGS / f"{setup.spec.role}.txt")
+            if folder is not None:
+                _write_to(folder / LOGS / f"{setup.spec.role}.txt")
             setup.run(self._connection)
         except ControllerGone:
             pass  # the normal end
@@ -244,12 +244,6 @@ def address_of_node() -> str:
     import ray
 
     return str(ray.util.get_node_ip_address()) if ray.is_initialized() else LOOPBACK
-
-
-def _at_home(setup: WorkerSetup) -> WorkerSetup:
-    """The setup on this node: the run's folder if this node sees it, and this node's import path added."""
-    folder = setup.folder if setup.folder is not None and setup.folder.is_dir() else None
-    return dataclasses.replace(setup, path=tuple(dict.fromkeys([*setup.path, *sys.path])), folder=folder)
 
 
 def _write_to(path: Path) -> None:
@@ -451,7 +445,7 @@ class RayWorkers(WorkerLauncher):
         if self._packed is None or self._packed[0] != stored.digest:
             import numpy as np
 
-            from strop.orchestration.weight_delta import difference
+            from strop.orchestration.weight_store import difference
 
             with open(stored.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 content = np.frombuffer(mapped, np.uint8)

@@ -34,18 +34,24 @@ class PrepareConfig(Settings):
     steps: tuple[SerializeAsAny[Step], ...] = ()
 
 
+# The papers' pipelines by name.
+PIPELINES = {path.stem: path for path in sorted(Path(__file__).with_name("pipelines").glob("*.toml"))}
+
+
 def load_config(path: Path | str) -> PrepareConfig:
-    """The configuration in a TOML file.
+    """The configuration in a TOML file, or a paper's pipeline by its name.
 
     Raises:
         InputError: names the file and the key.
     """
+    path = PIPELINES.get(str(path), path)
     try:
         given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         refuse_code(given, str(path))
     except OSError as error:
         raise InputError(
-            f"{path}: {error.strerror}; `strop data prepare --example` prints one to begin with"
+            f"{path}: {error.strerror}; `strop data prepare --example` prints one to begin with, and the papers' are "
+            f"{', '.join(PIPELINES)}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a TOML file ({error})") from error
@@ -104,6 +110,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{key}: {complaint(first)}" if key else complaint(first)
 
 
-def example_config() -> str:
-    """A commented configuration with every step, to edit."""
-    return Path(__file__).with_name("example.toml").read_text(encoding="utf-8")
+def example_config(pipeline: str | None = None) -> str:
+    """A configuration to edit: that of a paper's pipeline, or a commented one with every step."""
+    path = Path(__file__).with_name("example.toml") if pipeline is None else PIPELINES.get(pipeline, Path(pipeline))
+    return path.read_text(encoding="utf-8")

@@ -86,7 +86,7 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
             names.append(f"{number:02d}-{name.replace(' ', '-')}")
             key = _key(key, config, step)
             target = place / names[-1]
-            if not _finished(target, key):
+            if not ((target / "step.json").is_file() and _has_key(target, key)):
                 before = place / names[-2] / "problems.parquet" if number else None
                 _run(config, step, name, before, target, key, view)
                 resumed = False
@@ -344,10 +344,6 @@ def _key(before: str, config: PrepareConfig, step: Step | None) -> str:
 def _has_key(folder: Path, key: str) -> bool:
     path = folder / "key"
     return path.is_file() and path.read_text() == key
-
-
-def _finished(folder: Path, key: str) -> bool:
-    return (folder / "step.json").is_file() and _has_key(folder, key)
 
 
 def _remove_others(place: Path, names: list[str]) -> None:

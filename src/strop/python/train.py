@@ -171,20 +171,16 @@ def train(
     Each of them is a `StropError`.
     """
     base = _recipe(recipe)
-    edits: dict[str, Any] = {}
-    if model is not None:
-        edits["model.path"] = str(model.model if isinstance(model, Run) else model)
-    if problems is not None:
-        edits["data.source"] = source_of(problems, columns)
-    if loss is not None:
-        edits["algorithm.loss"] = loss
-    if steps is not None:
-        edits["steps"] = steps
     environment = None if reward is None else environment_of(reward)
     verifier = None if reward is None or environment is not None else verifier_of(reward)
-    if environment is not None:
-        edits["environment"] = environment
-    edits |= settings or {}
+    given = {
+        "model.path": None if model is None else str(model.model if isinstance(model, Run) else model),
+        "data.source": None if problems is None else source_of(problems, columns),
+        "algorithm.loss": loss,
+        "steps": steps,
+        "environment": environment,
+    }
+    edits: dict[str, Any] = {key: value for key, value in given.items() if value is not None} | dict(settings or {})
     if out is not None and resume and is_run(Path(out)):
         return _resumed(Path(out), edits, verifier, base, quiet)
     if resume and out is None:

@@ -79,10 +79,13 @@ Known = dict[str, tuple[RecipeInfo, Callable[[], "RunConfig"]]]
 
 def _all() -> Known:
     found: Known = {}
-    for info in pkgutil.iter_modules(__path__):
-        if not info.name.startswith("_"):
-            found.update(_of_module(info.name))
+    for file in _files():
+        found.update(_of_module(file))
     return found
+
+
+def _files() -> list[str]:
+    return [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
 
 
 def _of_module(file: str) -> Known:
@@ -102,6 +105,17 @@ def _of_module(file: str) -> Known:
     for name, (summary, other, *sets) in variants.items():
         found[name] = RecipeInfo(name, summary), partial(_varied, other, sets)
     return found
+
+
+def settings_of(name: str) -> tuple[str, ...]:
+    """The settings by which a recipe of a table `VARIANTS` differs from the one that it starts from.
+
+    Raises:
+        KeyError: it is in no table.
+    """
+    tables = (importlib.import_module(f"{__name__}.{file}").__dict__.get("VARIANTS", {}) for file in _files())
+    rows: Variants = {key: row for table in tables for key, row in table.items()}
+    return rows[name][2:]
 
 
 def _varied(other: str, sets: list[str]) -> RunConfig:

@@ -46,14 +46,20 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
         raise InputError(f"{target} is a folder; name a recipe (strop recipes), or a .toml, .json or .py file")
     else:
         config = recipes.build(target)
-    if small:
-        config, sets = tiny(config), [*edits_of(sets), *sets]
-    config = edit(config, sets) if sets else validated(config)
-    config = as_asked(config)
+    config = finished(config, sets, small)
     if suffix in (".toml", ".json"):
         allow_edits(sets)
         refuse_code(config.model_dump(mode="json"), target)
     return config
+
+
+def finished(
+    config: RunConfig, sets: Sequence[str] = (), small: bool = False, base: RunConfig | None = None
+) -> RunConfig:
+    """The configuration, or with `small` its tiny form next to that of `base` (see `tiny`), with `sets` applied."""
+    if small:
+        config, sets = tiny(config, base=base), [*edits_of(sets), *sets]
+    return as_asked(edit(config, list(sets)) if sets else validated(config))
 
 
 def as_asked(config: RunConfig) -> RunConfig:

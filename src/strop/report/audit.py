@@ -50,7 +50,7 @@ class Stratum(NamedTuple):
         return self.verdict == Status.CORRECT
 
 
-class Completion(NamedTuple):
+class AuditItem(NamedTuple):
     """A completion to judge; `id` is its step, ticket and sample."""
 
     id: str
@@ -60,14 +60,14 @@ class Completion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class AuditSample:
     """The sample, and how many completions of each stratum the run has stored."""
 
-    completions: list[Completion]
+    completions: list[AuditItem]
     sizes: dict[Stratum, int]
 
 
-def draw(run: RunFolder, count: int, seed: int) -> Drawn:
+def draw(run: RunFolder, count: int, seed: int) -> AuditSample:
     """About `count` stored completions, as many of each stratum as far as it has them, at random.
 
     Completions that the run's verifier failed on or did not decide are left out.
@@ -96,7 +96,7 @@ def draw(run: RunFolder, count: int, seed: int) -> Drawn:
         _completion(run, row, of[place], opened) for step, of in sorted(chosen.items())
         for place, row in enumerate(run.read_rollouts(step)) if place in of
     ]  # fmt: skip
-    return Drawn(completions, {stratum: len(found) for stratum, found in places.items()})
+    return AuditSample(completions, {stratum: len(found) for stratum, found in places.items()})
 
 
 def _openings(run: RunFolder) -> Callable[[Mapping[str, Any]], str]:
@@ -107,14 +107,14 @@ def _openings(run: RunFolder) -> Callable[[Mapping[str, Any]], str]:
 
 def _completion(
     run: RunFolder, row: Mapping[str, Any], stratum: Stratum, opened: Callable[[Mapping[str, Any]], str]
-) -> Completion:
+) -> AuditItem:
     one = sampled(str(run.path), row)
     if not row["turns"]:  # else the text is that of the last turn
         one = one._replace(problem=replace(one.problem, extra={"opening": opened(row)}))
-    return Completion(f"{row['step']}-{row['ticket']}-{row['sample']}", row["step"], stratum, one)
+    return AuditItem(f"{row['step']}-{row['ticket']}-{row['sample']}", row["step"], stratum, one)
 
 
-def judge(drawn: Drawn, second: Verifier) -> dict[str, bool]:
+def judge(drawn: AuditSample, second: Verifier) -> dict[str, bool]:
     """Whether a second verifier calls each completion right, by id; those that it fails on or cannot decide are absent.
 
     Raises:
@@ -145,7 +145,7 @@ def read_labels(path: Path) -> dict[str, bool]:
     return found
 
 
-def audited(drawn: Drawn, right: Mapping[str, bool], seed: int = 0) -> dict[str, Any]:
+def audited(drawn: AuditSample, right: Mapping[str, bool], seed: int = 0) -> dict[str, Any]:
     """The verifier's rates, as JSON holds them.
 
     Args:
@@ -201,7 +201,7 @@ def _rate(points: Amounts, draws: Amounts, sizes: Mapping[Stratum, int], accepte
 
 
 def _rise(
-    accepted: Sequence[Completion], right: Mapping[str, bool], sizes: Mapping[Stratum, int], rng: np.random.Generator
+    accepted: Sequence[AuditItem], right: Mapping[str, bool], sizes: Mapping[Stratum, int], rng: np.random.Generator
 ) -> dict[str, Any]:
     """Whether wrong answers among accepted ones become more frequent over the steps."""
     if len({one.step for one in accepted}) < 2:

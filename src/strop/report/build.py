@@ -21,7 +21,7 @@ from strop.base.progress import part
 from strop.base.text import duration, number, percent
 from strop.base.types import InputError
 from strop.config.edits import flatten
-from strop.report.audit import AUDIT, Drawn, alert, rates
+from strop.report.audit import AUDIT, AuditSample, alert, rates
 from strop.report.drawing import Chart, page_svg
 from strop.report.runs import ABSENT, COMBINED, RunData, changes, clip, ends, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
@@ -335,7 +335,7 @@ def audits(run: RunData, named: bool) -> Iterator[Block]:
         yield Text(alert(found))
 
 
-def audit_page(run: RunFolder, drawn: Drawn, advice: str) -> str:
+def audit_page(run: RunFolder, drawn: AuditSample, advice: str) -> str:
     """A page of the completions in random order, where one clicks right or wrong and saves the labels."""
     shown = [
         {"id": one.id, "question": one.sampled.problem.question, "reference": str(one.sampled.problem.reference),

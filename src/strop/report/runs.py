@@ -183,7 +183,7 @@ def _config(raw: Mapping[str, Any], path: Path) -> tuple[RunConfig | None, str]:
 # ---------------------------------------------------------------------- against the recipe
 
 
-def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
+def changes(run: RunData) -> tuple[str, list[tuple[str, ...]]]:
     """The name that the run's configuration is compared with, and (setting, there, here) for each that differs.
 
     It is compared with the recipe it names, or with that recipe's tiny form where that is nearer.
@@ -201,7 +201,7 @@ def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
     return f"the recipe {recipe.recipe}", found
 
 
-def _differing(recipe: RunConfig, run: RunData) -> list[tuple[str, str, str]]:
+def _differing(recipe: RunConfig, run: RunData) -> list[tuple[str, ...]]:
     """The settings that differ, without the prompt template of strop's models, which follows from the model."""
     model = recipe.model if run.config is None else run.config.model
     there, here = _asked(recipe, model).model_dump(mode="json"), dict(run.raw)

@@ -15,7 +15,7 @@ from strop.data.dataset import Data
 from strop.engines.base import RequestLimits
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
-from strop.engines.settings import EngineSettings, Vllm
+from strop.engines.settings import Vllm
 from strop.evaluation.evaluate import ProblemSet
 from strop.model.location import RESERVED, in_folder
 from strop.model.policy import Policy, load_policy
@@ -24,7 +24,7 @@ from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProces
 from strop.orchestration.executor import Executor, InProcess, ProbeCheck
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
-from strop.orchestration.pool import Pool, PoolEvaluator
+from strop.orchestration.pool import EnginePool, PoolEvaluator
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
@@ -111,7 +111,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     devices = devices_of(policy.device)
     if measuring is None:
         generators = 1 if config.orchestration.in_process else config.orchestration.generators
-        executor = pool = Pool(executor, generators * config.engine.slots)
+        executor = pool = EnginePool(executor, generators * config.engine.slots)
         generating = devices_apart(config, devices)[1] or devices
         goes_on = config.evaluation.asynchronous is True
         evaluator: Evaluator = PoolEvaluator(pool, sets, generating, asynchronous=goes_on)
@@ -236,16 +236,12 @@ def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement
     """The worker of the generator with this number."""
     role = f"{GENERATOR}-{number}"
     given = seat(config, placement, role)
-    settings = GeneratorSettings(model, _engine_of(config, number), derive(config.seed, "model"), given.device)
+    engine = config.engine
+    if isinstance(engine, Vllm):  # each generator has its own server if servers run already
+        engine = engine.model_copy(update={"urls": engine.urls[number : number + 1]})
+    settings = GeneratorSettings(model, engine, derive(config.seed, "model"), given.device)
     entry = "strop.orchestration.fleet:main"
     return WorkerSpec(role, entry, settings, _threads(config), given.environment, given.gpus)
-
-
-def _engine_of(config: RunConfig, number: int) -> EngineSettings:
-    """The engine settings of a generator. Each generator has its own server if servers run already."""
-    if not isinstance(config.engine, Vllm):
-        return config.engine
-    return config.engine.model_copy(update={"urls": config.engine.urls[number : number + 1]})
 
 
 def _learner(

@@ -80,16 +80,13 @@ class Curriculum:
         usable = group.usable
         visit = Visit(step, self.stage, len(usable), sum(rollout.verdict.passed for rollout in usable))
         self.history.add(index, visit)
-        if usable and self._masters(visit):
+        mastered = self.config.algorithm.selection.no_positive_resampling
+        if usable and mastered is not None and visit.pass_rate >= mastered:
             self.retire([index])
 
     def retire(self, indices: Iterable[int]) -> None:
         """Never ask these problems again, including their copies in a mixture."""
         self.sampler.retire(copy for index in indices for copy in self._places[self._keys[index]])
-
-    def _masters(self, visit: Visit) -> bool:
-        mastered = self.config.algorithm.selection.no_positive_resampling
-        return mastered is not None and visit.pass_rate >= mastered
 
     def advance(self, step: int) -> bool:
         """Begin a new stage if one is due after `step` steps; return whether it is.

@@ -148,7 +148,7 @@ _VLLM = "from importlib.metadata import version; print(version('vllm'))"
 
 
 def examine(folder: Path = Path(".")) -> list[Finding]:
-    """Look at the machine; `folder` is where runs would be written. Takes a second or two: it loads torch."""
+    """Look at the machine; `folder` is where runs would be written."""
     return [_python(), _cores(), *_room(folder), *accelerators(), _compiler(), *_sandbox()]
 
 
@@ -177,9 +177,9 @@ def _room(folder: Path) -> Iterator[Finding]:
     yield _enough("disk", free, 1, f"{free / GIB:.1f} GiB free in {folder.resolve()}", advice)
 
 
-def _enough(subject: str, free: int, least: float, found: str, way_out: str, level: Level = "error") -> Finding:
+def _enough(subject: str, free: int, least: float, found: str, way_out: str) -> Finding:
     """`ok` if at least `least` GiB are free."""
-    return _finding(subject, "ok", found) if free >= least * GIB else _finding(subject, level, found, way_out)
+    return _finding(subject, "ok", found) if free >= least * GIB else _finding(subject, "error", found, way_out)
 
 
 def _compiler() -> Finding:
@@ -208,21 +208,14 @@ def _sandbox() -> Iterator[Finding]:
 
 
 def accelerators(vllm: str | None = None) -> list[Finding]:
-    """torch, driver, GPUs and vLLM; takes a few seconds, because it loads torch.
+    """torch, driver, GPUs and vLLM.
 
     `vllm` is the interpreter of an environment with vLLM; None: what STROP_VLLM_PYTHON names.
     """
-    torch = _torch()
-    if torch.level == "error":
-        return [torch]
-    return [torch, *_gpus(), _vllm(vllm or os.environ.get(PYTHON_VARIABLE))]
+    return [_torch(), *_gpus(), _vllm(vllm or os.environ.get(PYTHON_VARIABLE))]
 
 
 def _torch() -> Finding:
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return _finding("torch", "error", f"does not load: {error}", "install it anew: pip install -U torch")
     major_minor = tuple(int(part) for part in torch.__version__.split(".")[:2])
     cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     transformers = importlib.metadata.version("transformers")
@@ -234,8 +227,6 @@ def _torch() -> Finding:
 
 def _gpus() -> Iterator[Finding]:
     """The driver and NCCL, and each GPU."""
-    import torch
-
     driver = _driver()
     if not torch.cuda.is_available():
         if driver is None:

@@ -81,7 +81,7 @@ class RunFolder:
         imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
-            "format": FORMAT, "strop": strop.__version__, "id": _new_id(), "began": began,
+            "format": FORMAT, "strop": strop.__version__, "id": secrets.token_hex(8), "began": began,
             "imports": imports.to_record(json.dumps(config)),
         }  # fmt: skip
         # Filled next to it and renamed, so that a kill leaves a run with its configuration, or none.
@@ -246,9 +246,9 @@ class RunFolder:
 
     # ------------------------------------------------------------------ metrics
 
-    def append_metrics(self, step: int, metrics: Mapping[str, float | None], durable: bool = False) -> None:
-        """Append one line to metrics.jsonl; flushed at once, and also forced to disk when `durable`."""
-        self._metrics.append(step, metrics, durable)
+    def append_metrics(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Append one line to metrics.jsonl, flushed at once."""
+        self._metrics.append(step, metrics)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
         """The rows of metrics.jsonl by step, in order; empty if there are none yet. A torn last line is left out.
@@ -311,10 +311,6 @@ def check_free(path: Path) -> None:
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
 
 
-def _new_id() -> str:
-    return secrets.token_hex(8)
-
-
 def holds_out(model: str) -> bool:
     """Whether `model` is a training run, which knows what it was trained on and what it held out."""
     return is_run(Path(model)) and not RunFolder.open(model).fine_tunes
@@ -366,7 +362,7 @@ class SettingChange(NamedTuple):
     """The settings that changed after `step`: (setting, value before, value after) each."""
 
     step: int
-    settings: list[tuple[str, str, str]]
+    settings: list[tuple[str, ...]]
 
     @classmethod
     def between(cls, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> SettingChange:
@@ -385,7 +381,7 @@ def read_changes(folder: RunFolder) -> list[SettingChange]:
     if not (folder.path / CHANGES).exists():
         return []
     rows = folder.read_json(CHANGES)["changes"]
-    return [SettingChange(row["step"], [(key, before, now) for key, before, now in row["settings"]]) for row in rows]
+    return [SettingChange(row["step"], [tuple(found) for found in row["settings"]]) for row in rows]
 
 
 def write_change(folder: RunFolder, change: SettingChange) -> None:

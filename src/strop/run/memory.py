@@ -37,8 +37,8 @@ from strop.run.finding import Finding
 from strop.run.update_memory import (
     MASTER,
     MOMENTS,
+    BatchSizes,
     Device,
-    MicroBatch,
     Offload,
     computes_in_c,
     head_widths,
@@ -272,18 +272,18 @@ def _samples(config: RunConfig) -> int:
     return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in config.stage_configs())
 
 
-def _micro_batch(run: _Run) -> MicroBatch:
+def _micro_batch(run: _Run) -> BatchSizes:
     """The largest one of a step, of the longest completions."""
     config, parts = run.config, run.config.orchestration.sequence_parallel
     budget = max(stage.batch.tokens_per_microbatch for stage in config.stage_configs())
     longest = run.longest()
     lengths = [-(-length // parts) for length in largest_microbatch(longest, _samples(config), budget)]
     if run.prompt is None or config.environment is not None:
-        return MicroBatch.of(lengths)
+        return BatchSizes.of(lengths)
     asked = -(-min(run.prompt, longest - 1) // parts)
     scored = sum(max(length - asked, 0) for length in lengths)
     together = config.batch.samples_per_prompt if computes_in_c(run.policy, run.device) and parts == 1 else 1
-    return MicroBatch(tuple(lengths), scored + asked * -(-len(lengths) // together), scored)
+    return BatchSizes(tuple(lengths), scored + asked * -(-len(lengths) // together), scored)
 
 
 # ---------------------------------------------------------------------- whether it fits
@@ -471,7 +471,7 @@ def of_tuning(
     Raises:
         InputError: no such model, or one that cannot be trained so on any device.
     """
-    update = update_need(outline(model, tokenizer), MicroBatch.of(lengths), device, ranks)
+    update = update_need(outline(model, tokenizer), BatchSizes.of(lengths), device, ranks)
     need = {name: size * (ranks if device == "cpu" else 1) for name, size in update.items()}
     return fitting(need, room_of(device), TUNING_WAYS_OUT)
 

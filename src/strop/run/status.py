@@ -12,7 +12,6 @@ from strop.base.imports import MARKER, command
 from strop.base.metrics_file import by_step
 from strop.base.types import InputError
 from strop.base.view import benchmark_rates
-from strop.config.edits import flatten
 from strop.orchestration.process_registry import RegisteredWorker, read_processes
 from strop.run.folder import SUMMARY, RunFolder
 from strop.run.watchdog import STATUS
@@ -24,7 +23,6 @@ State = Literal[
 Rows = Sequence[dict[str, float | None]]
 STALE_SECONDS = 30.0  # without a heartbeat, which comes every second
 PACE_STEPS = 20
-ABSENT = "-"
 
 
 @dataclass(frozen=True)
@@ -83,20 +81,19 @@ class RunStatus:
         return asdict(self)
 
 
-def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
+def read_status(folder: RunFolder) -> RunStatus:
     """Read the status of a run from its files.
 
     Raises:
         InputError: the folder's files are broken.
     """
-    now = time.time() if now is None else now
     said = folder.read_json(STATUS) if (folder.path / STATUS).exists() else None
     config = folder.read_json("config.json")
     rows = folder.read_metrics()
     step = int(rows[-1]["step"] or 0) if rows else _step_without_metrics(folder, said)
     steps = config.get("steps") if said is None or said["steps"] is None else said["steps"]
     driver = None if said is None else RegisteredWorker("driver", said["pid"], said["started"], said["host"])
-    age = None if said is None else max(now - said["time"], 0.0)
+    age = None if said is None else max(time.time() - said["time"], 0.0)
     kind = "sft" if "demonstrations" in config else "train"
     state, explanation = _state(folder, said, driver, age, command(f"{kind} --resume", folder.path), step)
     if step and not rows:
@@ -198,15 +195,3 @@ def listed(run: Path) -> RunStatus:
         return read_status(RunFolder.open(run))
     except InputError as error:
         return RunStatus(run=str(run), state="unreadable", explanation=str(error))
-
-
-def differences(runs: Sequence[Path]) -> list[tuple[str, tuple[str, ...]]]:
-    """Every setting in which the runs' configurations differ, with its value in each; `-` where one has none.
-
-    Raises:
-        InputError: a folder is no run, or has no configuration.
-    """
-    sides = [dict(flatten(RunFolder.open(run).read_json("config.json"))) for run in runs]
-    keys = dict.fromkeys(key for side in sides for key in side)
-    rows = [(key, tuple(side.get(key, ABSENT) for side in sides)) for key in keys]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]

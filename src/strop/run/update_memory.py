@@ -1,7 +1,7 @@
 """Estimates the memory of an update before its model is loaded, on a GPU, on a CPU, and of one rank of many.
 
     policy = outline(config.model)                                    # shapes only
-    update_need(policy, MicroBatch.of([16384]), "cuda", ranks=8)      # bytes by what takes them
+    update_need(policy, BatchSizes.of([16384]), "cuda", ranks=8)      # bytes by what takes them
 
 Weights, float32 masters, accumulated gradients and the optimizer's moments follow from the parameters. The activations
 of a micro-batch follow from the sizes of a layer's matrices and of the head:
@@ -50,8 +50,8 @@ def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = No
 # ---------------------------------------------------------------------- an update
 
 
-class MicroBatch(NamedTuple):
-    """The largest micro-batch of an update.
+class BatchSizes(NamedTuple):
+    """The sizes of the largest micro-batch of an update.
 
     Attributes:
         lengths: tokens of each sequence.
@@ -64,7 +64,7 @@ class MicroBatch(NamedTuple):
     scored: int
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> MicroBatch:
+    def of(cls, lengths: Sequence[int]) -> BatchSizes:
         """Sequences that share nothing and are scored whole."""
         return cls(tuple(lengths), sum(lengths), sum(lengths))
 
@@ -85,7 +85,7 @@ NOTHING = Offload()
 
 
 def update_need(
-    policy: Policy, batch: MicroBatch, device: Device, ranks: int = 1, offload: Offload = NOTHING
+    policy: Policy, batch: BatchSizes, device: Device, ranks: int = 1, offload: Offload = NOTHING
 ) -> dict[str, int]:
     """Bytes that an update needs on each device: weights with masters, gradients, optimizer, activations.
 
@@ -109,7 +109,7 @@ def update_need(
     }
 
 
-def offloaded(policy: Policy, batch: MicroBatch, ranks: int, offload: Offload) -> int:
+def offloaded(policy: Policy, batch: BatchSizes, ranks: int, offload: Offload) -> int:
     """Bytes that an update of a rank on a GPU needs of the host's memory."""
     state = (2 * MASTER + MOMENTS) * _trained(policy)[0] // ranks if offload.state else 0
     return state + (_kept(policy, batch.computed) if offload.activations and policy.checkpoints_layers else 0)
@@ -128,7 +128,7 @@ def _kept(policy: Policy, tokens: int) -> int:
     return int(config.num_hidden_layers * tokens * config.hidden_size * policy.head_weight.element_size())
 
 
-def _activations(policy: Policy, batch: MicroBatch, ranks: int, device: Device, offload: bool) -> int:
+def _activations(policy: Policy, batch: BatchSizes, ranks: int, device: Device, offload: bool) -> int:
     """Bytes at the peak of a micro-batch, with what ranks gather for it."""
     model, config = policy.model, policy.model.config.get_text_config()
     size = policy.head_weight.element_size()

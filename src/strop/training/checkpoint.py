@@ -206,7 +206,7 @@ def load(
 def rewind(root: Path, step: int) -> None:
     """Remove every checkpoint after `step`: a run that resumes there writes them anew."""
     for later in (s for s in steps(root) if s > step):
-        _remove(root / f"step-{later:08d}")
+        _remove(folder_of(root, later))
 
 
 def sweep(root: Path) -> None:
@@ -306,13 +306,13 @@ def prune(root: Path, retention: Retention) -> None:
     """Remove the checkpoints that are neither among the newest nor among the best, nor pinned."""
     present = steps(root)
     keep = {*present[-retention.last :], *retention.pinned}
-    metrics = {step: retention.metrics.get(step, _metric(root / f"step-{step:08d}")) for step in present}
+    metrics = {step: retention.metrics.get(step, _metric(folder_of(root, step))) for step in present}
     # Of equal metrics the earlier step is the better one: it took less compute.
     ranked = sorted((metric, -step) for step, metric in metrics.items() if metric is not None)
     keep |= {-earlier for _, earlier in ranked[len(ranked) - min(retention.best, len(ranked)) :]}
     for step in present:
         if step not in keep:
-            _remove(root / f"step-{step:08d}")
+            _remove(folder_of(root, step))
 
 
 def _metric(folder: Path) -> float | None:

@@ -76,7 +76,9 @@ class MasterAdamW:
         master = self.masters[name]
         if parameter.grad is None:
             return
-        given = _beside(own_part(parameter.grad), own_part(master))
+        given = own_part(parameter.grad)
+        if given.device != own_part(master).device:
+            given = _pinned(given, given.dtype)
         if master.grad is not None:  # added in the master's type, without a copy of the gradient in it
             own_part(master.grad).add_(given)
         else:
@@ -197,11 +199,6 @@ def _master_of(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
         return parameter
     master = parameter.detach().to(kind, copy=True)
     return nn.Parameter(master.cpu() if offload else master)
-
-
-def _beside(tensor: Tensor, other: Tensor) -> Tensor:
-    """The tensor where `other` is."""
-    return tensor if tensor.device == other.device else _pinned(tensor, tensor.dtype)
 
 
 def _pinned(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -108,13 +108,11 @@ _SCORE_COLUMNS = ("scored_logprob", "scored_entropy", "scored_collision")
 
 def with_scores(update: Update, scores: Scores) -> Update:
     """The update with `scored_logprob` and `scored_entropy` filled, and `scored_collision` where it was computed."""
-    return _with_tokens(
-        update,
-        [
-            replace(_on(batch, found[0].device).tokens, **dict(zip(_SCORE_COLUMNS, found, strict=False)))
-            for batch, found in zip(update.micro_batches, scores, strict=True)
-        ],
-    )
+    scored = []
+    for batch, found in zip(update.micro_batches, scores, strict=True):
+        columns = dict(zip(_SCORE_COLUMNS, found, strict=False))
+        scored.append(replace(batch, tokens=replace(_on(batch, found[0].device).tokens, **columns)))
+    return replace(update, micro_batches=tuple(scored))
 
 
 class Trainer:
@@ -187,7 +185,8 @@ class Trainer:
             NonFiniteLoss: the loss or the gradient is not finite; parameters and optimizer are as they were.
         """
         share = Share(update, self.ranks)
-        zeros = share.rounds([self._vanishes(batch.tokens) for batch in update.micro_batches])
+        vanishes = self.objective.vanishes if isinstance(self.objective, Vanishes) else lambda tokens: False
+        zeros = share.rounds([vanishes(batch.tokens) for batch in update.micro_batches])
         batches = self._prepared(update, share, context)
         with _training(self.policy):
             self.optimizer.zero_grad()
@@ -239,9 +238,6 @@ class Trainer:
         pairs = zip(update.micro_batches, parts, strict=True)
         own = share.take([replace(batch, tokens=part) for batch, part in pairs])
         return [_on(batch, self.device) for batch in own]
-
-    def _vanishes(self, tokens: Tokens) -> bool:
-        return isinstance(self.objective, Vanishes) and self.objective.vanishes(tokens)
 
     def _backward_all(
         self, batches: Sequence[MicroBatch], zeros: Sequence[bool], context: UpdateContext
@@ -321,11 +317,6 @@ def _on(batch: MicroBatch, device: torch.device) -> MicroBatch:
     if batch.packed.token_ids.device == device and batch.tokens.weight.device == device:
         return batch
     return MicroBatch(batch.packed.to(device), batch.tokens.to(device))
-
-
-def _with_tokens(update: Update, tokens: Sequence[Tokens]) -> Update:
-    pairs = zip(update.micro_batches, tokens, strict=True)
-    return replace(update, micro_batches=tuple(replace(batch, tokens=part) for batch, part in pairs))
 
 
 def _split(tokens: Tokens, sizes: Sequence[int]) -> list[Tokens]:

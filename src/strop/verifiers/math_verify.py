@@ -28,7 +28,7 @@ class MathVerify(Verifier):
     isolation: Isolation = Isolation()
 
     def isolated(self) -> Isolation | None:
-        """It runs in processes: it has no bounds of its own that hold in every thread."""
+        """It runs in processes: none of its bounds holds in every thread."""
         return self.isolation
 
     def warm(self) -> None:

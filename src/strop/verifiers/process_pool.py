@@ -40,7 +40,8 @@ class VerifierPool(Pool):
             TypeError: the problem holds something that cannot be written as JSON.
             WorkersLost: the pool is closed.
         """
-        return self.submit(_job(self._written, problem, text, truncated))
+        fields = problem_fields(problem)
+        return self.submit({"verifier": self._written, "problem": fields, "text": text, "truncated": truncated})
 
 
 def verdict_of(reply: JobReply) -> Verdict:
@@ -91,10 +92,6 @@ def read_problem(fields: dict[str, Any]) -> Problem:
 
 def _setup(written: str) -> dict[str, Any]:
     return {"verifier": written, "code": carried(written)}
-
-
-def _job(verifier: str, problem: Problem, text: str, truncated: bool) -> dict[str, Any]:
-    return {"verifier": verifier, "problem": problem_fields(problem), "text": text, "truncated": truncated}
 
 
 # ---------------------------------------------------------------------- in the supervisor and its workers

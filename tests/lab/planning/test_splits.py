@@ -13,7 +13,7 @@ from strop.base.machine import GIB
 from strop.base.types import InputError
 from strop.cli import app
 from strop.engines.settings import Vllm
-from strop.lab.planning.splits import splits
+from strop.lab.planning.costs import splits
 from strop.run.devices import width_of
 from strop.run.memory import Room
 

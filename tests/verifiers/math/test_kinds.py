@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read
-from strop_verify.math.quantities import Rules
 from strop_verify.math.units import counted, read_unit, table
 
-RULES = Rules()
+RULES = MathSettings()
 
 
-def outcome(gold: str, answer: str, rules: Rules = RULES) -> str:
+def outcome(gold: str, answer: str, rules: MathSettings = RULES) -> str:
     try:
         return str(compare_readings(read(gold), read(answer), rules).outcome)
     except (Unreadable, TooMuch):
@@ -174,11 +174,11 @@ def test_what_is_neither_proved_is_unknown() -> None:
 
 
 def test_rules_are_settings() -> None:
-    assert outcome("-2, 1", "1, -2", Rules(ordered_lists=True)) == "different"
-    assert outcome("(0,5)", "0<x<5", Rules(allow_set_relation_comp=True)) == "equal"
-    assert outcome("f(x)", "f(y)", Rules(strict=False)) == "equal"
-    assert outcome("0.3333", "1/3", Rules(precision=4)) == "equal"
-    assert outcome("0.3333", "1/3", Rules(precision=5)) != "equal"
+    assert outcome("-2, 1", "1, -2", MathSettings(ordered_lists=True)) == "different"
+    assert outcome("(0,5)", "0<x<5", MathSettings(allow_set_relation_comp=True)) == "equal"
+    assert outcome("f(x)", "f(y)", MathSettings(strict=False)) == "equal"
+    assert outcome("0.3333", "1/3", MathSettings(precision=4)) == "equal"
+    assert outcome("0.3333", "1/3", MathSettings(precision=5)) != "equal"
 
 
 def test_units_have_dimension_and_factor() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import read
 from strop_verify.math.latex import tokens
-from strop_verify.math.quantities import Rules
 
 SAME = {
     # fonts, sizes, colours, tags, spacing
@@ -70,7 +70,7 @@ DIFFERENT = {
 
 def equal(gold: str, answer: str) -> bool:
     try:
-        return compare_readings(read(gold), read(answer), Rules()).equal
+        return compare_readings(read(gold), read(answer), MathSettings()).equal
     except (Unreadable, TooMuch):
         return False
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
-from strop_verify.math.quantities import Rules
 
 TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))
 
 
 def outcome(gold: str, answer: str) -> str:
     try:
-        return str(compare_readings(read(gold), read(answer), Rules()).outcome)
+        return str(compare_readings(read(gold), read(answer), MathSettings()).outcome)
     except (Unreadable, TooMuch):
         return "unreadable"
 
@@ -142,7 +142,7 @@ def test_sentences(text: str, answer: str | None) -> None:
     if answer is None:
         assert not isinstance(found, Reading) or found.letters != "C"
     else:
-        assert isinstance(found, Reading) and compare_readings(read(answer), found, Rules()).equal
+        assert isinstance(found, Reading) and compare_readings(read(answer), found, MathSettings()).equal
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_sentences(text: str, answer: str | None) -> None:
 )  # fmt: skip
 def test_sentences_about_another_number(text: str) -> None:
     found = Finder().in_prose(text.format(12))
-    assert not isinstance(found, Reading) or not compare_readings(read("12"), found, Rules()).equal
+    assert not isinstance(found, Reading) or not compare_readings(read("12"), found, MathSettings()).equal
 
 
 integers = st.integers(-9, 9)

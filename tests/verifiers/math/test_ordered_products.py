@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import Unreadable
 from strop_verify.math.grammar import read
 from strop_verify.math.prose import Finder
-from strop_verify.math.quantities import Rules
 
 EQUAL = (
     # matrices
@@ -75,7 +75,7 @@ NOT_EQUAL = (
 
 def equal(gold: str, answer: str) -> bool:
     try:
-        return compare_readings(read(gold), read(answer), Rules()).equal
+        return compare_readings(read(gold), read(answer), MathSettings()).equal
     except Unreadable:
         return False
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from strop_verify.math import evaluate
+from strop_verify.math import MathSettings, evaluate
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import Effort, TooMuch
 from strop_verify.math.grammar import read
@@ -23,7 +23,6 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
 from strop_verify.math.parser import Parser
 from strop_verify.math.proof import ProofOutcome, compare
-from strop_verify.math.quantities import Rules
 
 TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))  # how many times as many pairs are drawn as in every run
 
@@ -108,7 +107,7 @@ def test_work_is_counted_and_ends() -> None:
 
 # ---------------------------------------------------------------------- kinds that are drawn as values
 
-RULES = Rules()
+RULES = MathSettings()
 
 
 def outcome(gold: str, answer: str) -> str:

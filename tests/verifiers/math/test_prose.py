@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
-from strop_verify.math.quantities import Rules
 
 FINDER = Finder()
 
 
 def states(text: str, gold: str) -> bool:
     found = FINDER.in_prose(text)
-    return isinstance(found, Reading) and compare_readings(read(gold), found, Rules()).equal
+    return isinstance(found, Reading) and compare_readings(read(gold), found, MathSettings()).equal
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_stands_around_a_box_is_no_part_of_the_answer(around: str) -> None:
 )  # fmt: skip
 def test_what_is_not_stated(text: str, lucky: str) -> None:
     found = FINDER.find(text, "any")
-    assert isinstance(found, str) or not compare_readings(read(lucky), found, Rules()).equal
+    assert isinstance(found, str) or not compare_readings(read(lucky), found, MathSettings()).equal
 
 
 def test_formulas_and_sentences_are_looked_for_as_asked() -> None:

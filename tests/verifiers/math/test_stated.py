@@ -9,18 +9,18 @@ import pytest
 from strop.base.types import Problem
 from strop.verifiers.base import Isolation
 from strop.verifiers.math_verifier import MathVerifier
+from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
-from strop_verify.math.quantities import Rules
 
 FINDER = Finder()
 
 
 def rewarded(gold: str, answer: str) -> bool:
     try:
-        return compare_readings(read(gold), read(answer), Rules()).equal
+        return compare_readings(read(gold), read(answer), MathSettings()).equal
     except (Unreadable, TooMuch):
         return False
 
@@ -74,7 +74,7 @@ def test_letters_are_choices_only_where_the_reference_is_one() -> None:
 )  # fmt: skip
 def test_options_in_sentences(text: str, stated: bool) -> None:
     found = FINDER.in_prose(text)
-    assert (isinstance(found, Reading) and compare_readings(read("B"), found, Rules()).equal) is stated
+    assert (isinstance(found, Reading) and compare_readings(read("B"), found, MathSettings()).equal) is stated
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_no_other_member_of_a_chain_counts(answer: str, holds: str) -> None:
 )  # fmt: skip
 def test_sentences_that_call_something_the_answer(text: str, gold: str, stated: bool) -> None:
     found = FINDER.in_prose(text)
-    assert (isinstance(found, Reading) and compare_readings(read(gold), found, Rules()).equal) is stated
+    assert (isinstance(found, Reading) and compare_readings(read(gold), found, MathSettings()).equal) is stated
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_sentences_that_call_something_the_answer(text: str, gold: str, stated: 
 )  # fmt: skip
 def test_formulas_that_a_sentence_calls_the_answer_where_formulas_alone_are_read(text: str, stated: bool) -> None:
     found = FINDER._replace(latex=True, plain=False).in_prose(text)
-    assert (isinstance(found, Reading) and compare_readings(read("5"), found, Rules()).equal) is stated
+    assert (isinstance(found, Reading) and compare_readings(read("5"), found, MathSettings()).equal) is stated
 
 
 def matrix(*rows: str) -> str:
@@ -202,7 +202,7 @@ def test_a_product_of_matrices_is_worked_out() -> None:
     for wrong in (second + first, f"{product}={first}", f"{first}{second}={first}", f"{first}={second}={product}"):
         assert not rewarded(product, wrong)
     found = FINDER.in_prose(f"When multiplying by identity: ${first}{matrix('1&0', '0&1')} = {first}$")
-    assert isinstance(found, Reading) and compare_readings(read(first), found, Rules()).equal
+    assert isinstance(found, Reading) and compare_readings(read(first), found, MathSettings()).equal
 
 
 def test_matrices_in_deep_brackets_are_read_at_once() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
-from strop_verify.math.quantities import Rules
 
 FINDER = Finder()
 
 
 def rewarded(gold: str, answer: str) -> bool:
-    return compare_readings(read(gold), read(answer), Rules()).equal
+    return compare_readings(read(gold), read(answer), MathSettings()).equal
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ class Supervisor:
         job = worker.job
         if job is None:
             return
-        failure = late or _exit_reason(status)
+        failure = late or f"the worker {'ran out of memory' if status == OUT_OF_MEMORY else exit_reason(status)}"
         if not job.failure:
             job.failure = failure
             self._give(successor, job, self._limits.retry_seconds)
@@ -195,10 +195,6 @@ def _kill(pid: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:
         return 0
-
-
-def _exit_reason(status: int) -> str:
-    return "the worker ran out of memory" if status == OUT_OF_MEMORY else f"the worker {exit_reason(status)}"
 
 
 def work(end: socket.socket, handle: Handler, limits: WorkerLimits, parent: int) -> NoReturn:

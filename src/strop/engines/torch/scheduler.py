@@ -246,9 +246,6 @@ class Scheduler:
         low = sorted((slot for slot in slots.free() if slot < least), key=self.kept.holds)[: len(high)]
         for slot in low:
             self.kept.vacate(slot)
-        self._move(high, low)
-
-    def _move(self, source: Sequence_[int], target: Sequence_[int]) -> None:
-        if source:
-            self.cache.copy(source, target, int(self.slots.position[source].max()))
-            self.slots.move(source, target)
+        if high:
+            self.cache.copy(high, low, int(self.slots.position[high].max()))
+            self.slots.move(high, low)

@@ -129,7 +129,8 @@ class ModelFolder:
 
         model = stored_model(ModelSettings(path=str(self.path), trust_remote_code=trust_remote_code))
         parameters = dict(model.named_parameters())
-        found = self if self._has(parameters) else replace(self, renamed=model)
+        same = all(name in self.tied or one.shape == self.shapes.get(name) for name, one in parameters.items())
+        found = self if same else replace(self, renamed=model)
         buffers = {name: self._stored(name) for name, _ in model.named_buffers() if name in self.shapes}
         needed = found.in_files(parameters).keys() | buffers.keys()
         if needed <= self.shapes.keys() | self.tied.keys():  # else the names of an update are refused
@@ -174,10 +175,6 @@ class ModelFolder:
 
         found: dict[str, Tensor] = revert_weight_conversion(self.renamed, dict(weights))
         return found
-
-    def _has(self, parameters: Mapping[str, Tensor]) -> bool:
-        """Whether the files have these by the same names, in the same shapes."""
-        return all(name in self.tied or one.shape == self.shapes.get(name) for name, one in parameters.items())
 
     def _stored(self, name: str) -> Tensor:
         with safe_open(self.path / self.stored_in[name], framework="pt") as content:

@@ -1,10 +1,11 @@
-"""The variants of an ablation: a base and its variants, from a grid, from named changes, or by leaving one thing out.
+"""The variants of an ablation: a base and its variants.
 
-Three ways, which may be combined:
+Four ways, which may be combined:
 
     grid            `optim.lr=1e-4,3e-4` twice makes the product of both
     named           `slow:optim.lr=1e-4,optim.warmup_steps=10`
     leave-one-out   the recipes `FILE.loo_NAME` that a recipe declares
+    study           a study of a paper (`studies`), which may change the base too
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from strop import recipes
 from strop.base.types import InputError
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.recipes.resolve import resolve
+from strop.lab.ablation.studies import Study, find_study, settings_of
+from strop.recipes.resolve import finished, resolve
 
 Changes = dict[str, tuple[str, str]]
 
@@ -68,11 +70,12 @@ LEAVE_ONE_OUT = "loo_"
 
 @dataclass(frozen=True)
 class VariantRequest:
-    """The requested variants: `grid` and `named` as on the command line, and leave-one-out."""
+    """The requested variants: `grid` and `named` as on the command line, leave-one-out, and the name of a study."""
 
     grid: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     leave_one_out: bool = False
+    study: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,19 @@ def variants(target: str, wanted: VariantRequest, sets: Sequence[str] = (), smal
     Raises:
         InputError: a setting is invalid, two variants have one name, or there is nothing to compare.
     """
-    base = resolve(target, list(sets), small)  # first of all: a recipe that is not there has no variants to ask for
-    if not (wanted.grid or wanted.named or wanted.leave_one_out):
-        raise InputError("say what to vary: --leave-one-out, --grid key=a,b,c or --variant NAME:key=value")
+    declared: list[Variant] = []
+    if wanted.study is None:
+        base = resolve(target, list(sets), small)  # first of all: without the recipe there are no variants to ask for
+    else:
+        base, declared = _studied(target, find_study(wanted.study), sets, small)
+    if not (wanted.study or wanted.grid or wanted.named or wanted.leave_one_out):
+        raise InputError(
+            "say what to vary: --leave-one-out, --study NAME, --grid key=a,b,c or --variant NAME:key=value"
+        )
     found: list[Variant] = []
     notes: list[str] = []
-    declared = _declared(target, base, sets, small) if wanted.leave_one_out else []
+    if wanted.leave_one_out:
+        declared += _declared(target, base, sets, small)
     for variant in [*declared, *_grid(base, wanted.grid), *(_named(base, text) for text in wanted.named)]:
         _add(variant, found, notes)
     if not found:
@@ -223,3 +233,18 @@ def _left_out(target: str, name: str) -> str | None:
     """`plan` of `scalerl.loo_plan`; None for what is no such variant of `target`."""
     own = name.removeprefix(f"{target}.").replace("-", "_")
     return own.removeprefix(LEAVE_ONE_OUT) if name != own and own.startswith(LEAVE_ONE_OUT) else None
+
+
+# ---------------------------------------------------------------------- studies
+
+
+def _studied(target: str, study: Study, sets: Sequence[str], small: bool) -> tuple[RunConfig, list[Variant]]:
+    """The base of a study and its variants: what the study sets comes before the tiny form, `sets` after it."""
+    whole = _edited(resolve(target), BASE, settings_of(study.set), "--study").config
+    base = finished(whole, sets, small)
+    found = []
+    for line in study.variants:
+        config = _edited(whole, line.name, settings_of(line.set), f"--study: {line.name}").config
+        config = finished(config, sets, small, whole)
+        found.append(Variant(line.name, config, differences(base, config)))
+    return base, found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,11 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import explain
 from strop.config.schema import RunConfig
+from strop.engines.settings import Vllm
 from strop.orchestration.settings import WindowMode
+
+if TYPE_CHECKING:
+    from strop.run.memory import MemoryPlan, Room
 
 IntLengths = NDArray[np.int64]
 
@@ -299,6 +303,47 @@ def setup_of(config: RunConfig) -> Setup:
         colocated=config.orchestration.in_process,
         masked_from=config.sampling.max_new_tokens if config.algorithm.truncation_mask.startswith("drop") else None,
     )
+
+
+NODE = 8  # GPUs of a host
+WIDTHS = (1, 2, 4, 8)
+
+
+def splits(config: RunConfig, gpus: int, room: Room) -> Iterator[MemoryPlan]:
+    """The plans of memory with 1, 2, 4, … trainers, all other GPUs generating, by servers that are as narrow as may be.
+
+    Args:
+        config: a run with an engine.
+        gpus: how many there are, on hosts of `NODE` each.
+        room: of each GPU and of each host.
+
+    Raises:
+        InputError: no such model, or one that cannot be trained.
+    """
+    from strop.config.parse import edit  # here: these load torch, which a simulation does not need
+    from strop.run.devices import placement_of
+    from strop.run.memory import planned
+    from strop.run.update_memory import outline
+
+    policy = outline(config.model)
+    hosts = (NODE,) * (gpus // NODE) + ((gpus % NODE,) if gpus % NODE else ())
+    trainers = 1
+    while trainers < gpus:
+        for width in WIDTHS if isinstance(config.engine, Vllm) else WIDTHS[:1]:
+            sets = [f"orchestration.trainers={trainers}", f"orchestration.generators={(gpus - trainers) // width}"]
+            if width > 1:
+                sets.append(f"engine.tensor_parallel={width}")
+            if len(hosts) > 1:
+                sets += ["orchestration.executor=ray", f"orchestration.ray.train_in_cluster={trainers > NODE}".lower()]
+            try:
+                split = edit(config, sets)
+                found = planned(split, policy, room=room, placement=placement_of(split, hosts))
+            except InputError:  # there is no generator, or a server does not fit on a host
+                continue
+            if found.finding.level == "ok":
+                yield found
+                break
+        trainers *= 2
 
 
 class Constant(NamedTuple):

@@ -1,6 +1,6 @@
 """The costs and lengths of a run, from its metrics: what `strop plan RUN` computes with.
 
-    constants, lengths = measured(RunFolder.open("runs/short"))
+    constants, lengths = measured(RunFolder.open("runs/first"))
 
 Everything is taken from the second half of its steps. An update's seconds are put down to its tokens. Of decoding a run
 says how long it took altogether: `decode_step` and `decode_sequence` keep the ratio of `CONSTANTS`.

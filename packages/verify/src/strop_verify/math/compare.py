@@ -7,44 +7,24 @@ loosens a value: units convert by their factors, decimals stand for a value from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from itertools import pairwise
 from string import ascii_uppercase
 
+from strop_verify.math import conventions, quantities
 from strop_verify.math import expressions as ex
-from strop_verify.math.conventions import (
-    as_family,
-    as_ratio,
-    ascending,
-    by_name,
-    factor_between,
-    factors,
-    one_label,
-    positive,
-    renamed,
-    squared,
-)
+from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
-from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
+from strop_verify.math.expressions import Effort, Node, TooMuch, Unreadable, label
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.normal_form import Field
 from strop_verify.math.ordered import components, has_cross, has_vectors, in_order, matrices_in, unmarked
-from strop_verify.math.parser import as_matrix, as_tuple
+from strop_verify.math.parser import as_matrix, as_tuple, matrix_of
 from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
 from strop_verify.math.propositions import proposition
-from strop_verify.math.quantities import (
-    Rules,
-    compare_digits,
-    compare_quantities,
-    decided,
-    in_letters,
-    is_remark,
-    is_value,
-    stated_value,
-    without_remarks,
-)
-from strop_verify.math.regions import Unsolved, line, same
-from strop_verify.math.wordings import choice_text, lower_choice, options_in, words
+from strop_verify.math.quantities import decided, is_remark, is_value, parted, rounds_to, stated_digits, stated_value
+from strop_verify.math.regions import Unsolved, either, line, pieces, same, shared
+from strop_verify.math.verifier import MathSettings
+from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
 _ANY_REAL = ((words("ℝ"),), (words("constant"),))
 # Sets of real numbers in words: where they begin, and whether that point belongs to them.
@@ -55,10 +35,10 @@ _FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
 _PARTED = (*_SEVERAL, "relation", "interval")
-_ATOMIC = ("words", "title", "clock", "proposition", "…")
+_ATOMIC = ("words", "title", "clock", "date", "proposition", "…")
 
 
-def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
+def compare_readings(gold: Reading, given: Reading, rules: MathSettings) -> Proof:
     """Whether an answer is the reference's."""
     letters = given.letters
     if letters is None and gold.letters is not None and len(gold.letters) == 1:
@@ -67,16 +47,18 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
             return different(f"the choice {gold.letters}, and several letters")
     Effort.begin()
     if gold.letters is not None and letters is not None:
-        found = _choices(gold.letters, letters)
-        texts = choice_text(gold.tokens), choice_text(given.tokens)
-        return _texts(*texts, rules, found) if found.equal and all(texts) else found
-    reference, answer = gold.answer, given.answer
+        found, values = _choices(gold.letters, letters), (_behind(gold), _behind(given))
+        if not found.equal or None in values or any(ex.holds(each, "words") for each in values if each):
+            return found
+        other = _Comparison(rules).answers(*values)  # type: ignore[arg-type]
+        return other if other.outcome is ProofOutcome.DIFFERENT else found  # another value behind the letter
     if gold.text == given.text:
         return equal("the same text")
+    reference, answer = (_behind(gold) if letters is None else None) or gold.answer, _behind(given) or given.answer
     if not ex.names_in(reference) and ex.names_in(answer):
-        answer = in_letters(given.tokens) or answer
+        answer = quantities.in_letters(given.tokens) or answer
     elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
-        reference = in_letters(gold.tokens) or reference
+        reference = quantities.in_letters(gold.tokens) or reference
     if reference.op == "proposition" != answer.op:
         answer = proposition(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
@@ -99,7 +81,7 @@ def compare_readings(gold: Reading, given: Reading, rules: Rules) -> Proof:
     return Proof(ProofOutcome.BEYOND, "too much work") if beyond else proof
 
 
-def against_itself(reading: Reading, rules: Rules) -> Proof:
+def against_itself(reading: Reading, rules: MathSettings) -> Proof:
     """Whether a reference is proved equal to itself, by more than its text."""
     Effort.begin()
     try:
@@ -108,21 +90,13 @@ def against_itself(reading: Reading, rules: Rules) -> Proof:
         return unknown(f"{type(error).__name__} in the comparison")
 
 
-def _texts(gold: Sequence[Token], given: Sequence[Token], rules: Rules, found: Proof) -> Proof:
-    """The proof for one choice; another value than the reference's behind its letter is another answer."""
+def _behind(reading: Reading) -> Node | None:
+    """The value behind the letter of a choice, 12 in `(B) 12`; None where there is none."""
+    text = () if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens))
     try:
-        texts = [read_tokens(list(each)).answer for each in (gold, given)]
+        return read_tokens(text).answer if text else None
     except Unreadable:
-        return found
-    if any(ex.holds(each, "words") for each in texts):
-        return found
-    other = _Comparison(rules).answers(*texts)
-    return other if other.outcome is ProofOutcome.DIFFERENT else found
-
-
-def exact_value(answer: Node) -> Fraction | None:
-    """The number that an answer is, where it is one without unit and words, and rational."""
-    return rational(answer)
+        return None
 
 
 def without_value(answer: Node) -> bool:
@@ -143,12 +117,13 @@ def _choices(gold: str, given: str) -> Proof:
 
 
 class _Comparison:
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: MathSettings) -> None:
         self.rules = rules
 
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
-        gold, given = factors(gold, given), factors(given, gold)
+        gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
+        given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
         vectors, crossed = ([test(each) for each in (gold, given)] for test in (has_vectors, has_cross))
         if vectors[0] != vectors[1]:
@@ -180,12 +155,12 @@ class _Comparison:
             found = self._relations(gold, given)
             if found is not None:
                 return found
-        rules = {"family": self._families, "residue": self._residues, "digits": compare_digits}
+        rules = {"family": self._families, "residue": self._residues, "digits": quantities.compare_digits}
         for kind in (*rules, *_SEVERAL):
             if kind in ops:
                 return rules.get(kind, self._several)(gold, given)
-        if ops == ("cases", "cases"):
-            return self._sets(gold.args, given.args)
+        if "cases" in ops and all(op == "cases" or op not in ex.KINDS for op in ops):
+            return self._piecewise(gold, given)
         if ops == ("case", "case"):
             return self._all(gold.args, given.args)
         if ops == ("matrix", "matrix"):
@@ -194,15 +169,27 @@ class _Comparison:
             said = {words(each.value).value if each.op == "title" else each.value for each in (gold, given)}
             return decided(len(said) == 1, "words")
         if ops[1] == "clock" and ops[0] not in _ATOMIC:  # 3:60 is a ratio, and then so is 1:20
-            given = as_ratio(given)
+            given = conventions.as_ratio(given)
             ops = gold.op, given.op
+        if ops == ("date", "date"):  # a year that only one side states is left out
+            parts = 2 if 0 in (gold.value[2], given.value[2]) else 3
+            return decided(gold.value[:parts] == given.value[:parts], "day")
         if ops[0] in _ATOMIC or ops[1] in _ATOMIC or {"matrix", "cases"}.intersection(ops):
             if ops[0] == ops[1]:
                 return decided(gold == given, ops[0])
             if ops[1] == "words" and ops[0] not in ex.KINDS and is_value(gold):
                 return different("words, and a number")
             return unknown(f"{ops[0]} and {ops[1]}")
-        return compare_quantities(gold, given, self.rules)
+        return quantities.compare_quantities(gold, given, self.rules)
+
+    def _piecewise(self, gold: Node, given: Node) -> Proof:
+        """Functions by cases: they have one domain, and one value wherever a case of each holds."""
+        try:
+            first, second = pieces(gold), pieces(given)
+            domains = [either([part for _, part in each]) for each in (first, second)]
+            return self._all(*zip(*shared(first, second), strict=True)) if same(*domains) else different("domains")
+        except Unsolved:
+            return self._sets(*([each] if each.op != "cases" else each.args for each in (gold, given)))
 
     def _conditions(self, gold: Node, given: Node) -> Proof:
         """Answers with a condition; one that only the answer has limits the names of the reference."""
@@ -213,7 +200,7 @@ class _Comparison:
         body, condition = given.args
         if not ex.names_in(condition) <= ex.names_in(gold):
             return unknown("a condition on other names")
-        return self.answers(positive(gold, condition), positive(body, condition))
+        return self.answers(conventions.positive(gold, condition), conventions.positive(body, condition))
 
     def _all(self, golds: Sequence[Node], givens: Sequence[Node]) -> Proof:
         """Pairs of answers: different where one is, equal where all are."""
@@ -235,7 +222,7 @@ class _Comparison:
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
         if all(equations):
             return self._equations(gold, given)
-        gold, given = ascending(gold), ascending(given)
+        gold, given = conventions.ascending(gold), conventions.ascending(given)
         if gold.op == given.op == "relation" and gold.value == given.value:
             proof = self._all(gold.args, given.args)
             if not proof.equal and gold.value in _SYMMETRIC:
@@ -246,6 +233,9 @@ class _Comparison:
             return self._regions(gold, given)
         if gold.op == given.op:
             return unknown("two relations of different kinds")
+        rounded = _rounded(given) if equations[1] and ex.holds(gold, "decimal") else None
+        if rounded is not None:
+            return self.answers(gold, rounded)
         wrong = self._unequal_chain(given) if equations[1] else None
         if wrong is not None:
             return wrong
@@ -265,7 +255,7 @@ class _Comparison:
             ends = self._all(gold.args, given.args)
             if ends.equal:
                 return ends
-        if "list" in (gold.op, given.op) or {gold.op, given.op} == {"set", "interval"}:
+        if {gold.op, given.op} == {"set", "interval"} and not any(map(is_region, gold.args + given.args)):
             return unknown("a set of numbers, and an interval")
         try:
             first, second = line(gold), line(given)
@@ -279,16 +269,18 @@ class _Comparison:
         wrong = self._unequal_chain(given)
         if wrong is not None:
             return wrong
-        gold, given = map(without_remarks, (gold, given))
+        gold, given = map(quantities.without_remarks, (gold, given))
         labels = label(gold), label(given)
         if None not in labels:  # x = 5, y = x = 5
             found = self.answers(gold.args[-1], given.args[-1])
-            if one_label(*labels) or not self.rules.strict:  # type: ignore[arg-type]
+            if conventions.one_label(*labels) or not self.rules.strict:  # type: ignore[arg-type]
                 return found
-            given = renamed(gold, given)
+            given = conventions.renamed(gold, given)
+            if conventions.one_label(labels[0], given.args[0]):  # type: ignore[arg-type]
+                return self.answers(gold.args[-1], given.args[-1])
         if len(gold.args) > 2 or len(given.args) > 2:
             gold, given = (Node("relation", (each.args[0], each.args[-1]), ("=",)) for each in (gold, given))
-        gold, given = squared(gold), squared(given)
+        gold, given = conventions.squared(gold), conventions.squared(given)
         sides = gold.args + given.args
         simple = None not in labels and not ex.names_in(gold.args[1])
         if simple or any(side.op in (*_ATOMIC, *_SEVERAL, "measure") for side in sides):
@@ -296,7 +288,7 @@ class _Comparison:
             return turned if turned.equal else self._all(gold.args, given.args)
         field = Field()
         one, other = field.difference(*gold.args), field.difference(*given.args)
-        if factor_between(one, other) is not None:
+        if conventions.factor_between(one, other) is not None:
             return equal(f"one equation, up to a factor: {field.node(one)} = 0")
         polynomial = all(atom.kind in ("name", "prime") for atom in field.atoms[3:])
         return different("not multiples of each other") if polynomial else unknown("not multiples of each other")
@@ -338,8 +330,10 @@ class _Comparison:
         if all(label(part) is not None for part in (*parts[0], *parts[1])):  # p = 5, q = 2 and q = 2, p = 5
             return self._sets(*parts)
         parts = [by_name(each) if other == "tuple" else each for each, other in zip(parts, ops[::-1], strict=True)]
-        one_named = len({name for each in parts for part in each if (name := label(part)) is not None}) > 1
-        sequence = one_named or any(part.op == "…" for part in parts[0])
+        names = {name for each in parts for part in each if (name := label(part)) is not None}
+        roots = {str(name.value).partition("_")[0] if name.op == "name" else name for name in names}  # x_1, x_2 are x
+        named = len(roots) > 1 or (len(names) > 1 and any(label(part) is not None for part in parts[0]))
+        sequence = named or any(part.op == "…" for part in parts[0])
         ordered = sequence or (self.rules.ordered_lists and all(part.op not in _PARTED for part in parts[0]))
         if ops != ("list", "list") or ordered:
             return self._all(*parts)
@@ -366,6 +360,9 @@ class _Comparison:
         if any(each.op == "residue" and each.args[2:] for each in (gold, given)):
             return unknown("a family, and a congruence to be solved")
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
+        several = _apart(gold), _apart(given)
+        if max(map(len, several)) > 1:
+            return self._sets(*several)
         if gold.op != "family":
             every = given.args[1] in map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant"))
             return self.answers(gold, given.args[0]) if every else unknown("only for some integers")
@@ -407,6 +404,32 @@ class _Comparison:
 # ---------------------------------------------------------------------- helpers
 
 
+def _rounded(chain: Node) -> Node | None:
+    """The decimal that a chain ends with where what it approximates rounds to it: 14.14 of √200 ≈ 14.14."""
+    exact, decimal = chain.args[-2:]
+    at, digits = rational(decimal), stated_digits(decimal)
+    remark = chain.value[-1] == "≈" and is_remark(exact, decimal)
+    return decimal if remark and at and digits and rounds_to(parted(exact)[0], at, digits) else None
+
+
+def _both(part: Node) -> Sequence[Node]:
+    """Both values of a member with ±."""
+    if part.op == "relation" and label(part) is not None:
+        return ex.variants(part) if ex.holds(part, "±", "∓") else (part,)
+    plain = _plain(part)
+    return plain.args if plain.op == "set" and ex.holds(part, "±", "∓") else (part,)
+
+
+def _apart(answer: Node) -> Sequence[Node]:
+    """The families that one with several values for each integer is, or that a set has."""
+    if answer.op in ("list", "set"):
+        return answer.args
+    body = answer.args[0] if answer.op == "family" else answer
+    several = body.op == "set" or (body.op == "list" and len(set(map(label, body.args))) == 1)  # not x = 2k, y = 3k
+    found = [both for part in (body.args if several else (body,)) for both in _both(part)]
+    return [answer._replace(args=(each, *answer.args[1:])) for each in found] if answer.op == "family" else found
+
+
 def _plain(answer: Node) -> Node:
     """Without brackets around one answer; both values of a ±; what words say of numbers as such."""
     single = answer.op in ("tuple", "list", "set") and len(answer.args) == 1
@@ -420,11 +443,7 @@ def _plain(answer: Node) -> Node:
         low, closed = _HALF_LINES[answer.value]
         return Node("interval", (low, ex.INFINITY), (closed, False))
     if answer.op in ("list", "set"):  # -2, 1 ± √5
-        spread = [
-            part.args if part.op == "set" and ex.holds(before, "±") else (before,)
-            for before, part in ((each, _plain(each)) for each in answer.args)
-        ]
-        return answer._replace(args=tuple(part for each in spread for part in each))
-    if ex.holds(answer, "±", "∓") and answer.op not in (*_SEVERAL, "relation", "family", "cases"):
-        return Node("set", tuple(ex.variants(answer)))
+        return answer._replace(args=tuple(part for each in answer.args for part in _both(each)))
+    if ex.holds(answer, "±", "∓") and answer.op not in ("list", "set", "ratio", "relation", "family", "cases"):
+        return Node("set", tuple(matrix_of(each) or each for each in ex.variants(answer)))
     return answer

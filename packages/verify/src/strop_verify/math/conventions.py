@@ -11,7 +11,7 @@ from fractions import Fraction
 from strop_verify.math import expressions as ex
 from strop_verify.math.evaluate import Undefined, rational, sign_of
 from strop_verify.math.expressions import Node, TooMuch
-from strop_verify.math.normal_form import Field, Form
+from strop_verify.math.normal_form import Field, Form, Mono, added, rank, scaled
 from strop_verify.math.wordings import words
 
 _CONSTANTS = ("C", "c", "K", "k", "C_1", "c_1", "C_0", "D", "A")  # of integration
@@ -40,9 +40,11 @@ def as_ratio(node: Node) -> Node:
 
 
 def as_family(residue: Node) -> Node:
-    """A residue class as its members: 7k + 5 for each integer k."""
-    value_, modulus = residue.args[:2]
-    return Node("family", (ex.plus(ex.times(modulus, ex.name("k")), value_), words("ℤ")), "k")
+    """A residue class as its members, 7k + 5 for each integer k; several as a set."""
+    first, modulus = residue.args[:2]
+    step, values = ex.times(modulus, ex.name("k")), first.args if first.op == "list" else (first,)
+    families = tuple(Node("family", (ex.plus(step, each), words("ℤ")), "k") for each in values)
+    return families[0] if len(families) == 1 else Node("set", families)
 
 
 def without_degrees(node: Node) -> Node:
@@ -91,6 +93,14 @@ def _multiplied(node: Node, names: frozenset[str] | set[str]) -> Node:
     if node.op.startswith("apply ") and name in names and len(args) == 1:
         return ex.times(ex.name(name), *args)
     return node._replace(args=args)
+
+
+def chosen(node: Node, other: Node) -> Node:
+    """`C(n, k)` as a binomial coefficient where the other side is no point and knows no C."""
+    if other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
+        return node
+    args = tuple(chosen(arg, other) for arg in node.args)
+    return Node("binom", args) if node.op == "apply C" and len(args) == 2 else node._replace(args=args)
 
 
 def one_label(first: Node, second: Node) -> bool:
@@ -147,13 +157,54 @@ def antiderivatives(gold: Node, given: Node, free: bool) -> bool:
     stated = free or all(each.value.startswith("C") for each in (ours, theirs) if each is not None)
     if not stated or len(ex.names_in(given)) < 2:
         return False
-    ours = ours or ex.ZERO
-    field = Field()
+    gold, constants = (gold, {ours, theirs}) if ours is not None else (ex.plus(gold, theirs), {theirs})
+    names = frozenset(ex.names_in(gold) | ex.names_in(given)) - {each.value for each in constants if each is not None}
+    return one_family(gold, given, names) is True
+
+
+def one_family(gold: Node, given: Node, variables: frozenset[str]) -> bool | None:
+    """Whether two general solutions are the same for all values of their constants; None where that is not known.
+
+    Each is a sum of fixed terms and of constants times functions: the two spans and the difference must be one space.
+    `R cos(x − φ)` is one too: the constants before its exponentials, R e^{iφ} and R e^{−iφ}, may have any values.
+    """
+    field, sides = Field(), []
+    if not variables or ex.names_in(gold) <= variables:
+        return None
     try:
-        form = field.of(ex.plus(given, ex.minus(theirs), ex.minus(gold), ours))
+        for node in (gold, given):
+            sides.append(_spanned(field, field.of(node), ex.names_in(node) - variables))
     except (Undefined, TooMuch):
-        return False
-    return all(field.atoms[atom].constant for mono in form for atom, _ in mono)
+        return None
+    if None in sides:
+        return None
+    (fixed, span), (other, also) = sides  # type: ignore[misc]
+    whole = rank([*span, *also, _direction(field, added(fixed, scaled(other, -1)))])
+    return rank(span) == rank(also) == whole
+
+
+def _spanned(field: Field, form: Form, constants: frozenset[str]) -> tuple[Form, list[Form]] | None:
+    """The fixed part of a form, and what its constants are multiplied with; None where they are no factors."""
+    fixed: Form = {}
+    spans: dict[Mono, Form] = {}
+    for mono, factor in form.items():
+        free = tuple(part for part in mono if ex.names_in(field.atoms[part[0]].node) & constants)
+        kinds = [(field.atoms[atom].kind, exponent == 1) for atom, exponent in free]
+        if free and (("name", True) not in kinds or any(kind not in ("name", "exp") for kind, _ in kinds)):
+            return None
+        into = spans.setdefault(free, {}) if free else fixed
+        into[tuple(part for part in mono if part not in free)] = factor
+    stated = {each for free in spans for atom, _ in free for each in ex.names_in(field.atoms[atom].node)}
+    return (fixed, [_direction(field, each) for each in spans.values()]) if len(stated) >= len(spans) else None
+
+
+def _direction(field: Field, form: Form) -> Form:
+    """A form without the constants that are a factor of all of it."""
+    named = {tuple(part for part in mono if not field.atoms[part[0]].constant) for mono in form}
+    if len(named) < 2:
+        return dict.fromkeys(named, Fraction(1))
+    shared = {part for part in set(next(iter(form))).intersection(*form) if field.atoms[part[0]].constant}
+    return {tuple(part for part in mono if part not in shared): factor for mono, factor in form.items()}
 
 
 def with_constant(gold: Node, given: Node) -> Node:

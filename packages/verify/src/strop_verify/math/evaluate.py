@@ -119,9 +119,9 @@ def sign_of(node: Node, precision: int = 200) -> int | None:
 
 def has_zero(given: Value) -> bool:
     """Whether 0 is the value, or lies in its interval."""
-    return (
-        given == 0 if isinstance(given, Fraction) else all(part.a <= 0 <= part.b for part in (given.real, given.imag))
-    )
+    if isinstance(given, Fraction):
+        return given == 0
+    return all(part.a <= 0 <= part.b for part in (given.real, given.imag))
 
 
 def disjoint(first: Value, second: Value) -> bool:
@@ -167,11 +167,8 @@ def _divide(top: Value, bottom: Value) -> Value:
 def _power(base: Value, exponent: Value) -> Value:
     """A power; of a negative number to a fraction with an odd denominator the real one, else the principal value."""
     if not isinstance(exponent, Fraction) or (exponent.denominator > 1 and not is_real(base)):
-        return (
-            Fraction(0)
-            if base == 0 and is_real(exponent) and sign(exponent) > 0
-            else _exp(_multiply(exponent, _ln(base)))
-        )
+        vanishes = base == 0 and is_real(exponent) and sign(exponent) > 0
+        return Fraction(0) if vanishes else _exp(_multiply(exponent, _ln(base)))
     if exponent.denominator == 1:
         return _whole_power(base, exponent.numerator)
     root = exact_root(base, exponent.denominator) if isinstance(base, Fraction) else None
@@ -181,9 +178,8 @@ def _power(base: Value, exponent: Value) -> Value:
         root = _power(_multiply(Fraction(-1), base), exponent)
         if exponent.denominator % 2:
             return root if exponent.numerator % 2 == 0 else _multiply(Fraction(-1), root)
-        turn = (
-            _COMPLEX(0, 1) if exponent.denominator == 2 else _exp(_COMPLEX(0, 1) * _CONTEXT.pi / exponent.denominator)
-        )
+        unit = _COMPLEX(0, 1)
+        turn = unit if exponent.denominator == 2 else _exp(unit * _CONTEXT.pi / exponent.denominator)
         return _multiply(root, _whole_power(turn, exponent.numerator))
     if exponent.denominator == 2:
         return _whole_power(_CONTEXT.sqrt(interval(base)), exponent.numerator)

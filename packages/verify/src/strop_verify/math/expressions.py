@@ -6,6 +6,7 @@ An answer is a tree too. Where it is more than an expression its operation says 
     words                        words in lower case, synonyms made one (the value is a tuple of them)
     title                        a geometrical name, in which letters have an order and a case: `ABC`, `angle ABC`
     clock                        9:30, in minutes
+    date                         a day of the calendar: its month and number, and its year or 0
     digits                       digits and their base: 2516_8
     tuple, list, ratio           several answers: in parentheses, at commas, a:b:c
     set                          in braces, or joined by "and", "or", ";"
@@ -108,7 +109,7 @@ def name(text: str) -> Node:
 
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
-    ("measure", "words", "title", "clock", "digits", "tuple", "list", "ratio",
+    ("measure", "words", "title", "clock", "date", "digits", "tuple", "list", "ratio",
      "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "where", "proposition", "…")
 )  # fmt: skip
 NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form

@@ -11,29 +11,22 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
+from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import quantity_of
 from strop_verify.math.wordings import (
-    CONJUNCTIONS,
-    HEDGES,
-    OPENERS,
     as_words,
-    choice_letters,
     closing_place,
     depth_of,
-    is_labelled,
     is_symbol,
-    label_in_words,
-    lower_choice,
     pieces_of,
     special_kind,
     split_at,
     text_of,
     trimmed,
-    unlabelled,
     words,
 )
 
@@ -48,17 +41,18 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
     no_name = "ℤℕℝ" if "∈" in said else "aℤℕℝ"  # the article
     letters = (each.text for each in piece if len(each.text) == 1 and each.text.isalpha() and each.text not in no_name)
     names = [*letters, *(each.text for each in piece if each.kind == "letter" and len(each.text) > 1)]
-    which = "ℤ" if {"integer", "integers"}.intersection(said) else "constant" if "constant" in said else ""
+    free = {"constant", "constants", "real", "reals", "ℝ"}.intersection(said)
+    which = "ℤ" if {"integer", "integers"}.intersection(said) else "constant" if free else ""
     if "∈" in said:
         place = said.index("∈") + 1
         kind, rest = said[place] if place < len(said) else "", [each for each in piece[place + 1 :] if each.text != ")"]
         which = (subset_of(rest) if rest else kind) if kind == "ℤ" else kind if kind in ("ℕ", "ℝ") and not rest else ""
     else:  # for integers n ≥ 2
         which += "".join(token.text for token in piece if which and (token.kind == "number" or token.text in "<>≤≥≠="))
-    if set(said) & set(HEDGES.split()):
+    if set(said) & set(wordings.HEDGES.split()):
         return None
     which = next((word for word in said if word in _INTEGERS), which)
-    return (names[0], words(which)) if len(names) == 1 and which else None
+    return (names[0], words(which)) if which and (len(names) == 1 or (names and free)) else None
 
 
 def begins_condition(found: Sequence[Token], place: int) -> bool:
@@ -116,11 +110,11 @@ def read(text: str) -> Reading:
 
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
-    letters = choice_letters(found)
+    letters = wordings.choice_letters(found)
     try:
         answer = _answer(found)
     except Unreadable:
-        if letters is None and lower_choice(found) is None:
+        if letters is None and wordings.lower_choice(found) is None:
             raise
         answer = words(letters or text_of(found))
     return Reading(answer, letters, tuple(found))
@@ -129,7 +123,10 @@ def read_tokens(found: list[Token]) -> Reading:
 def is_region(answer: Node) -> bool:
     """Whether an answer is a set of real numbers that intervals or inequalities describe."""
     if answer.op == "relation":
-        return set(answer.value) <= {"<", ">", "≤", "≥", "≠"} or (answer.value == ("∈",) and is_region(answer.args[1]))
+        within = answer.value in (("∈",), ("∉",)) and is_region(answer.args[1])
+        return within or set(answer.value) <= {"<", ">", "≤", "≥", "≠"}
+    if answer.op in ("list", "set"):  # x > 1, x ≠ 4
+        return len(ex.names_in(answer)) == 1 and all(part.op == "relation" and is_region(part) for part in answer.args)
     return answer.op in ("interval", "∪", "∩", "∖")
 
 
@@ -137,7 +134,7 @@ def is_region(answer: Node) -> bool:
 
 
 def _answer(found: Sequence[Token]) -> Node:
-    found = unlabelled(trimmed(found))
+    found = wordings.unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing to read")
     logical = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
@@ -152,20 +149,21 @@ def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
-    found = [token._replace(text=CONJUNCTIONS.get(token.text, token.text)) for token in found]
-    if is_labelled(found):
-        named = [(piece, label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
+    found = [token._replace(text=wordings.CONJUNCTIONS.get(token.text, token.text)) for token in found]
+    if wordings.is_labelled(found):
+        named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
                                 for piece, end in named])  # fmt: skip
     inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
+    together = [token for token in found if token.text not in ("and", ",")]
+    compound = quantity_of(together) if len(together) < len(found) and found[-1].kind == "word" else None
+    if compound is not None and compound.op == "measure" and compound.value.unit is not None:
+        return compound  # 2 hours and 30 minutes
     for word, op in (("or", "∪"), ("and", "∩")):
         parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
         if len(parts) > 1:
-            compound = quantity_of([token for token in found if token.text != "and"]) if word == "and" else None
-            if compound is not None and compound.op == "measure" and compound.value.unit is not None:
-                return compound  # 2 hours and 30 minutes
             read_parts = list(map(_listed, parts))
-            if all(map(is_region, read_parts)):
+            if all(map(is_region, read_parts)) and (op == "∪" or len(set(map(ex.names_in, read_parts))) == 1):
                 return Node(op, tuple(read_parts))
             labels = {
                 each.op.removeprefix("apply ") if each.op.startswith("apply ") else each.value
@@ -178,8 +176,12 @@ def _listed(found: Sequence[Token]) -> Node:
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing to read")
+    if len(pieces) > 1 and all(any(begins_condition(each, at) for at in range(1, len(each))) for each in pieces):
+        return _joined("list", list(map(_listed, pieces)))
     index = index_of(pieces[-1]) if len(pieces) > 1 else None
     if index is not None:
+        while index[1] == words("ℝ") and len(pieces) > 2 and [token.kind for token in pieces[-2]][:1:] == ["letter"]:
+            pieces.pop()  # c_1, c_2 ∈ ℝ
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
         return _family(_listed(rest[1:]), *index)
     depths = list(accumulate(map(depth_of, found), initial=0))
@@ -228,13 +230,16 @@ def _under(body: Node, condition: Node) -> Node:
     named = ex.names_in(condition) and ex.names_in(condition) <= ex.names_in(body)
     if not named or not is_region(limits[-1]) or any(each.op != "name" and not is_region(each) for each in limits):
         raise Unreadable("a condition")
-    return Node("where", (body, condition))
+    both = is_region(body) and is_region(condition) and ex.names_in(body) == ex.names_in(condition)
+    return Node("∩" if both else "where", (body, condition))
 
 
 def _joined(how: str, found: list[Node]) -> Node:
     """Parts as one answer; lists joined by words become one, and what has one name is a set: `x = 1, x = 2`."""
     if len(found) == 1:
         return found[0]
+    if all(part.op == "where" for part in found):  # x if x ≥ 0, -x if x < 0
+        return Node("cases", tuple(Node("case", part.args) for part in found))
     if how == "set":
         found = [part for each in found for part in (each.args if each.op in ("list", "set") else (each,))]
     if all(part.op == "residue" and part.args[1:] == found[0].args[1:] for part in found):
@@ -268,7 +273,7 @@ def _assigned(found: list[Node], names: list[Node | None]) -> Node | None:
 
 
 def _related(found: Sequence[Token]) -> Node:
-    found = unlabelled(trimmed(found))
+    found = wordings.unlabelled(trimmed(found))
     residue = _residue(found)
     if residue is not None:
         return residue
@@ -313,8 +318,9 @@ def _alone(found: Sequence[Token]) -> Node:
         parts, ops = split_at(found, lambda token, op=op: is_symbol(token, op))  # type: ignore[misc]
         if ops:
             return Node(op, tuple(map(_alone, parts)))
-    if found[0][:2] == ("command", "begin cases"):
-        return _cases(found[1:-1])
+    array = is_symbol(found[0], "⦃") and [token.text for token in found[1:3]] == ["begin array", "{"]
+    if array or found[0].text == "begin cases":
+        return _cases(found[closing_place(found[2:]) + 3 : -1] if array else found[1:-1])
     enclosed = _enclosed(found)
     if enclosed is not None:
         return enclosed
@@ -322,6 +328,10 @@ def _alone(found: Sequence[Token]) -> Node:
     if colons:
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
+    if sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ
+        members = quantity_of([Token("letter", "#k") if token.text == "ℤ" else token for token in found])
+        if members is not None and members.op not in ex.KINDS:
+            return Node("family", (members, words("ℤ")), "#k")
     quantity = quantity_of(found)
     if quantity is None:
         raise Unreadable(f"cannot be read: {text_of(found)[:60]}")
@@ -333,7 +343,7 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
     first, last, inner = found[0], found[-1], found[1:-1]
     opens, closes = is_symbol(first, "(", "["), is_symbol(last, "[", "]")
     turned = (is_symbol(first, "]") and closes) or (opens and is_symbol(last, "["))
-    if not turned and not (is_symbol(first, *OPENERS) and closing_place(found) == len(found) - 1):
+    if not turned and not (is_symbol(first, *wordings.OPENERS) and closing_place(found) == len(found) - 1):
         return None
     if is_symbol(first, "⦃"):
         return _set(inner)
@@ -341,11 +351,8 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
     if len(parts) > 1 and is_symbol(first, "(") and all(any(is_symbol(t, "=") for t in part) for part in parts):
         return Node("tuple", tuple(map(_related, parts)))  # (p = 5, q = 2)
     if len(parts) < 2:
-        return (
-            _alone(inner)
-            if inner and all(token.kind in ("number", "letter", "word") or depth_of(token) for token in inner)
-            else None
-        )
+        plain = all(token.kind in ("number", "letter", "word") or depth_of(token) for token in inner)
+        return _alone(inner) if inner and plain else None
     nodes = tuple(map(_alone, parts))
     closed = (is_symbol(first, "["), is_symbol(last, "]"))
     if len(nodes) == 2 and (any(closed) or turned or any(map(ex.is_infinite, nodes))):

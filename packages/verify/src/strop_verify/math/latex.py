@@ -25,88 +25,20 @@ FUNCTIONS = frozenset(
     ceil
     """.split()  # noqa: SIM905
 )
-# A symbol or command, and what means the same.
+# A symbol or command, and what means the same; then the next.
 _SYNONYMS = r"""
-* cdot ast star
-× times
-∘ circ
-/ div
-^ **
-≤ le leq leqslant <=
-≥ ge geq geqslant >=
-< lt
-> gt
-≠ ne neq !=
-= ==
-≈ approx simeq approxeq sim
-≡ equiv
-∈ in
-∉ notin
-∪ cup
-∩ cap
-∖ setminus backslash
-→ to rightarrow longrightarrow ->
-⊂ subset
-⊆ subseteq
-⊃ supset
-⊇ supseteq
-∥ parallel
-⊥ perp
-≅ cong
-⇒ Rightarrow implies =>
-↔ leftrightarrow Leftrightarrow iff <=> ⇔
-⊕ oplus
-∞ infty
-± pm
-∓ mp
-∅ emptyset varnothing O
-∄ nexists
-… ldots dots cdots dotsc dotsb vdots ...
-| mid vert lvert rvert
-‖ Vert |
-⦃ { lbrace
-⦄ } rbrace
-⌊ lfloor
-⌋ rfloor
-⌈ lceil
-⌉ rceil
-( langle
-) rangle
-[ lbrack
-] rbrack
-° degree textdegree
-′ prime '
-% %
-‰ permil
-$ $
-€ euro
-£ pounds
-# #
-_ _
-: colon
-\\ \ cr newline
-and land wedge &
-or lor vee
-frac dfrac tfrac cfrac nicefrac sfrac xfrac
-binom dbinom tbinom
-overline bar
-pmod pod
-mod bmod
-log lg
-csc cosec
-tan tg
-arctan arctg
-cot ctg
-angle measuredangle
-epsilon varepsilon
-theta vartheta
-phi varphi
-rho varrho
-vec overrightarrow
-i imath
-j jmath
+* cdot ast star; × times; ∘ circ; / div; ^ **; ≤ le leq leqslant <=; ≥ ge geq geqslant >=; < lt; > gt; ≠ ne neq !=
+= ==; ≈ approx simeq approxeq sim; ≡ equiv; ∈ in; ∉ notin; ∪ cup; ∩ cap; ∖ setminus backslash
+→ to rightarrow longrightarrow ->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq; ∥ parallel; ⊥ perp; ≅ cong
+⇒ Rightarrow implies =>; ↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
+∅ emptyset varnothing O; ∄ nexists; … ldots dots cdots dotsc dotsb vdots ...; | mid vert lvert rvert; ‖ Vert |
+⦃ { lbrace; ⦄ } rbrace; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ( langle; ) rangle; [ lbrack; ] rbrack
+° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
+and land wedge &; or lor vee; frac dfrac tfrac cfrac nicefrac sfrac xfrac; binom dbinom tbinom; overline bar; pmod pod
+mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg; angle measuredangle; epsilon varepsilon; theta vartheta
+phi varphi; rho varrho; vec overrightarrow; i imath; j jmath
 """
-SAME = {same: line.split()[0] for line in _SYNONYMS.strip().splitlines() for same in line.split()[1:]}
+SAME = {same: each.split()[0] for each in re.split("[;\n]", _SYNONYMS.strip()) for same in each.split()[1:]}
 SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
 NOTHING = frozenset(
     """
@@ -167,7 +99,9 @@ _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
 _MARKED = re.compile(r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)")
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)")
-_SCIENCE = re.compile(r"(?<=\d)\\(?:mathrm|text)\s?\{[eE]\}\s?(\{[+-]?\d{1,6}\}|[+-]?\d{1,6})")  # 1.6\mathrm{e}{-19}
+_SCIENCE = re.compile(  # 1.6e-19, 1.6\mathrm{e}{-19}
+    r"(?<=\d)(?:[eE]|\\(?:mathrm|text)\s?\{[eE]\}\s?)(?:\{([+-]?\d{1,6})\}|\+?(-?\d{1,6}))(?!\w|\.\d)"
+)
 _COMBINATIONS = re.compile(  # {}_{10}C_3, ^nC_k
     r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?\{C\}|C)_\s?\{?(\w{1,6})\}?"
 )
@@ -177,15 +111,16 @@ _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}")
 _CHEMICAL, _COUNT = re.compile(r"\\ce\s?\{([A-Za-z0-9()]+)\}"), re.compile(r"(?<=[A-Za-z)])(\d+)")
 _SCRIPTS = re.compile("[\u3040-\u9fff\uac00-\ud7af]+|[^\u3040-\u9fff\uac00-\ud7af]+")
+_OVERSET = re.compile(r"\\overset\s?\{(?:\\cdot|\.)\}")
+_DOTTED = re.compile(r"\\dot\s?\{?(\d)\}?(\d{0,18})\\dot\s?\{?(\d)\}?")  # 0.\dot14285\dot7
 _NOT_DIGIT = re.compile(r"\D")
 _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
 _REPEATING = re.compile(
-    r"(?<![\d.])(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s?\{?(\d{1,20})\}?|\((\d{1,20})\))(?!\d)"
+    r"(?<![\d.])(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s?\{?(\d{1,20})\}?|\((\d{1,20})\))(?!\d)(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)?"
 )
 _ELLIPSIS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20}?)(\d{1,9})\3\3?(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)")
 _TOKEN = re.compile(
     r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|[A-Za-z]+|.)"
-    r"|(?P<science>(?:\d+(?:\.\d+)?|\.\d+)[eE][+-]?\d{1,6}(?!\w|\.\d))"
     r"|(?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)?)"
     r"|(?P<number>\d+\.\d+|\.\d+|\d+(?:\.(?=\s?[/*+^)-]))?)|(?P<letters>[^\W\d_]+)"
     r"|(?P<symbol>\.\.\.|<=|>=|!=|==|->|=>|\*\*|.)",
@@ -210,18 +145,20 @@ def tokens(text: str) -> list[Token]:
         text = re.sub(f"[{''.join(RAISED)}]+", lambda run: f"^{{{''.join(map(RAISED.__getitem__, run[0]))}}}", text)
         text = re.sub(f"[{''.join(LOWERED)}]+", lambda run: f"_{{{''.join(map(LOWERED.__getitem__, run[0]))}}}", text)
         text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
-        text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
+        text = re.sub("(\\d)\u0307", r"\\dot{\1}", text)
+        text = re.sub("((?:\\d[\u0305\u0304])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
     text = _ROW_SPACE.sub(r"\\\\", text)
     text = _INFIX.sub(lambda match: rf"{{\{_INFIXES[match[2]]}{{{match[1]}}}{{{match[3]}}}}}", text)
     text = _QUANTITY.sub(r"\1\\text{ \2}", text)
     text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
-    text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1].strip('{}')}}}", text)
+    text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1] or match[2]}}}", text)
     text = _COMBINATIONS.sub(lambda match: rf"\binom{{{match[1]}}}{{{match[2]}}}", text)
     text = _DECIMAL_COMMA.sub(lambda match: match[0].replace("{,}", "."), text)
     spaced = _SPACED.fullmatch(text)
     text = spaced[1].replace(" ", "") if spaced is not None else text
+    text = _DOTTED.sub(r"\\overline{\1\2\3}", _OVERSET.sub(r"\\dot", text))
     text = _REPEATING.sub(lambda match: _repeating(match[1], match[2], match[3] or match[4]), text)
     text = _ELLIPSIS.sub(lambda match: _repeating(match[1], match[2], match[3]), text)
     return _formulas(_joined(_Tokenizer(text).run()))
@@ -273,21 +210,12 @@ class _Tokenizer:
                 place = match.start() + len(first)
             elif kind == "number":
                 self._number(text)
-            elif kind == "science":
-                digits, _, exponent = text.lower().partition("e")
-                self._range_of(rf"{digits}*10^{{{exponent.lstrip('+')}}}")
             elif kind == "letters":
                 self._letters(text, upright, self.text[place : min(place + 3, end)].lstrip("{ ")[:1])
             elif text == "$":
                 self._dollar(place)
             elif text not in '"`':
                 self._symbol(SAME[text] if len(text) > 1 or text == "'" else text)
-
-    def _range_of(self, text: str) -> None:
-        inner = _Tokenizer(text)
-        inner.space = self.space
-        self.found += inner.run()
-        self.space = False
 
     def _add(self, kind: str, text: str) -> None:
         self.found.append(Token(kind, text, self.space))
@@ -318,7 +246,7 @@ class _Tokenizer:
         last = self.found[-1] if self.found else None
         apart = (self.space or last is None or last.kind == "word") and after not in ("^", "_")
         added = after in ("+", "=") or (last is not None and last.text == "+")
-        measures = apart and after != "(" if last is None else apart or last.kind == "number" or last.text == "/"
+        measures = last is not None and (apart or last.kind == "number" or last.text == "/")
         unit = known_unit(text) is not None and len(text) > 1 and measures
         if text in FUNCTIONS or text in ("pi", "np", "lg", "binom", "abs"):
             return self._add("command", SAME.get(text, text))
@@ -439,6 +367,8 @@ def _joined(found: list[Token]) -> list[Token]:
         token, texts = found[place], [each.text for each in found[place : place + 3]]
         if token[:2] == ("command", "min") and out and out[-1].kind == "number" and texts[1:2] not in (["("], ["{"]):
             token = token._replace(kind="word")  # 30 minutes
+        if token.text == "-" and texts[1:2] == ["⦃"] and out:  # ℝ - {2}
+            token = token._replace(text="∖")
         if token[:2] == ("command", "not") and texts[1:2] and texts[1] in "=∈≡<>":
             out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(texts[1], "≢"), token.space))
             place += 2

@@ -7,11 +7,14 @@ has to know that it does not commute. Cross products are expanded too; they chan
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import reduce
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.evaluate import rational
+from strop_verify.math.evaluate import Undefined, rational
 from strop_verify.math.expressions import Node, TooMuch
+from strop_verify.math.normal_form import Field, Mono
+from strop_verify.math.parser import TRANSPOSED, as_tuple
 
 Letter = tuple[str, bool, int]  # a name, whether it is transposed, its exponent
 Word = tuple[Letter, ...]
@@ -118,7 +121,7 @@ def _reduced(word: Word) -> Word:
 
 def _power(base: Terms, exponent: Node) -> Terms:
     """A whole power; the transpose; anything else is a new letter."""
-    if exponent in (ex.name("T"), ex.name("top")):
+    if exponent in TRANSPOSED:
         return {tuple((name, not turned, times) for name, turned, times in word[::-1]): a for word, a in base.items()}
     raised = rational(exponent)
     if raised is not None and raised.denominator == 1 and abs(raised) <= 8:
@@ -157,17 +160,23 @@ def _vectors(terms: Terms) -> dict[str, Node]:
 
 
 def components(vector: Node, other: Node) -> Node:
-    """A sum of multiples of i, j and k as the tuple that `other` is; anything else as it is."""
-    units = [ex.name(f"vec {each}") for each in "ijk"]
-    names = ex.names_in(vector)
-    if other.op != "tuple" or not names or not names <= {each.value for each in units[: len(other.args)]}:
+    """A sum of multiples of i, j and k as a tuple where `other` is a tuple or a column; anything else as it is."""
+    size, units = len(as_tuple(other).args), ["vec i", "vec j", "vec k"]
+    if as_tuple(other).op != "tuple" or not ex.names_in(vector) <= {*units, "j", "k"}:
         return vector
-    terms = vector.args if vector.op == "sum" else (vector,)
-    found: dict[Node, list[Node]] = {unit: [] for unit in units[: len(other.args)]}
-    for term in terms:
-        factors = term.args if term.op == "product" else (term,)
-        within = [each for each in factors if each in found]
-        if len(within) != 1 or len(ex.names_in(term)) != 1 or sum(map(bool, map(ex.names_in, factors))) != 1:
+    if len({ex.UNIT, ex.name("j"), ex.name("k")}.intersection(ex.parts(vector))) > 1:  # 3i - 4j, unmarked
+        vector = reduce(lambda node, each: ex.replaced(node, ex.name(each[-1:]), ex.name(each)), units[1:], vector)
+        vector = ex.replaced(vector, ex.UNIT, ex.name("vec i"))
+    if not ex.names_in(vector) or not ex.names_in(vector) <= {*units[:size]}:
+        return vector
+    field, found = Field(), [dict[Mono, Fraction]() for _ in units]
+    try:
+        form = {} if vector.op in ex.KINDS else field.of(vector)
+    except (Undefined, TooMuch):
+        form = {}
+    for mono, factor in form.items():
+        within = [part for part in mono if field.atoms[part[0]].data in units]
+        if len(within) != 1 or within[0][1] != 1:
             return vector
-        found[within[0]].append(ex.times(ex.ONE, *(each for each in factors if each is not within[0])))
-    return Node("tuple", tuple(ex.plus(*each) if each else ex.ZERO for each in found.values()))
+        found[units.index(field.atoms[within[0][0]].data)][tuple(part for part in mono if part not in within)] = factor
+    return Node("tuple", tuple(map(field.node, found[:size]))) if form else vector

@@ -62,15 +62,21 @@ def _with_index(name: str, old: str, new: str) -> str:
     return f"{letter}{line}{index.replace(old, new)}"
 
 
+TRANSPOSED = (ex.name("T"), ex.name("top"))
 _BRACKETED = ("list", "tuple", "interval")
 _MOST_TERMS = 2000  # products in the entries of a product of matrices
 
 
 def matrix_of(node: Node) -> Node | None:
-    """The matrix that a matrix, a sum or product of matrices, or a number times one is; None for anything else."""
+    """The matrix that a sum or product of matrices, or of vectors and numbers, is; None for anything else."""
+    base = node.args[0] if node.op == "power" and node.args[1] in TRANSPOSED else ex.ZERO
+    if base.op in ("tuple", "matrix"):
+        rows = [row.args for row in base.args] if base.op == "matrix" else [base.args]
+        return _matrix(list(zip(*rows, strict=True)))
     if node.op not in ("sum", "product"):
         return node if node.op == "matrix" else None
-    parts = list(map(matrix_of, node.args))
+    vectors = any(arg.op == "tuple" for arg in node.args)
+    parts = [matrix_of(_column(arg) if vectors else arg) for arg in node.args]
     if not any(parts):
         return None
     matrices = [part for part in parts if part is not None]
@@ -83,6 +89,13 @@ def matrix_of(node: Node) -> Node | None:
     if rest or len({tuple(len(row.args) for row in each.args) for each in matrices}) > 1:
         raise Unreadable("matrices that do not fit")
     return _entrywise(ex.plus, matrices)
+
+
+def _column(node: Node) -> Node:
+    """A tuple as a matrix of one column, also where a name is multiplied with it: `t(1, 0, 1)`; else as it is."""
+    column = _matrix([(entry,) for entry in node.args]) if node.op == "tuple" or len(node.args) > 1 else node
+    scaled = node.op.startswith("apply ") and column is not node
+    return ex.times(ex.name(node.op[6:]), column) if scaled else column if node.op == "tuple" else node
 
 
 def as_tuple(node: Node) -> Node:
@@ -356,11 +369,8 @@ class Parser(Cursor):
             if len(texts) == 4 and texts[1:3] == ["/", "d"] and self.tokens[self.place + 3].kind == "letter":
                 self.place += 4
                 return ex.call("derivative", ex.name(texts[0]), ex.name(texts[3]), ex.ONE)
-        return (
-            ex.call(f"apply {indexed}", *self._arguments())
-            if self._at("(") and self._applies(text)
-            else ex.name(indexed)
-        )
+        applied = self._at("(") and self._applies(text)
+        return ex.call(f"apply {indexed}", *self._arguments()) if applied else ex.name(indexed)
 
     def _indexed(self, text: str) -> str:
         """A name with its index and primes: `a_{n+1}`, `y'`."""

@@ -14,19 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.evaluate import (
-    Point,
-    Undefined,
-    Vague,
-    Value,
-    below,
-    disjoint,
-    interval,
-    is_real,
-    rational,
-    sign,
-    value,
-)
+from strop_verify.math.evaluate import Point, Undefined, Vague, Value, below, disjoint, interval, rational, sign, value
 from strop_verify.math.expressions import Node, TooMuch
 from strop_verify.math.normal_form import Field
 
@@ -291,5 +279,5 @@ def said(given: Value) -> str:
     if isinstance(given, Fraction) and given.numerator.bit_length() + given.denominator.bit_length() < 130:
         return str(given)
     shown = interval(given)
-    ends = [shown.a] if is_real(shown) else [shown.real.a, shown.imag.a]
+    ends = [shown.real.a, *([] if shown.imag.a == shown.imag.b == 0 else [shown.imag.a])]
     return " + i·".join(str(end.mid).strip("[]").split(",")[0] for end in ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 
 from strop_verify.math.expressions import Node, Token
@@ -36,13 +37,9 @@ def proposition(found: Sequence[Token]) -> Node | None:
         rows = [dict(zip(letters, row, strict=True)) for row in product((False, True), repeat=len(letters))]
         if len(letters) > 1 and all(formula(row | {letter: True}) == formula(row | {letter: False}) for row in rows):
             letters.remove(letter)
-            formula = _without(formula, letter)
+            formula = partial(lambda whole, fixed, values: whole(values | fixed), formula, {letter: False})
     rows = [dict(zip(letters, row, strict=True)) for row in product((False, True), repeat=len(letters))]
     return Node("proposition", (), (tuple(letters), tuple(map(formula, rows))))
-
-
-def _without(formula: Formula, letter: str) -> Formula:
-    return lambda values: formula(values | {letter: False})
 
 
 def _joined(texts: Sequence[str], place: int, level: int) -> tuple[int, Formula | None]:

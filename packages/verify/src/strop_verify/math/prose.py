@@ -36,8 +36,8 @@ _MARKER = _pattern(
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
 # A sentence with one of these states nothing: it denies, guesses, compares, revises, or speaks of something else.
-_DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe|perhaps|possibly|probably|might|may
-    |could|guess|unsure|doubt\w*|whether|if|unless|either|neither|nor|suppose|assume|others|some|claim\w*|says?|thinks?
+_DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe|perhaps|possibly|probably|might
+    |(?-i:may)|could|guess|unsure|doubt\w*|whether|if|unless|either|neither|nor|suppose|assume|others|some|claim\w*|says?|thinks?
     |know|least|most|between|almost|nearly|exceeds?|than|half|twice|double|triple|wait|actually|mistake
     |(?:upper|lower)\ bound|answer\ (?:has|plus|minus|times)
     |(?:of|first|initial|previous|possible|his|her|their)\ (?:the\ )?(?:answer|guess))"""

@@ -11,29 +11,26 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.conventions import TRIGONOMETRIC, antiderivatives, numbered, with_constant, without_degrees
+from strop_verify.math.conventions import (
+    TRIGONOMETRIC,
+    antiderivatives,
+    numbered,
+    one_family,
+    with_constant,
+    without_degrees,
+)
 from strop_verify.math.evaluate import Undefined, Vague, interval, rational, sign_of, value
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
+from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Cursor, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, read_unit
-from strop_verify.math.wordings import HEDGES, is_symbol, text_of, words
+from strop_verify.math.verifier import MathSettings
+from strop_verify.math.wordings import HEDGES, as_words, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _NEGATIVE = ("minus", "negative")
 _UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
-
-
-class Rules(NamedTuple):
-    """Settings of the comparison; see `MathSettings`."""
-
-    precision: int = 6
-    strict: bool = True
-    allow_set_relation_comp: bool = False
-    ordered_lists: bool = False
-    tolerance: float = 0.0
-    antiderivative: bool = False
-    positive: tuple[str, ...] = ()
 
 
 class Measure(NamedTuple):
@@ -59,6 +56,8 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     found = list(found)
     if found and found[0].text.lower() in _NEGATIVE:
         found[0] = Token("symbol", "-")
+    word = as_words(found[:1]) if len(found) > 1 else None
+    found = [Token("number", str(word.value)), *found[1:]] if word is not None and word.op == "number" else found
     found = _without_fractions_of_units(found)
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
@@ -104,11 +103,8 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     if following and not is_symbol(rest[following[0] - 1], "^", "{"):
         return _compound(node, read_unit(rest[: following[0]]), quantity_of(rest[following[0] :]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
-    end = (
-        next((end for end in range(len(rest), 0, -1) if read_unit(rest[:end]) is not None), 0)
-        if measure.unit is None
-        else 0
-    )
+    ends = range(len(rest), 0, -1) if measure.unit is None else ()
+    end = next((end for end in ends if read_unit(rest[:end]) is not None), 0)
     measure = measure._replace(unit=read_unit(rest[:end])) if end else measure
     if any(token.kind not in ("word", "letter") and not is_symbol(token, ".", "-") for token in rest[end:]):
         return None
@@ -204,11 +200,14 @@ def compare_digits(gold: Node, given: Node) -> Proof:
     return decided(str(other.value) == digits, "digits")
 
 
-def compare_quantities(gold: Node, given: Node, rules: Rules) -> Proof:
+def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     """Two expressions with their units, things and words; see `MathSettings`."""
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
+    if rules.asked and one.unit is None and other.unit is not None:
+        unit = read_unit(tokens(f"1 {rules.asked}")[1:])
+        one = one._replace(unit=unit) if unit is not None and unit.dimension == other.unit.dimension else one
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
     if len(of) > 1 and (one.thing or other.thing):  # things have a dimension that is no unit's
         return unknown(" and ".join(sorted(of)))
@@ -232,7 +231,7 @@ def compare_quantities(gold: Node, given: Node, rules: Rules) -> Proof:
     return proof if proof.equal or bare is None or abs(bare) <= 1 else _values(first, second, rules)
 
 
-def _values(gold: Node, given: Node, rules: Rules) -> Proof:
+def _values(gold: Node, given: Node, rules: MathSettings) -> Proof:
     if ex.is_infinite(gold) or ex.is_infinite(given):
         return decided(gold == given, "infinity")
     if not rules.strict:
@@ -246,16 +245,21 @@ def _values(gold: Node, given: Node, rules: Rules) -> Proof:
     return proof if all(degrees) and not bare.equal else bare
 
 
-def _exactly(gold: Node, given: Node, rules: Rules) -> Proof:
+def _exactly(gold: Node, given: Node, rules: MathSettings) -> Proof:
     for each in map(ex.name, rules.positive):
         gold, given = (ex.replaced(side, each, ex.call("abs", each)) for side in (gold, given))
     proof = compare(gold, with_constant(gold, given) if rules.strict else given)
     if not proof.equal and rules.strict and antiderivatives(gold, given, rules.antiderivative):
         return equal("antiderivatives that differ by a constant")
+    family = None if proof.equal else one_family(gold, given, frozenset(rules.variables))
+    if family is not None:
+        return decided(family, "solutions for all values of the constants")
     if proof.equal or ex.names_in(gold) or ex.names_in(given):
         return proof
-    if rules.tolerance and below(ex.plus(gold, ex.minus(given)), Fraction(str(rules.tolerance))):
-        return equal(f"within {rules.tolerance:g}")
+    gap = ex.plus(gold, ex.minus(given))
+    for limit, miss in ((rules.tolerance, gap), (rules.share, ex.over(gap, gold))):
+        if limit and below(miss, Fraction(str(limit))):
+            return equal(f"within {limit:g}")
     digits = {side: stated for side in (gold, given) if (stated := stated_digits(side)) is not None}
     if not digits:
         return proof
@@ -294,7 +298,7 @@ def stated_value(relation: Node, bare: bool) -> Node | None:
         not ex.names_in(last) and not curve and (len(names) > 1 or ex.holds(first, "ln", *TRIGONOMETRIC))
     )
     equation = ex.names_in(last) if not names else len(relation.value) == 1  # 9 = x + 1, x² = 9
-    return last if named or computed or not equation else None
+    return last if named or computed or not equation or last.op in ("cases", "matrix") else None
 
 
 def without_remarks(relation: Node) -> Node:

@@ -6,8 +6,9 @@ belongs to it. Two sets are the same where these are, after points at which noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
@@ -15,10 +16,12 @@ from strop_verify.math.evaluate import Undefined, Vague, sign_of
 from strop_verify.math.expressions import Node, TooMuch
 from strop_verify.math.normal_form import Field, Form
 from strop_verify.math.proof import compare
+from strop_verify.math.wordings import words
 
-_FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}
+_FLIPPED = {"=": "=", "<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "<": lambda s: s < 0, ">": lambda s: s > 0, "≤": lambda s: s <= 0, "≥": lambda s: s >= 0, "≠": lambda s: s != 0,
+    "=": lambda s: s == 0,
 }  # fmt: skip
 
 
@@ -49,6 +52,12 @@ def line(answer: Node) -> Line:
     if answer.op == "interval" or (answer.op == "tuple" and len(answer.args) == 2):
         low, high = answer.args
         return _interval(low, high, answer.value or (False, False))
+    ops = {part.op for part in answer.args} if answer.op in ("list", "set") else set()
+    if ops & {"relation", "interval"} and ops <= {"relation", "interval", "tuple"}:
+        parts = list(map(line, answer.args))
+        both = _joined(parts, all)
+        conditions = all(part.op == "relation" for part in answer.args) and any(both.inside)
+        return both if conditions else either(parts)  # x > 1, x ≠ 4; but x < 2, x > 3
     if answer.op == "set":
         return _joined([Line((point,), (False, True, False)) for point in answer.args], any)
     if answer.op == "words" and answer.value in (("none",), ("ℝ",)):
@@ -61,6 +70,39 @@ def line(answer: Node) -> Line:
     if answer.op not in rules:
         raise Unsolved
     return _joined(list(map(line, answer.args)), rules[answer.op])
+
+
+def either(parts: list[Line]) -> Line:
+    """The numbers that are in any of some sets."""
+    return _joined(parts, any)
+
+
+def pieces(function: Node) -> list[tuple[Node, Line]]:
+    """The values of a function by cases, each with where it holds; any other function holds everywhere."""
+    rest, found = words("otherwise"), list[tuple[Node, Line]]()
+    for value, condition in [each.args for each in function.args] if function.op == "cases" else [(function, rest)]:
+        others = [part for _, part in found]
+        found.append((value, _joined(others, lambda flags: not any(flags)) if condition == rest else line(condition)))
+    return found
+
+
+def shared(first: list[tuple[Node, Line]], second: list[tuple[Node, Line]]) -> Iterator[tuple[Node, Node]]:
+    """The values of two functions by cases wherever a case of each holds: with their bars resolved, or at a point."""
+    for (value, part), (other, also) in product(first, second):
+        both = _joined([part, also], all)
+        if any(both.inside[::2]):
+            yield _without_bars(value, both), _without_bars(other, both)
+            continue
+        for point in (each for each, inside in zip(both.points, both.inside[1::2], strict=True) if inside):
+            yield tuple(ex.replaced(each, ex.name(str(both.variable)), point) for each in (value, other))  # type: ignore
+
+
+def _without_bars(value: Node, region: Line) -> Node:
+    for bars in [each for each in ex.parts(value) if each.op == "abs"]:
+        for inner in (bars.args[0], ex.minus(bars.args[0])):
+            if same(_joined([region, _solved(inner, "≥", ex.ZERO)], all), region):
+                value = ex.replaced(value, bars, inner)
+    return value
 
 
 def same(first: Line, second: Line) -> bool:
@@ -130,8 +172,9 @@ def _order(first: Node, second: Node) -> int:
 
 
 def _relation(given: Node) -> Line:
-    if given.value == ("∈",) and given.args[0].op == "name":
-        return line(given.args[1])._replace(variable=str(given.args[0].value))
+    if given.value in (("∈",), ("∉",)) and given.args[0].op == "name":
+        inside, within = line(given.args[1]), given.value == ("∈",)
+        return Line(inside.points, tuple(each is within for each in inside.inside), str(given.args[0].value))
     if not set(given.value) <= set(_HOLDS):
         raise Unsolved
     return _joined([_solved(*each) for each in zip(given.args, given.value, given.args[1:], strict=False)], all)
@@ -152,12 +195,8 @@ def _solved(left: Node, op: str, right: Node) -> Line:
         if not bars:
             return _by_sign(_coefficients(field, form), op)._replace(variable=variable)
         rest = {mono: factor for mono, factor in form.items() if mono not in bars}
-        if (
-            len(bars) > 1
-            or len(bars[0]) > 1
-            or bars[0][0][1] != 1
-            or any(not field.atoms[atom].constant for mono in rest for atom, _ in mono)
-        ):
+        constant = all(field.atoms[atom].constant for mono in rest for atom, _ in mono)
+        if op == "=" or len(bars) > 1 or len(bars[0]) > 1 or bars[0][0][1] != 1 or not constant:
             raise Unsolved
         factor, inner = form[bars[0]], field.node(field.atoms[bars[0][0][0]].data)
     except (Undefined, Vague, TooMuch) as error:
@@ -174,11 +213,8 @@ def _coefficients(field: Field, form: Form) -> list[Node]:
     for mono, factor in form.items():
         named = [exponent for atom, exponent in mono if not field.atoms[atom].constant]
         rest = tuple(part for part in mono if field.atoms[part[0]].constant)
-        if (
-            len(named) > 1
-            or any(exponent not in (1, 2) for exponent in named)
-            or any(field.atoms[a].kind != "name" and not field.atoms[a].constant for a, _ in mono)
-        ):
+        plain = all(field.atoms[atom].kind == "name" or field.atoms[atom].constant for atom, _ in mono)
+        if len(named) > 1 or any(exponent not in (1, 2) for exponent in named) or not plain:
             raise Unsolved
         powers.setdefault(int(sum(named)), {})[rest] = factor
     degree = max(powers, default=0)

@@ -47,6 +47,9 @@ class MathSettings:
         unit: of a reference that states none.
         antiderivative: the answer may have a constant of integration that the reference has not.
         positive: names that stand for positive numbers.
+        asked: the unit that a question asks for; it counts where the answer is in another one of its dimension.
+        share: by what part of itself the reference may be missed.
+        variables: the names of a question that asks for a general solution; all others are its free constants.
     """
 
     extract: Literal["boxed", "answer_tag", "any"] = "boxed"
@@ -63,6 +66,9 @@ class MathSettings:
     unit: str = ""
     antiderivative: bool = False
     positive: tuple[str, ...] = ()
+    asked: str = ""
+    share: float = 0.0
+    variables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.gold_form not in get_args(GoldForm) or not set(self.match_types) <= set(get_args(MatchType)):
@@ -146,7 +152,7 @@ def unreadable(gold: str, settings: MathSettings) -> str | None:
 def narrow(gold: str, settings: MathSettings) -> str | None:
     """Why a reference that can be read is met only by the same words or the same form; else None."""
     from strop_verify.math.compare import against_itself
-    from strop_verify.math.quantities import Rules, is_computed
+    from strop_verify.math.quantities import is_computed
 
     reading = _reference(gold, settings.gold_form)
     if isinstance(reading, str) or reading.kind in ("number", "decimal", "choice"):
@@ -155,18 +161,18 @@ def narrow(gold: str, settings: MathSettings) -> str | None:
         return "words are compared as words"
     if not is_computed(reading.answer):
         return "what is left to be computed is met only by the same operation"
-    proof = against_itself(reading, Rules(**{name: getattr(settings, name) for name in Rules._fields}))
+    proof = against_itself(reading, settings)
     return None if proof.equal else "only the same text is proved equal"
 
 
 def answer_key(text: str, settings: MathSettings) -> str | None:
     """A text that is the same for equal simple numbers and for answers that are written alike; None without answer."""
-    from strop_verify.math.compare import exact_value
+    from strop_verify.math.evaluate import rational
 
     found = _found(text, settings)
     if isinstance(found, str):
         return None
-    exact: Any = exact_value(found.answer)
+    exact = rational(found.answer)
     return str(exact) if exact is not None else found.text
 
 
@@ -187,12 +193,10 @@ def serve(setup: None) -> Any:
 
 
 def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
-    found = verify_here(job["gold"], job["response"], _read_settings(job["settings"]))
+    fields = job["settings"]
+    settings = MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive", "variables")})
+    found = verify_here(job["gold"], job["response"], settings)
     return found.score, str(found.status), found.detail, found.undecided
-
-
-def _read_settings(fields: dict[str, Any]) -> MathSettings:
-    return MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive")})
 
 
 def _found(text: str, settings: MathSettings) -> Reading | str:
@@ -211,10 +215,8 @@ def _found(text: str, settings: MathSettings) -> Reading | str:
 @lru_cache(maxsize=2 * KEPT)  # the samples of a group give the same few answers again and again
 def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
     from strop_verify.math.compare import compare_readings
-    from strop_verify.math.quantities import Rules
 
-    rules = Rules(**{name: getattr(settings, name) for name in Rules._fields})
-    return compare_readings(reference, found, rules)
+    return compare_readings(reference, found, settings)
 
 
 def _verdict(proof: Proof, reference: Reading, found: Reading, settings: MathSettings) -> Verdict:

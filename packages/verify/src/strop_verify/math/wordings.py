@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import date
 from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
+from strop_verify.math.units import counted
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -110,16 +112,19 @@ _NUMBERS = (
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
+_NONE = re.compile(r"no such \w+(?: \w)?(?: exists?)?|none exists?|no (?:values? of )?[a-z]")
+_ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$")  # diverges, divergent
 _OF_ALL = re.compile(r"(?:(?:set|of|the|all|any|every|each) )+(.*?)(?: [a-z])?")  # the set of all … n
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
 def words(text: str) -> Node:
     """Words, synonyms made one, also behind "the set of all"."""
-    text = _EXISTS.sub("", re.sub(r"^(?:the|an?) ", "", text.lower()))
+    text = _EXISTS.sub("", re.sub(r"^(?:the|an?|it|on) ", "", text.lower()))
+    text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
     text = every[1] if every is not None and every[1] in _SYNONYMS else text
-    return Node("words", (), tuple(_SYNONYMS.get(text, text).split()))
+    return Node("words", (), tuple(_ENDING.sub("", each) for each in _SYNONYMS.get(text, text).split()))
 
 
 def unlabelled(found: Sequence[Token]) -> list[Token]:
@@ -161,6 +166,13 @@ def as_words(found: Sequence[Token]) -> Node | None:
         return None
     small, tens = _NUMBERS.split(), _TENS.split()
     first, _, last = text.partition(" ")
+    if first in ("minus", "negative", "positive"):
+        size = as_words(found[1:])
+        size = ex.INFINITY if size == words("∞") else size
+        if size is not None and size.op not in ex.KINDS:
+            return size if first == "positive" else ex.minus(size)
+    if first in small and counted(last.split()) is not None:  # twelve faces
+        return None
     if first in tens and (not last or last in small[1:10]):
         return ex.number(20 + 10 * tens.index(first) + (small.index(last) if last else 0))
     return ex.number(small.index(text)) if text in small else words(text)
@@ -171,16 +183,35 @@ def special_kind(found: Sequence[Token]) -> Node | None:
     shape = found[0].text if found[0].text in ("angle", "triangle") else ""
     letters = [token for token in found[1:] if not is_symbol(token, "{", "}")] if shape else found
     named = bool(letters) and all(token.kind in ("letter", "word") and token.text.isupper() for token in letters)
-    if (
-        named
-        and (shape or len("".join(token.text for token in found)) > 1)
-        and not any(token.space for token in found[1:] if not shape)
-    ):
-        text = "".join(token.text for token in letters)
+    text = "".join(token.text for token in letters)
+    if named and (shape or (len(text) > 1 and not any(token.space for token in found[1:]))):
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
-    return _clock(found) or _based(found)
+    return _clock(found) or _date(found) or _based(found)
+
+
+_MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
+_DAYS = "monday tuesday wednesday thursday friday saturday sunday".split()  # noqa: SIM905
+
+
+def _date(found: Sequence[Token]) -> Node | None:
+    """A day of the calendar: `May 4, 2024`, `the 4th of May`, `2024-05-04`; a weekday before it must be right."""
+    said = [token.text.lower() for token in found if token.text not in (*",.{}", "of", "the", "on")]
+    weekday = said.pop(0) if said[:1] and said[0] in _DAYS else None
+    numbers = [each for each in said if each.isdigit()]
+    months = [1 + place for place, name in enumerate(_MONTHS) for each in said if name.startswith(each) and each[2:]]
+    if re.fullmatch(r"\d{4} ([-/]) \d\d \1 \d\d", " ".join(said)):
+        year, month, number = map(int, numbers)
+    elif len(months) == 1 and [len(each) for each in numbers[1:]] in ([], [4]) and len(said) == 1 + len(numbers) < 4:
+        month, number, year = months[0], int((numbers or ["0"])[0]), int((numbers[1:] or ["0"])[0])
+    else:
+        return None
+    try:
+        day = date(year or 2000, month, number)
+    except ValueError:
+        return None
+    return None if weekday and year and _DAYS[day.weekday()] != weekday else Node("date", (), (month, number, year))
 
 
 def _clock(found: Sequence[Token]) -> Node | None:

@@ -1,0 +1,138 @@
+"""Kinds of answers that cases by an independent author showed: each right one is rewarded, and no wrong one near it."""
+
+from __future__ import annotations
+
+import pytest
+
+from strop_verify.math import MathSettings
+from strop_verify.math.statements import stated_settings
+from strop_verify.math.verifier import verify_here
+
+OSCILLATOR = "Find the general solution of $y''+4y=0$."
+CAUCHY = r"Find all functions $f:\mathbb R\to\mathbb R$ such that $f(x+y)=f(x)+f(y)+2xy$."
+MOTIONS = r"y=A\cos 2x+B\sin 2x"
+BARS = r"\begin{cases}x-2 & x\ge2\\ 2-x & x<2\end{cases}"
+GAP = r"(1,4)\cup(4,\infty)"
+SIDES = r"(-\infty,2)\cup(3,\infty)"
+CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the reference, what is right, what is wrong
+    "dates": [
+        ("", "May 4, 2024", "4 May 2024 | 4th May 2024 | 2024-05-04 | Saturday, May 4, 2024 | "
+         "the 4th of May, 2024 | May 4",
+         "5 May 2024 | May 4, 2023 | Friday, May 4, 2024 | 2024-04-05 | June 4, 2024 | 4 2024 | May 44, 2024"),
+        ("", "February 28", "28 February | Feb. 28 | 28th of February", "February 27 | March 28 | 28"),
+        ("", "2024-05-04", "May 4, 2024", "2015 | 2024-5-5"),
+    ],
+    "vectors": [
+        ("", "(3,4),(-3,-4)", r"\pm(3,4) | (3,4), -(3,4)", r"\pm(4,3) | (\pm3,\pm4) | (3,4)"),
+        ("", r"(1,2),(1,-2),(-1,2),(-1,-2)", r"(\pm 1,\pm 2)", r"\pm(1,2)"),
+        ("", r"\left(\frac35,\frac45\right)", r"\frac15(3,4) | \frac{(3,4)}{5}", r"\frac15(4,3) | 5(3,4) | "
+         r"\frac15+(3,4)"),
+        ("", "(4,6)", "2(2,3) | (1,2)+(3,4)", "2(3,2) | (1,2)(3,4) | 2+(2,4)"),
+        ("", "(x,y,z)=(1,2,3)+t(1,0,1)", "(1+t,2,3+t)", "(1,2,3)+t(1,1,0)"),
+    ],
+    "vectors and columns": [
+        ("", r"\begin{pmatrix}-3\\6\\-3\end{pmatrix}",
+         r"-3\mathbf{i}+6\mathbf{j}-3\mathbf{k} | -3\hat{\imath}+6\hat{\jmath}-3\hat{k} | -3i+6j-3k | (-3,6,-3)^T | "
+         r"3\begin{pmatrix}-1&2&-1\end{pmatrix}^T", r"-3\mathbf{i}+6\mathbf{j} | 3i-6j+3k | "
+         r"\begin{pmatrix}-3&6&-3\end{pmatrix}"),
+        ("", r"\frac35\mathbf{i}-\frac45\mathbf{j}", r"\frac15(3\mathbf{i}-4\mathbf{j}) | "
+         r"\left(\frac35,-\frac45\right) | (0.6,-0.8)",
+         r"3\mathbf{i}-4\mathbf{j} | \left(-\frac45,\frac35\right)"),
+        ("", "3-4i", "-4i+3", "(3,-4) | 3i-4j"), ("", r"\frac{k}{2}", "0.5k", "(0,0,0.5)"),
+    ],
+    "several families": [
+        ("", r"x=\pm\frac{\pi}{3}+2\pi k,\ k\in\mathbb{Z}",
+         r"x=\frac{\pi}{3}+2\pi k\text{ or }x=\frac{5\pi}{3}+2\pi k,\ k\in\mathbb{Z} | "
+         r"\frac{\pi}{3}+2\pi n,\ \frac{5\pi}{3}+2\pi n,\ n\in\mathbb{Z}",
+         r"x=\frac{\pi}{3}+2\pi k,k\in\mathbb{Z} | x=\pm\frac{\pi}{3} | x=\pm\frac{\pi}{3}+\pi k,k\in\mathbb{Z}"),
+        ("", r"n \equiv 0,1 \pmod 4", r"n=4k\text{ or }n=4k+1", r"n=4k | n=4k\text{ or }n=4k+2"),
+        ("", r"x\equiv 6\pmod 7", r"x\in 6+7\mathbb{Z} | x\in7\mathbb{Z}-1", r"x\in 5+7\mathbb{Z} | "
+         r"x\in 6+5\mathbb{Z}"),
+        ("", r"(x,y)=(2+5t,-1-3t),\ t\in\mathbb{Z}", r"x=2+5t,\ y=-1-3t,\ t\in\mathbb{Z}",
+         r"x=2+5t,\ y=-1+3t,\ t\in\mathbb{Z}"),
+    ],
+    "values with indices and signs": [
+        ("", "2, 5", "x_1=5,x_2=2", "x_1=5,x_2=3 | x=2,y=5,z=1"),
+        ("", r"\{-2,-1,1,2\}", r"x=\pm1,\ x=\pm2", r"x=\pm1,\ x=2"),
+    ],
+    "units that the question asks for": [
+        ("What is its average speed, in km/h?", "60", r"60\text{ km/h} | 60 | "
+         r"1\text{ km/min}", r"60\text{ mph} | 60\text{ m/s}"),
+        ("How many hours is that?", "1.5", r"90\text{ minutes} | 1.5\text{ h}", r"1.5\text{ minutes} | 90"),
+        ("", r"3\text{ hours }20\text{ minutes}", r"3\text{ hours, }20\text{ minutes}",
+         r"3\text{ hours, }30\text{ minutes}"),
+    ],
+    "binomial coefficients": [("", "120", "C(10,3)", "C(10,4)"), ("", r"\binom{n}{2}", "C(n,2)", "C(n,3)")],
+    "values of choices": [
+        ("", r"\textbf{(C) } 9", r"9 | C | \textbf{(C)}\ 9", r"8 | B | \textbf{(B)}\ 9 | \textbf{(C)}\ 8 | "
+         r"\text{(B) or }9"),
+        ("", "9", "(C) 9", "(C) 8 | C"),
+    ],
+    "order": [
+        ("List the first five terms of the sequence, in order.", "2,3,5", "2,3,5 | a_1=2,a_2=3,a_3=5", "5,3,2 | "
+         "2,5,3"),
+        ("In order to do so, find all roots, in any order.", "1,2,3", "3,2,1", "1,2"),
+    ],
+    "recurring decimals": [
+        ("", r"0.\overline{45}", r"0.\dot4\dot5 | 0.\overset{\cdot}{4}\overset{\cdot}{5} | 0.4̇5̇ | "
+         r"0.\overline{45}\ldots",
+         r"0.\dot4 5 | 0.4\dot5 | 0.\dot5\dot4"),
+        ("", r"\frac17", r"0.\dot14285\dot7 | 0.\dot{1}4285\dot{7} | 0.1̇42857̇", r"0.\dot14285\dot6"),
+    ],
+    "free constants": [
+        (OSCILLATOR, MOTIONS,
+         r"y=c_1\cos 2x+c_2\sin 2x | y=R\cos(2x-\varphi) | y(x)=B\cos 2x-A\sin 2x | y=c_1e^{2ix}+c_2e^{-2ix} | "
+         r"y=c_1\sin2x+c_2\cos2x,\ c_1,c_2\in\mathbb{R}",
+         r"y=A\cos 2x | y=A\cos 2x+A\sin 2x | y=R\cos(x-\varphi) | y=R\cos(2x-1) | y=A\cos2x+B\sin2x+C | "
+         r"y=Ae^{2x}+Be^{-2x}"),
+        ("", MOTIONS, "", r"y=c_1\cos 2x+c_2\sin 2x"),
+        (CAUCHY, "f(x)=x^2+cx", r"f(t)=t(t+a),\ a\in\mathbb{R} | f(x)=x^2+kx\text{ for any real }k | f(x)=x^2-cx",
+         "f(x)=x^2 | f(x)=x^2+c | f(x)=x^2+cx+d | f(x)=cx^2+x | f(x)=x^2+yx"),
+        ("Find the general solution of $y''-y=x$.", "y=Ae^x+Be^{-x}-x", r"y=-x+c_1\cosh x+c_2\sinh x",
+         r"y=c_1e^x+c_2e^{-x}+x | y=A(\sqrt2e^x+e^{-x})-x | y=A(\sqrt2e^x+\sqrt3e^x)-x"),
+    ],
+    "what a decimal rounds": [
+        ("", "14.14", r"\sqrt{200}\approx14.14", r"\sqrt{200}\approx14.15 | \sqrt{201}\approx14.14 | "
+         r"\sqrt{300}\approx14.14"),
+        (r"The answer is accepted within $1\%$.", "2.02", r"2.0203\text{ s} | 2.01", "2.05 | 20.2"),
+        (r"How many lie within 5\% of the mean?", "100", "100", "103"),
+    ],
+    "conditions on one name": [
+        ("", GAP, r"x>1,\ x\neq 4 | x\in(1,\infty), x\ne4 | x>1\text{ where }x\ne4 | x>1\ (x\ne4) | "
+         r"(1,\infty)-\{4\} | "
+         r"1<x<4,\ x>4 | (1,4),(4,\infty)", r"x\ge1,\ x\neq4 | x>1,\ x\neq5 | x>1\text{ or }x\neq4 | "
+         r"x>1,y\ne4 | (1,4)\cap(4,\infty)"),
+        ("", SIDES, r"x<2,\ x>3 | x<2; x>3 | x\notin[2,3]", r"x>2,\ x<3 | x\notin(2,3) | x<2\text{ and }x>3"),
+        ("", "x>0, y>0", r"y>0, x>0 | x>0\text{ and }y>0", "x>0 | x<0, y>0"),
+    ],
+    "functions by cases": [
+        ("", BARS, r"\begin{cases}x-2,& x>2\\ 2-x,& x\le 2\end{cases} | "
+         r"\begin{cases}x-2 & x\ge2\\ 2-x & \text{otherwise}\end{cases} | "
+         r"\begin{cases}x-2 & x>2\\ 0 & x=2\\ 2-x & x<2\end{cases} | x-2\text{ if }x\ge2,\ 2-x\text{ if }x<2 | "
+         r"|x-2| | "
+         r"|x-2|=\left\{\begin{array}{ll}x-2 & x\ge2\\ 2-x & x<2\end{array}\right.",
+         r"\begin{cases}x-2 & x\ge3\\ 2-x & x<3\end{cases} | \begin{cases}x-2 & x>2\\ 2-x & x<2\end{cases} | "
+         r"|x+2| | x-2 | "
+         r"\begin{cases}x-2 & x\ge2\\ 2-x & x<2\\ 6 & x=7\end{cases}"),
+    ],
+    "words": [
+        ("", "diverges", r"is divergent | Divergent. | it diverges", "converges | not divergent | does not diverge"),
+        ("", "none", r"there are no such }n\text{ | No such }n\text{ exists | none exist | no values of }n\text{",
+         r"no more than }3\text{ | not none | all }n>2\text{"),
+        ("", r"-\infty", "negative infinity | minus infinity", "positive infinity | infinity"),
+        ("", "12", "twelve faces | twelve", "eleven faces | minus twelve"),
+        ("", "$mg\\sin\\theta$", "g\\,m\\sin\\theta", r"MG\sin\theta | mg\cos\theta"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_unseen_kinds(kind: str) -> None:
+    for question, gold, right, wrong in CASES[kind]:
+        raw = gold[0] == "$"
+        settings = stated_settings(MathSettings(gold_form="raw" if raw else "bare"), question, {})
+        for answers, expected in ((right, True), (wrong, False)):
+            for answer in filter(None, answers.split(" | ")):
+                text = rf"\text{{{answer}}}" if kind in ("dates", "words") and not raw else answer
+                verdict = verify_here(gold, rf"\boxed{{{text}}}", settings)
+                assert verdict.passed is expected, (gold, answer, verdict)
