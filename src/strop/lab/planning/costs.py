@@ -386,7 +386,7 @@ _TENTH = 1.2816  # standard deviations above the median that a tenth of a normal
 
 
 def measured(folder: RunFolder) -> tuple[dict[str, Cost], LogNormal]:
-    """What `strop plan RUN` computes with: costs of the run for `CONSTANTS`, and a log-normal of its completions' lengths.
+    """What `strop plan RUN` computes with: the run's costs for `CONSTANTS`, a log-normal of its completions' lengths.
 
     Everything is taken from the second half of its steps. An update's seconds are put down to its tokens. Of decoding a
     run says how long it took altogether: `decode_step` and `decode_sequence` keep the ratio of `CONSTANTS`.
