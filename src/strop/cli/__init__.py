@@ -133,10 +133,6 @@ def _told(error: Exception) -> tuple[str | None, int]:
         return str(error), error.exit_code
     if isinstance(error, USAGE):
         said, context = error.format_message(), error.ctx
-        if getattr(error, "option_name", "") == "--study" and said.endswith("requires an argument."):
-            from strop.lab.ablation.studies import listing
-
-            return f"--study needs a name; {listing()}", error.exit_code
         hint = "" if context is None else f" ({context.command_path} --help)"
         takes_settings = context is None or context.command_path != "strop quickstart"
         if not takes_settings and not isinstance(error, typer.BadParameter):

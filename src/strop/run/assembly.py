@@ -39,6 +39,7 @@ from strop.run.devices import devices_apart, driver_device, local_placement, sea
 from strop.run.finding import note, refuse
 from strop.run.learners import Learning, RankGroupLearner, make_learner, modules_of
 from strop.run.questions import facts_of, fitted_into, read_problems
+from strop.run.reference import PATH, teacher_settings
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
 from strop.verifiers.judges import OpenJudges, judge_for
@@ -307,5 +308,9 @@ def _in_folders(config: RunConfig, view: View) -> RunConfig:
     if critic is not None and critic.path is not None:
         other = config.model.model_copy(update={"path": critic.path, "revision": None})
         critic = critic.model_copy(update={"path": in_folder(other, "critic.path").path})
-    model = located(config.model, config.seed, view)
-    return config.model_copy(update={"model": model, "critic": critic})
+    model, algorithm, teacher = located(config.model, config.seed, view), config.algorithm, teacher_settings(config)
+    if teacher is not None and algorithm.reference.url is None:
+        path = located(teacher, config.seed, view, PATH).path
+        reference = algorithm.reference.model_copy(update={"path": path})
+        algorithm = algorithm.model_copy(update={"reference": reference})
+    return config.model_copy(update={"model": model, "critic": critic, "algorithm": algorithm})

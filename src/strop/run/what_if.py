@@ -96,7 +96,7 @@ def changed(config: RunConfig, alternative: Alternative) -> RunConfig:
     for key in keys:
         if key.startswith(("algorithm.reward", "algorithm.shaping", "verifier")):
             raise InputError(f"--set {key}: that changes rewards; compare them with strop rejudge RUN --set {key}=…")
-        if not key.startswith("algorithm."):
+        if not key.startswith("algorithm.") or key.startswith("algorithm.reference"):
             raise InputError(f"--set {key}: stored rollouts answer only for settings of the algorithm, algorithm.…")
     return found
 
@@ -170,7 +170,7 @@ def _other(process: TrainingProcess, learner: Learner, stored: StoredStep, alter
     if algorithm.needs_reference and learner.reference is None:
         raise InputError(f"{alternative.name}: it reads a reference policy, and this run kept none")
     settings = learner.settings.model_copy(update={"algorithm": algorithm})
-    own = Learner(settings, learner.trainer, learner.critic, learner.reference, learner.storage)
+    own = Learner(settings, learner.trainer, learner.critic, learner.reference, learner.storage, learner.prompt_of)
     states = States(before)
     states.load({path: dict(state) for path, state in record.states.items()})
     states.enter(after)
