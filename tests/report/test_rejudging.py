@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.report.build import write_report
+from strop.report.build import Folded, Table, audits
 from strop.report.rejudging import REJUDGED, rejudged
+from strop.report.runs import read_runs
 from strop.run.folder import RunFolder
 from strop.run.run import train
 
@@ -23,7 +24,7 @@ from strop.run.run import train
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sums of two digits, which a random model guesses now and then."""
     out = tmp_path_factory.mktemp("runs") / "judged"
-    sets = ("steps=3", "batch.samples_per_prompt=8", "engine.slots=48")
+    sets = ("steps=3", "batch.samples_per_prompt=8", "engine.slots=48", "algorithm.selection.zero_variance=drop")
     train(small_config("evaluation.every=none", *sets), out, SilentView())
     return out
 
@@ -76,8 +77,11 @@ def test_the_report_shows_it(run: Path) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads((run / REJUDGED).read_text())
     assert found == json.loads(done.stdout) and [row["step"] for row in found["steps"]] == [1, 2]
-    page = write_report([run], samples=0).page.read_text()
-    assert "under verifier.require_stop=true" in page and f"{found['flips']['to_wrong']} right to wrong" in page
+    counts, examples = audits(read_runs([run])[0], named=False)
+    assert isinstance(counts, Table) and isinstance(examples, Folded)
+    assert counts.columns[0] == "under verifier.require_stop=true"
+    assert f"{found['flips']['to_wrong']} right to wrong" in counts.rows[2]
+    assert isinstance(examples.block, Table) and len(examples.block.rows) == len(found["examples"])
 
 
 @pytest.mark.parametrize(

@@ -80,19 +80,19 @@ def rejudged(run: RunFolder, sets: Sequence[str], begin: int = 0, end: int | Non
     before = {step: _config(run, step) for step in steps}
     after = {step: _changed(config, sets) for step, config in before.items()}
     verdicts = _verdicts(run, before, after)
-    rows, changed = [], []
+    rows: list[dict[str, float]] = []
+    changed: list[dict[str, Any]] = []
     for step in steps:
         skipped = rollout_table.read_record(run.rollouts_path(step)).skipped
         groups = rollout_table.read_groups(run.rollouts_path(step))
         again = [_again(group, after[step].algorithm, verdicts) for group in groups]
-        row, found = {"step": step}, []
+        row: dict[str, float] = {"step": step}
         for part in (slice(0, skipped), slice(skipped, None)):
             sides = _Batch(groups[part], before[step].algorithm), _Batch(again[part], after[step].algorithm)
             counts, own = _counted(*sides)
             row = {name: row.get(name, 0) + counts.get(name, 0) for name in {**row, **counts}}
-            found += own
+            changed += [{"step": step, **one} for one in own]
         rows.append(row)
-        changed += [{"step": step, **one} for one in found]
     return _summary(sets, rows, changed)
 
 
@@ -187,7 +187,7 @@ def _example(ticket: int, was: Rollout, now: Rollout) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _summary(sets: Sequence[str], rows: list[dict[str, Any]], changed: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(sets: Sequence[str], rows: list[dict[str, float]], changed: list[dict[str, Any]]) -> dict[str, Any]:
     total = {name: sum(row.get(name, 0) for row in rows) for name in {name for row in rows for name in row}}
 
     def means(name: str) -> dict[str, float | None]:
@@ -204,7 +204,7 @@ def _summary(sets: Sequence[str], rows: list[dict[str, Any]], changed: list[dict
         "failed": total["rollouts"] - total["usable_now"],
         "groups": {name: total[name] for name in ("trained", "gained", "lost")},
         "advantages": {"completions": total["compared"], "turned": total["turned"]} if total["compared"] else None,
-        "steps": [{name: row[name] for name in kept} for row in rows],
+        "steps": [{name: row.get(name, 0) for name in kept} for row in rows],
         "examples": changed[::every][:EXAMPLES],
     }  # fmt: skip
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.objective import UpdateContext
 from strop.base.metrics import Metrics, merge
 from strop.base.pieces import States
 from strop.base.types import InputError, StropError
@@ -31,7 +31,7 @@ from strop.run.replay import StoredStep, TrainingProcess, stored_steps
 from strop.training.learner import Learner, objective_of
 from strop.training.packing import Update
 from strop.training.samples import is_trained_on
-from strop.training.step import Outputs, Trainer
+from strop.training.step import Outputs, Trainer, TrainingObjective
 
 LEAST = 0.5  # of the sequences: a gradient that fewer effective ones carry is not compared
 
@@ -105,7 +105,7 @@ def changed(config: RunConfig, alternative: Alternative) -> RunConfig:
 class _Side:
     """The gradients of a step's updates under one configuration."""
 
-    objective: Objective
+    objective: TrainingObjective
     updates: Iterator[tuple[Update, UpdateContext]]
     metrics: list[Metrics] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
@@ -139,7 +139,7 @@ def _compared(process: TrainingProcess, stored: StoredStep, alternatives: Sequen
     if not isinstance(learner, Learner):
         raise InputError("orchestration.trainers: gradients are compared in one process, and this run used several")
     others = [_other(process, learner, stored, alternative) for alternative in alternatives]
-    recorded = _Side(learner.trainer.objective, iter(()))  # type: ignore[arg-type]
+    recorded = _Side(learner.trainer.objective, iter(()))
 
     def before(update: Update, context: UpdateContext) -> None:
         trainer = learner.trainer
@@ -148,7 +148,7 @@ def _compared(process: TrainingProcess, stored: StoredStep, alternatives: Sequen
         for other in others:
             theirs, norms = other.take(trainer), other.norms[-1] * recorded.norms[-1]
             if norms > 0:
-                other.cosines.append(_dot(own, theirs) / norms)
+                other.cosines.append(max(-1.0, min(1.0, _dot(own, theirs) / norms)))  # but for rounding
         trainer.objective = recorded.objective
 
     learner.before_update = before
