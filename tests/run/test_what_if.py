@@ -30,7 +30,7 @@ def compared(run: Path, *sets: str, end: int | None = None) -> list[list[Compari
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "what-if"
     loss = 'algorithm.loss={piece="PpoClip", clip_low=0.02, clip_high=0.02}'
-    train(small(loss, "batch.updates_per_step=2", "batch.passes_per_batch=2"), out, SilentView())
+    train(small(loss, "batch.updates_per_step=2", "batch.passes_per_batch=2", "optim.lr=2e-4"), out, SilentView())
     return out
 
 

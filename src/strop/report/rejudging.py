@@ -209,10 +209,10 @@ def _summary(sets: Sequence[str], rows: list[dict[str, float]], changed: list[di
     }  # fmt: skip
 
 
-def lines(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+def lines(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """The rows of a table of what `rejudged` returned: what, before, now."""
     rate, reward, groups, flips = (found[name] for name in ("pass_rate", "reward", "groups", "flips"))
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("right", *(_said(rate[side], percent) for side in ("was", "now"))),
         ("reward", *(_said(reward[side], "{:.4g}".format) for side in ("was", "now"))),
         ("verdicts turned", f"{flips['to_wrong']} right to wrong", f"{flips['to_right']} wrong to right"),
