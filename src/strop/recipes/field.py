@@ -19,6 +19,11 @@ VARIANTS: Variants = {
         "GRPO with the IPO form of DPPO: tokens that moved too far are dropped, whatever their advantage.",
         BASE, 'algorithm.loss={piece="Dppo", low=0.3, high=0.3, sides="both"}', "algorithm.loss.max_ratio=none",
     ),
+    "field.kpop": (
+        "GRPO with KPop's mask: tokens with too large a KL of either direction are dropped.",
+        BASE, 'algorithm.loss={piece="Dppo", divergence="two_way_kl", low=0.1, high=0.1, sides="both"}',
+        "algorithm.loss.max_ratio=none",
+    ),
     "field.gmpo": (
         "GRPO with the geometric mean of clipped ratios (GMPO).",
         BASE, "algorithm.loss=Gmpo", "algorithm.aggregation=SampleMean",
