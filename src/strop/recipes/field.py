@@ -1,7 +1,8 @@
 """Losses and estimators of 2025 and 2026, each as one change of the same GRPO: 32 × 8, 8 updates a step at 1e-6.
 
 They are for comparison with each other: model, data, batch and learning rate are those of `opefo.grpo`, not of the
-papers that proposed them. The threshold and β of `field.deepseek_v32` are a choice made here.
+papers that proposed them. The threshold and β of `field.deepseek_v32` and the length of `field.gdpo` are
+a choice made here.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ VARIANTS: Variants = {
     "field.maxrl": (
         "GRPO whose advantage is divided by the group's mean reward (MaxRL).",
         BASE, "algorithm.advantage.normalization=mean",
+    ),
+    "field.gdpo": (
+        "GRPO with GDPO's advantage: right answers and their length are normalised apart.",
+        BASE, "algorithm.advantage=Gdpo",
+        'algorithm.shaping=[{piece="OverlongShaping", max_tokens=3000, buffer_tokens=600}]',
     ),
     "field.reinforce_pp_baseline": (
         "REINFORCE++ with the group's mean as baseline: centred rewards, normalised over the batch's tokens.",
