@@ -41,7 +41,7 @@ Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only wit
 LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
 StudyName = Annotated[
     str | None,
-    typer.Option("--study", metavar="NAME", help="A study of a paper; no NAME lists them.", show_default=False),
+    typer.Option("--study", metavar="NAME", help="A study of a paper; `list` lists them.", show_default=False),
 ]
 Grid = Annotated[
     list[str],
@@ -129,9 +129,13 @@ def ablate(
     """
     from strop.base.types import InputError
     from strop.lab.ablation import manifest as manifests
+    from strop.lab.ablation.studies import listing
     from strop.lab.ablation.variants import VariantRequest, short_name, variants
     from strop.lab.scaling.study import fit_settings
 
+    if study == "list":
+        print(listing())
+        return
     fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
         if folder is None or any((leave_one_out, study, grid, named, until, steps, sets, small, out, dry_run)):

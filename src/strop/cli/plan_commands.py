@@ -117,8 +117,7 @@ def _priced(
     Raises:
         InputError: no such recipe, file or run; no such cost or length.
     """
-    from strop.lab.planning.costs import CONSTANTS, costs_of, default_lengths, parse_lengths
-    from strop.lab.planning.measured import measured
+    from strop.lab.planning.costs import CONSTANTS, costs_of, default_lengths, measured, parse_lengths
     from strop.recipes.resolve import resolve
     from strop.run.folder import RunFolder, is_run
 
