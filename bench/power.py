@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from strop.lab.ablation.power import LEVEL, MOST, PROBABILITY, Array, first_looks, look_level, needed, running, verdicts
+from strop.lab.ablation.power import LEVEL, MOST, Array, first_looks, look_level, needed, running, verdicts
 from strop.lab.scaling.compare import MARGIN
 from strop.report.drawing import MUTED, SERIES, percent_axis, style_axes, write_figure
 

@@ -49,9 +49,7 @@ Grid = Annotated[
 ]
 Named = Annotated[
     list[str],
-    typer.Option(
-        "--variant", metavar="NAME:KEY=VALUE,…", help="A variant; may be repeated.", show_default=False
-    ),
+    typer.Option("--variant", metavar="NAME:KEY=VALUE,…", help="A variant; may be repeated.", show_default=False),
 ]
 Seeds = Annotated[str, typer.Option(metavar="N,N,N", help="Seeds; every variant is run with each of them.")]
 Steps = Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)]
@@ -161,15 +159,11 @@ def ablate(
     done = _show(where, x, fits, margin, as_json)
     if done.failures:
         count = len(done.failures)
-        print(
-            f"strop: {count} of {len(done.manifest.runs)} runs failed; the same command tries again", file=sys.stderr
-        )
+        print(f"strop: {count} of {len(done.manifest.runs)} runs failed; the same command tries again", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def _execute(
-    folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool, again: bool = True
-) -> None:
+def _execute(folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool, again: bool = True) -> None:
     """Make the runs that are not there; those that failed too, if they are to be tried again."""
     stopped = f"stopped at once; the same command goes on with {folder}"
     with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
@@ -178,9 +172,7 @@ def _execute(
         execute(folder, manifest, view, jobs, imports, again)
 
 
-def _add_seeds(
-    most: int, folder: Path, execute: Callable[[Manifest], None], fits: FitSettings, margin: float
-) -> None:
+def _add_seeds(most: int, folder: Path, execute: Callable[[Manifest], None], fits: FitSettings, margin: float) -> None:
     """Add a seed to every variant that is undecided until none is, or all of them have `most`."""
     from strop.lab.ablation.collect import collect
 
@@ -244,9 +236,7 @@ Sources = Annotated[
     ),
 ]
 Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predict the pass rate at these computes.")]
-Before = Annotated[
-    float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")
-]
+Before = Annotated[float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Bootstrap samples of the intervals.")]
 FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
 FitMargin = Annotated[float, typer.Option("--margin", help="The least difference of A that counts.", min=0.0)]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench import power as bench
 from scipy.stats import nct, t
 from tests.lab.ablation.cases import small_plan, write_base, write_run
 from typer.testing import CliRunner, Result
 
+from bench import power as bench
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app

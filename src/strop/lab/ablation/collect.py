@@ -276,9 +276,7 @@ def collect(
             against = None if is_base else compare(entry.name, _fits(runs), manifest.base.name, _fits(base), margin)
             difference = paired(pairs, settings.level)
         refits = tuple(each for each in joint if each.fit in _fits(runs))
-        variants.append(
-            VariantResult(entry.name, entry.changes, runs, pairs, difference, against, refits, margin)
-        )
+        variants.append(VariantResult(entry.name, entry.changes, runs, pairs, difference, against, refits, margin))
     return Ablation(folder, manifest, tuple(variants), unit, settings.level, margin)
 
 

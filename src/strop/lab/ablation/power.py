@@ -89,7 +89,6 @@ class Power(NamedTuple):
     mean: Array
 
 
-
 def fewest(probabilities: Array, probability: float = PROBABILITY) -> int | None:
     """The fewest seeds that decide with a probability; None where `MOST` do not."""
     place = bisect_left(probabilities, probability)
@@ -111,7 +110,7 @@ def power(
     scale = np.full((DRAWS, 1), max(deviation, 1e-9))
     if pairs is not None:
         # What the deviation may be: where an earlier study, drawn too, deviates as was seen.
-        scale /= np.roll(found.deviation[:, pairs - 1 : pairs], 1)
+        scale /= np.roll(found.deviation[:, [min(pairs, MOST) - 1]], 1)
     values = Running(difference + scale * found.mean, scale * found.deviation)
     right = 1 if difference else 2
     once = (verdicts(values, level, margin) == right).mean(axis=0)

@@ -145,7 +145,7 @@ def _underpowered(variant: VariantResult, found: Ablation) -> list[str]:
     if variant.verdict != "undecided" or len(pairs) < 2:
         return []
     likely = power(difference, stdev(pairs), len(pairs), found.margin, found.level)
-    chance = (likely.until if found.manifest.until_decided else likely.once)[len(pairs) - 1]
+    chance = (likely.until if found.manifest.until_decided else likely.once)[min(len(pairs), MOST) - 1]
     if chance >= PROBABILITY:
         return []
     most = fewest(likely.until)
@@ -210,6 +210,7 @@ def as_json(found: Ablation) -> dict[str, Any]:
         "seeds": list(found.manifest.seeds),
         "unit": found.unit,
         "level": found.level,
+        "until_decided": found.manifest.until_decided,
         "margin": found.margin,
         "finished": found.finished,
         "asymptote": found.asymptote,
