@@ -57,18 +57,17 @@ def studies(deviation: float, pilot: int | None, until: bool, count: int, seed: 
     nearest = np.searchsorted(np.sqrt(GRID[1:] * GRID[:-1]), seen)
     most = plans(pilot)[int(until), nearest].astype(int)
     planned = most > 0
-    shares, used = [], most
-    for difference, right in ((DIFFERENCE, (1,)), (0.0, (1, -1))):
+
+    def share(difference: float, asked: Sequence[int]) -> tuple[float, float]:
+        """The planned studies of such a difference that come to one of these verdicts, and their mean seeds."""
         values = running(difference + deviation * rng.standard_normal((count, MOST)))
         codes = verdicts(values, look_level(LEVEL) if until else LEVEL, MARGIN)
-        if until:
-            code, at = first_looks(codes)
-            code, at = np.where(at <= most, code, 0), np.minimum(at, most)
-        else:
-            code, at = codes[np.arange(count), most - 1], most
-        used = at if difference else used
-        shares.append(float(np.isin(code[planned], right).mean()))
-    return Outcome(*shares, float(used[planned].mean()), float(1.0 - planned.mean()))
+        code, at = first_looks(codes) if until else (codes[np.arange(count), most - 1], most)
+        found = np.isin(code, asked) & (at <= most)
+        return float(found[planned].mean()), float(np.minimum(at, most)[planned].mean())
+
+    decided, seeds = share(DIFFERENCE, (1,))
+    return Outcome(decided, share(0.0, (1, -1))[0], seeds, float(1.0 - planned.mean()))
 
 
 def outcomes(count: int) -> Iterator[tuple[int | None, bool, float, Outcome]]:
