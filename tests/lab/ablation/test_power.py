@@ -135,7 +135,7 @@ def test_until_decided_runs_what_is_undecided(tmp_path: Path, monkeypatch: pytes
             if run.variant == "bad":
                 manifest = manifest.marked(run, "failed", "not finite")
             elif run.state != "finished":
-                rng = np.random.default_rng(100 * run.seed + len(run.variant))
+                rng = np.random.default_rng([run.seed, ord(run.variant[0])])
                 rate = 0.6 - 0.3 * (run.variant == "hot") + rng.normal(0, 0.03)
                 write_run(folder, manifest, run, [0.2, 0.3, rate])
                 manifest = manifest.marked(run, "finished")
@@ -150,14 +150,18 @@ def test_until_decided_runs_what_is_undecided(tmp_path: Path, monkeypatch: pytes
     assert rounds[0] == (12, True) and all(not again for _, again in rounds[1:])
     assert runs["bad"] == [0, 1, 2] and runs["base"] == runs["like"] == [0, 1, 2, 3, 4, 5]
     assert runs["hot"] in ([0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4])
-    assert done.exit_code == 1 and "worse (final)" in done.stdout and "99.5 % at each" in " ".join(done.stdout.split())
+    told = json.loads((tmp_path / "out" / "results.json").read_text())["variants"]
+    assert [each["verdict"] for each in told] == [None, "worse", "undecided", "undecided"] and done.exit_code == 1
+    assert told[1]["difference"]["pairs"] == len(runs["hot"]) and "99.5 % at each" in done.stdout
     rounds.clear()
     strop(*command, "--seeds", "0,1,2", "--until-decided", 7)  # goes on with what is there
     assert read_manifest(tmp_path / "out").seeds == (0, 1, 2, 3, 4, 5, 6) and len(rounds) == 2
 
 
 def test_failed_runs_are_left_while_seeds_are_added(tmp_path: Path) -> None:
-    manifest = small_plan(tmp_path, (0,), [])
-    write_manifest(tmp_path / "out", manifest.marked(manifest.runs[0], "failed", "not finite"))
+    manifest = small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"])
+    failed = manifest.marked(manifest.runs[1], "failed", "not finite")
+    write_run(tmp_path / "out", manifest, manifest.runs[0], [0.2, 0.3])
+    write_manifest(tmp_path / "out", failed)
     done = execute(tmp_path / "out", manifest, SilentView(), again=False)
-    assert [run.state for run in done.runs] == ["failed"]
+    assert [run.state for run in done.runs] == ["finished", "failed"]
