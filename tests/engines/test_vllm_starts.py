@@ -93,7 +93,7 @@ def test_a_socket_can_be_reached_where_the_folder_of_temporary_files_has_a_long_
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     (tmp_path / "config.json").touch()
-    listen = "from socket import *; one = socket(AF_UNIX); one.bind(sys.argv[1]); one.listen(); one.accept(), one.accept()"
+    listen = "from socket import *; s = socket(AF_UNIX); s.bind(sys.argv[1]); s.listen(); s.accept(), s.accept()"
     program = f"exec {sys.executable} -c 'import sys; {listen}' $2"
     settings = interpreter(tmp_path, f"while [ $1 != --uds ]; do shift; done; {program}")
     server = start(settings, tmp_path, {}, None)
