@@ -52,9 +52,10 @@ class FreshModel(Settings):
 
 
 ALL_LINEAR = "all-linear"
-# Reserved paths: the base that is made on the spot, the same with mixtures of experts as feed-forward layers, and one
-# that now and then calls a calculator.
+# Reserved paths: the base that is made on the spot, the same with mixtures of experts as feed-forward layers, one that
+# now and then calls a calculator, a teacher of the base, and one that can make use of an answer in its prompt.
 EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER = "embedded", "embedded-moe", "embedded-caller"
+EMBEDDED_TEACHER, EMBEDDED_HINTED = "embedded-teacher", "embedded-hinted"
 
 
 class Lora(Settings):

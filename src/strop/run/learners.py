@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -36,13 +36,14 @@ from strop.base.view import SilentView, View
 from strop.config.schema import RunConfig
 from strop.model.critic import HEAD_FILE, Critic
 from strop.model.device import pick_device
-from strop.model.policy import Policy, WithoutAdapters, load_policy
+from strop.model.policy import Policy, load_policy
 from strop.model.sequence_parallel import SequenceParallel, refuse_heads
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, RankGroup, serve
 from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerConnection, WorkerLauncher, WorkerSpec
 from strop.run.devices import Seat
+from strop.run.reference import reference_of, teacher_prompts
 from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks, Together, open_store, reach_store, use_interface_of
@@ -58,7 +59,7 @@ class Modules:
 
     policy: Policy
     critic: Critic | None = None
-    reference: Policy | WithoutAdapters | None = None
+    reference: nn.Module | None = None
 
 
 def make_learner(
@@ -74,7 +75,7 @@ def make_learner(
         assert settings is not None
         total = config.steps * settings.updates_per_step * settings.passes_per_batch
         critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
-    return Learner(config.learner, trainer, critic, modules.reference, storage)
+    return Learner(config.learner, trainer, critic, modules.reference, storage, teacher_prompts(config))
 
 
 def modules_of(config: RunConfig, policy: Policy, view: View, place: Place | None = None) -> Modules:
@@ -86,16 +87,7 @@ def modules_of(config: RunConfig, policy: Policy, view: View, place: Place | Non
         InputError: there is no such model, or it cannot be trained.
     """
     critic = None if config.critic is None else _critic(config, config.critic.path, policy, view, place)
-    stages = [stage.algorithm for stage in config.stage_configs()]
-    reference: Policy | WithoutAdapters | None = None
-    if any(one.needs_reference for one in stages):
-        if place is not None:
-            plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
-            reference = sharded_policy(plain, derive(config.seed, "model"), place).requires_grad_(False)
-        else:
-            moves = any(one.reference.reset_every is not None for one in stages)
-            reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
-    return Modules(policy, critic, reference)
+    return Modules(policy, critic, reference_of(config, policy, view, place))
 
 
 def _critic(config: RunConfig, path: str | None, policy: Policy, view: View, place: Place | None) -> Critic:
@@ -106,6 +98,7 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View, pla
     """
     seed = derive(config.seed, "critic")
     if path is None and place is None:
+        policy.use_kernels()  # which the critic then has, whether or not an engine has asked for them before
         return Critic.from_policy(policy, seed).to(policy.device)
     other = {} if path is None else {"path": path, "fresh": None, "revision": None}
     try:
@@ -193,8 +186,7 @@ def _share_sequences(modules: Modules, rank: int, size: int, team: int, timeout:
         return
     groups = [dist.new_group(list(range(first, first + team)), timeout) for first in range(0, size, team)]
     for module in (modules.policy, modules.critic, modules.reference):
-        if module is not None:
-            assert isinstance(module, (Policy, Critic))
+        if isinstance(module, (Policy, Critic)):
             refuse_heads(module.model.config.to_dict(), team)
             module.sequence = SequenceParallel(groups[rank // team])
 
@@ -273,8 +265,8 @@ def handlers(learner: Learner) -> dict[str, Handler]:
                 pass
 
     same = (
-        learner.sizes, learner.enter, learner.replan, learner.broken, learner.save, learner.settle, learner.load,
-        learner.export,
+        learner.sizes, learner.enter, learner.replan, learner.broken, learner.digest, learner.save, learner.settle,
+        learner.load, learner.export,
     )  # fmt: skip
     calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
     # Every rank computes the probe whole, and GPUs of two kinds round otherwise; the first rank's is the run's.
@@ -478,6 +470,7 @@ class RankGroupLearner(TrainerRanks):
     learn = forwarded(Learner.learn, changes_weights=True)
     probe = forwarded(Learner.probe)
     broken = forwarded(Learner.broken)
+    digest = forwarded(Learner.digest)
     save = forwarded(Learner.save)
     settle = forwarded(Learner.settle)
     load = forwarded(Learner.load, changes_weights=True)

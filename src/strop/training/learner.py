@@ -11,14 +11,15 @@ policy at each update are computed by the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.aggregation import TokenMean
@@ -28,20 +29,29 @@ from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import FloatArray, Group, IntArray, StropError
+from strop.base.types import FloatArray, Group, IntArray, Rollout, StropError
 from strop.model.critic import Critic
-from strop.model.policy import Policy, WithoutAdapters, copy_parameters
+from strop.model.policy import Policy, copy_parameters
 from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of, peak_of
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
-from strop.training.samples import Candidate, Sizes, TrainResult, make_candidates, make_samples
+from strop.training.samples import (
+    Candidate,
+    Sizes,
+    TrainResult,
+    after_prompt,
+    as_samples,
+    make_candidates,
+    make_samples,
+)
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer, by_sample, score_samples
 from strop.training.storage import Storage
 
 Stored = TypeVar("Stored", covariant=True)
+TeacherPrompt = Callable[[Group, Rollout], IntArray | None]  # int32 [K] for a completion; None: it is not distilled
 
 
 class WeightSink(Protocol[Stored]):
@@ -65,8 +75,9 @@ class Learner:
         settings: of the run; `enter` changes them at the start of a stage.
         trainer: of the policy.
         critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
-        reference: the reference policy of KL terms.
+        reference: the reference policy of KL terms; called as the policy is, without gradients.
         storage: writes all of them to disk.
+        prompt_of: the prompt that the reference policy reads; None: that of the policy.
 
     With sharded modules the trainers know the ranks, and every rank makes each call with the same arguments.
     """
@@ -76,14 +87,16 @@ class Learner:
         settings: LearnerSettings,
         trainer: Trainer,
         critic: Trainer | None = None,
-        reference: Policy | WithoutAdapters | None = None,
+        reference: nn.Module | None = None,
         storage: Storage | None = None,
+        prompt_of: TeacherPrompt | None = None,
     ) -> None:
         self.settings = settings
         self.trainer = trainer
         self.critic = critic
         self.reference = reference
         self.storage = Storage() if storage is None else storage
+        self.prompt_of = prompt_of
         self._reference_moved = False
 
     def start(self, folder: Path) -> None:
@@ -138,7 +151,7 @@ class Learner:
         candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
         if not any(candidate.trains for candidate in candidates):
             return None
-        candidates = self._scored(candidates)
+        candidates = self._scored(candidates, groups)
         token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
         samples = self._corrected(make_samples(candidates, self.settings.algorithm.advantage, token_rewards))
         metrics: list[Metrics] = []
@@ -163,7 +176,7 @@ class Learner:
 
     # ------------------------------------------------------------------ once a batch
 
-    def _scored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _scored(self, candidates: Sequence[Candidate], groups: Sequence[Group]) -> list[Candidate]:
         """The candidates with the scores that the pieces need before the first update."""
         algorithm = self.settings.algorithm
         # Groups that are not trained on matter only to the statistics of KL in the reward.
@@ -178,7 +191,12 @@ class Learner:
         if algorithm.needs_reference:
             if self.reference is None:
                 raise StropError("a piece reads the reference policy, and this run has none")
-            columns["reference_logprobs"], _ = self._score(self.reference, wanted)
+            if self.prompt_of is None:
+                columns["reference_logprobs"], _ = self._score(self.reference, wanted)
+            else:
+                own = columns.get("anchors", [sample.logprobs for sample in wanted])
+                found = self._behind_prompts(self.reference, self.prompt_of, candidates, groups)
+                columns["reference_logprobs"] = [found.get(id(s), c) for s, c in zip(wanted, own, strict=True)]
         if self.critic is not None:
             columns["values"], _ = self._score(self.critic.policy, wanted)
         if not columns:
@@ -190,6 +208,22 @@ class Learner:
     def _score(self, module: torch.nn.Module, samples: Sequence[Sample]) -> tuple[list[FloatArray], list[FloatArray]]:
         budget = self.settings.batch.tokens_per_microbatch
         return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
+
+    def _behind_prompts(
+        self, reference: nn.Module, prompt_of: TeacherPrompt, candidates: Sequence[Candidate], groups: Sequence[Group]
+    ) -> dict[int, FloatArray]:
+        """The reference policy's log-probs [L] behind the prompts that it reads, by the `id` of a sample."""
+        asked: list[tuple[Sample, Sample]] = []  # of a completion, behind its own prompt and behind the other
+        for candidate in candidates:
+            completion, prompt_ids = candidate.rollout.completion, prompt_of(groups[candidate.group], candidate.rollout)
+            if prompt_ids is not None and completion.sampled_tokens:
+                other = replace(completion, prompt_ids=prompt_ids, routed_experts=None)
+                asked.append((candidate.samples[0], as_samples(other, 0)[0]))
+        if not asked:
+            return {}
+        found, _ = self._score(reference, [other for _, other in asked])
+        pairs = zip(asked, found, strict=True)
+        return {id(own): after_prompt(column[-len(own) :], len(own)) for (own, _), column in pairs}
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
         """The KL reward of each token, float32 [L]; None without that piece, or if this sample was not scored."""
@@ -281,6 +315,16 @@ class Learner:
         """The name of a parameter that is not finite; None where all are."""
         own = next((n for n, w in self.policy.weights().items() if not torch.isfinite(own_part(w)).all()), None)
         return next((name for name in self.trainer.ranks.gather(own) if name is not None), None)
+
+    def digest(self) -> str:
+        """A digest of all that the optimizers change, bit for bit, on all ranks."""
+        found = blake2b(digest_size=8)
+        for trainer in (self.trainer, self.critic):
+            if trainer is not None:
+                shares = trainer.ranks.gather(trainer.optimizer.checksums())
+                whole = {name: sum(share[name] for share in shares) % 2**64 for name in sorted(shares[0])}
+                found.update(repr(whole).encode())
+        return found.hexdigest()
 
     def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
         """Write the policy to `model`, and the critic, where there is one, to `critic`."""

@@ -309,7 +309,7 @@ def _broken(loss: Tensor, norm: Tensor) -> str:
 
 
 def _device(policy: nn.Module) -> torch.device:
-    return next(policy.parameters()).device
+    return next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
 
 
 def _on(batch: MicroBatch, device: torch.device) -> MicroBatch:
