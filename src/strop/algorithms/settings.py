@@ -143,6 +143,11 @@ class AlgorithmSettings(Settings):
         return self.kl_in_reward is not None or any(term.needs_reference for term in self.regularizers)
 
     @property
+    def reference_top(self) -> int:
+        """How many of the reference policy's most probable tokens are asked for; 0 for none."""
+        return max((term.reference_top for term in self.regularizers), default=0)
+
+    @property
     def needs_old_scores(self) -> bool:
         """Whether the batch is scored by the policy once, before its first update."""
         types = self.token_types is not None and self.token_types.needs_old_entropy

@@ -159,6 +159,10 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.sequence_parallel={orchestration.sequence_parallel} does not divide "
             f"orchestration.trainers={orchestration.trainers}; set orchestration.trainers to a multiple of it"
         )
+    if orchestration.sequence_parallel > 1 and config.algorithm.reference_top:
+        raise InputError(
+            "algorithm.regularizers: TopKl does not share a sequence among ranks; set orchestration.sequence_parallel=1"
+        )
     if orchestration.executor == "in_process" and orchestration.generators > 1:
         raise InputError(
             f"orchestration.generators={orchestration.generators} are separate processes, and "
