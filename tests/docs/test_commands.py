@@ -100,7 +100,7 @@ TRAINED = (
 STANDS_FOR = {
     "--ask 16": "--ask 2 --set sampling.max_new_tokens=8",
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
-    "steps=400": "steps=6", "--seen 20": "--seen 1",
+    "--from 40 --to 42": "--from 3 --to 5", "--from 40": "--from 4", "steps=400": "steps=6", "--seen 20": "--seen 1",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
     "export runs/first --adapter": "export runs/lora --adapter",
     "model.lora.rank=32": "model.lora.rank=8",  # which the small stand-in's layers have room for

@@ -21,7 +21,8 @@ from strop.recipes.resolve import resolve
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 PAGES = {page.stem: page.read_text() for page in sorted(FOLDER.glob("*.md"))}
 TABLES = {page.stem: page.read_text() for page in sorted((FOLDER / "numbers").glob("*.md"))}
-NAMES = [recipe.name for recipe in catalogue()]
+# Those of field.py take settings from `opefo.grpo`, not from the papers that their losses come from.
+NAMES = [recipe.name for recipe in catalogue() if not recipe.name.startswith("field.")]
 KEY = re.compile(rf"`((?:{'|'.join(RunConfig.model_fields)})(?:\.[a-z_0-9]+)*)`")
 CODE = re.compile(r"`(strop(?:\.\w+)+):(\w+)`")
 # Keys of pieces that a recipe's page offers as the other choice, and of settings that a recipe leaves unset.

@@ -289,6 +289,19 @@ def test_a_policy_learns_from_itself_with_the_answer_in_its_prompt(run: Runner) 
     assert rows[0]["reward/mean"] > 0 and rows[-1]["kl/reference_k1"] < 0.7 * rows[0]["kl/reference_k1"]
 
 
+FIELD = {
+    "field.sapo": "ratio/max", "field.dppo": "ratio/clipped_share", "field.gmpo": "ratio/clipped_share",
+    "field.vespo": "ratio/max", "field.deepseek_v32": "kl/penalised", "field.maxrl": "advantage/max",
+    "field.luspo": "ratio/clipped_share",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_a_loss_of_the_field_trains(run: Runner, name: str) -> None:
+    rows = run(name, sets=["optim.warmup_steps=0"])
+    assert max(column(rows, FIELD[name])) > 0
+
+
 # ---------------------------------------------------------------------- siblings: the same pieces, other numbers
 
 RUN_ABOVE = {
@@ -298,7 +311,7 @@ RUN_ABOVE = {
     "archer.math.released",
     "archer.dapo_math", "scalerl", "scalerl.loo_lp",
     "scalerl.loo_8op", "scalerl.loo_fp32", "scalerl.loo_dapo", "scalerl.math_code", "scalerl.scout", "scalerl_base",
-    "scalerl_base.gspo", "distill", "distill.top_k", "self_distill",
+    "scalerl_base.gspo", "distill", "distill.top_k", "self_distill", *FIELD,
 }  # fmt: skip
 ELSEWHERE = {"quickstart", "quickstart.calculator"}  # have tests of their own
 

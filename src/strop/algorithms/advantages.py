@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.pieces import Piece
-from strop.base.types import BoolArray, FloatArray, IntArray
+from strop.base.types import BoolArray, FloatArray, InputError, IntArray
 
 _BLOCK = 128  # tokens whose discounted sums are one matrix product
 
@@ -105,6 +105,7 @@ class GroupRelative(Advantage):
       - `token_std`: r_i − b_i normalised over all sampled tokens of the batch, each completion counted |o_i| times:
         their mean is taken off and the rest divided by sqrt(variance + eps), the variance divided by the count (as
         Open-Reasoner-Zero normalises over its buffer; see `normalize_tokens`). `ddof` has no part in it.
+      - `mean`: mean_g(r) + eps (MaxRL, arXiv 2602.02710): of 0 and 1, the rarer success is, the more one counts.
       - `none`: 1 (Dr. GRPO).
 
     Fields:
@@ -115,7 +116,7 @@ class GroupRelative(Advantage):
     """
 
     baseline: Literal["mean", "leave_one_out"] = "mean"
-    normalization: Literal["prompt_std", "batch_std", "token_std", "none"] = "prompt_std"
+    normalization: Literal["prompt_std", "batch_std", "token_std", "mean", "none"] = "prompt_std"
     ddof: Literal[0, 1] = 1
     eps: Annotated[float, Field(ge=0)] = 1e-6
     batch: Literal["survivors", "all"] = "survivors"
@@ -146,6 +147,13 @@ class GroupRelative(Advantage):
             centred = centred * (size / np.maximum(size - 1, 1))[member]
         if self.normalization == "none":
             return centred
+        if self.normalization == "mean":
+            if (rewards < 0).any():
+                raise InputError(
+                    "algorithm.advantage.normalization=mean divides by a group's mean reward, and some are negative; "
+                    "set algorithm.reward.wrong=0, or another normalization"
+                )
+            return _over(centred, mean[member] + self.eps)
         if self.normalization == "prompt_std":
             squares = np.bincount(member, weights=(rewards - mean[member]) ** 2)
             spread = np.sqrt(squares / np.maximum(size - self.ddof, 1))

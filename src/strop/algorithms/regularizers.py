@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from strop.algorithms.losses import importance_ratio
 from strop.algorithms.tokens import Tokens, by_type, demanded
 from strop.base.lazy import torch
 from strop.base.metrics import Mean, Metrics
@@ -160,6 +161,8 @@ class KlPenalty(Regularizer):
         estimator: see the module; k3 is what GRPO and Archer use. k1 has a gradient of mean 0.
         beta: of every token, or of knowledge tokens where `beta_reasoning` is given. Archer: 0.001.
         beta_reasoning: of reasoning tokens; None: the same, and token types are not needed. Archer: 0.
+        unbiased: the estimator of a token is multiplied by its ratio ρ, through which the gradient flows too: with k3
+            the gradient is then that of the KL of the current policy, whichever policy sampled (DeepSeek-V3.2).
         clamp: the estimator is held within ±clamp, without gradient beyond; None: not.
         normalization: `all` divides by the same denominator as the policy loss (the paper's Eq. 7; the default);
             `type` by the number of tokens of each type in the update (Archer's code).
@@ -168,6 +171,7 @@ class KlPenalty(Regularizer):
     estimator: Estimator = "k3"
     beta: Annotated[float, Field(ge=0)] = 0.001
     beta_reasoning: Annotated[float, Field(ge=0)] | None = None
+    unbiased: bool = False
     clamp: Annotated[float, Field(gt=0)] | None = 10.0
     normalization: Literal["all", "type"] = "all"
 
@@ -201,6 +205,8 @@ class KlPenalty(Regularizer):
         kl = estimate(logprob - demanded(tokens.reference_logprob, "reference_logprob"), self.estimator)
         if self.clamp is not None:
             kl = kl.clamp(-self.clamp, self.clamp)
+        if self.unbiased:
+            kl = importance_ratio(tokens, logprob) * kl
         if self.beta_reasoning is None:
             return self.beta * kl, _mean("kl/penalised", kl, torch.ones_like(kl, dtype=torch.bool))
         reasoning = demanded(tokens.reasoning, "reasoning")

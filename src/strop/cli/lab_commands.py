@@ -43,7 +43,7 @@ Shown = Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="Only wit
 LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")]
 StudyName = Annotated[
     str | None,
-    typer.Option("--study", metavar="NAME", help="A study of a paper; no NAME lists them.", show_default=False),
+    typer.Option("--study", metavar="NAME", help="A study of a paper; `list` lists them.", show_default=False),
 ]
 Grid = Annotated[
     list[str],
@@ -121,9 +121,13 @@ def ablate(
     """
     from strop.base.types import InputError
     from strop.lab.ablation import manifest as manifests
+    from strop.lab.ablation.studies import listing
     from strop.lab.ablation.variants import VariantRequest, short_name, variants
     from strop.lab.scaling.study import fit_settings
 
+    if study == "list":
+        print(listing())
+        return
     fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
         if folder is None or any((leave_one_out, study, grid, named, steps, sets, small, out, dry_run)):
@@ -382,8 +386,7 @@ def _priced(
     Raises:
         InputError: no such recipe, file or run; no such cost or length.
     """
-    from strop.lab.planning.costs import CONSTANTS, costs_of, default_lengths, parse_lengths
-    from strop.lab.planning.measured import measured
+    from strop.lab.planning.costs import CONSTANTS, costs_of, default_lengths, measured, parse_lengths
     from strop.recipes.resolve import resolve
     from strop.run.folder import RunFolder, is_run
 

@@ -99,6 +99,7 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View, pla
     """
     seed = derive(config.seed, "critic")
     if path is None and place is None:
+        policy.use_kernels()  # which the critic then has, whether or not an engine has asked for them before
         return Critic.from_policy(policy, seed).to(policy.device)
     other = {} if path is None else {"path": path, "fresh": None, "revision": None}
     try:
@@ -265,8 +266,8 @@ def handlers(learner: Learner) -> dict[str, Handler]:
                 pass
 
     same = (
-        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
-        learner.load, learner.export,
+        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.digest, learner.save,
+        learner.settle, learner.load, learner.export,
     )  # fmt: skip
     calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
     return {name: agreed(call) for name, call in calls.items()} | {"publish": publish}
@@ -469,6 +470,7 @@ class RankGroupLearner(TrainerRanks):
     learn = forwarded(Learner.learn, changes_weights=True)
     probe = forwarded(Learner.probe)
     broken = forwarded(Learner.broken)
+    digest = forwarded(Learner.digest)
     save = forwarded(Learner.save)
     settle = forwarded(Learner.settle)
     load = forwarded(Learner.load, changes_weights=True)

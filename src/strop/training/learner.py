@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -327,6 +328,16 @@ class Learner:
         """The name of a parameter that is not finite; None where all are."""
         own = next((n for n, w in self.policy.weights().items() if not torch.isfinite(own_part(w)).all()), None)
         return next((name for name in self.trainer.ranks.gather(own) if name is not None), None)
+
+    def digest(self) -> str:
+        """A digest of all that the optimizers change, bit for bit, on all ranks."""
+        found = blake2b(digest_size=8)
+        for trainer in (self.trainer, self.critic):
+            if trainer is not None:
+                shares = trainer.ranks.gather(trainer.optimizer.checksums())
+                whole = {name: sum(share[name] for share in shares) % 2**64 for name in sorted(shares[0])}
+                found.update(repr(whole).encode())
+        return found.hexdigest()
 
     def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
         """Write the policy to `model`, and the critic, where there is one, to `critic`."""
