@@ -84,6 +84,19 @@ def test_a_token_is_worth_what_the_teacher_thinks_of_it(teacher: Path, sets: tup
         assert np.abs(wanted[sample.trained]).min() > 1e-3
 
 
+def test_each_domain_has_its_teacher(teacher: Path) -> None:
+    right = forced()
+    problem = replace(PROBLEM, domain="code")
+    other = Group(4, problem, tuple(replace(one, problem=problem) for one in right.rollouts))
+    result = made(*STILL, f"algorithm.reference.domains={{code='{teacher}'}}").learn([right, other], {3, 4}, 0, {})
+    only = made(*STILL, named(teacher)).learn([right, other], {3, 4}, 0, {})
+    policy = made(*STILL).learn([right, other], {3, 4}, 0, {})
+    assert result is not None and only is not None and policy is not None
+    for one, math, code in zip(result.samples, policy.samples, only.samples, strict=True):
+        np.testing.assert_array_equal(one.advantages, (math if one.group == 3 else code).advantages)
+        assert np.abs(math.advantages - code.advantages).max() > 1e-3
+
+
 def test_next_to_a_verified_reward_both_advantages_add_up(teacher: Path) -> None:
     without, both = (
         made(*STILL, named(teacher), f"algorithm.advantage.outcome={outcome}").learn([forced()], {3}, 0, {})

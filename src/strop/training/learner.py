@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -75,7 +76,8 @@ class Learner:
         settings: of the run; `enter` changes them at the start of a stage.
         trainer: of the policy.
         critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
-        reference: the reference policy of KL terms; called as the policy is, without gradients.
+        references: the reference policies of KL terms, called as the policy is, without gradients: of the problems of a
+            domain, and under None of all others.
         storage: writes all of them to disk.
         prompt_of: the prompt that the reference policy reads; None: that of the policy.
 
@@ -87,14 +89,15 @@ class Learner:
         settings: LearnerSettings,
         trainer: Trainer,
         critic: Trainer | None = None,
-        reference: nn.Module | None = None,
+        references: Mapping[str | None, nn.Module] = MappingProxyType({}),
         storage: Storage | None = None,
         prompt_of: TeacherPrompt | None = None,
     ) -> None:
         self.settings = settings
         self.trainer = trainer
         self.critic = critic
-        self.reference = reference
+        self.references = references
+        self.reference = references.get(None)
         self.storage = Storage() if storage is None else storage
         self.prompt_of = prompt_of
         self._reference_moved = False
@@ -221,9 +224,16 @@ class Learner:
                 key: as_samples(replace(completions[key], prompt_ids=ids, routed_experts=None), 0)[0]
                 for key, ids in prompts.items() if ids is not None and key in asked
             }  # fmt: skip
-        scored = self._score(reference, list(asked.values()), top) if asked else ()
-        top = scored[2][0].shape[1] if top and scored else top
-        answers = dict(zip(asked, zip(*scored, strict=True), strict=True))
+        modules = {
+            id(sample): self.references.get(one.rollout.problem.domain, reference)
+            for one in candidates for sample in one.samples
+        }  # fmt: skip
+        answers: dict[int, tuple[Any, ...]] = {}
+        for module in dict.fromkeys(modules[key] for key in asked):
+            keys = [key for key in asked if modules[key] is module]
+            scored = self._score(module, [asked[key] for key in keys], top)
+            top = scored[2][0].shape[1] if top else 0
+            answers |= dict(zip(keys, zip(*scored, strict=True), strict=True))
         names = ("reference_logprobs", "entropies", "reference_top_ids", "reference_top_logprobs")[: 4 if top else 2]
         rows: list[list[Any]] = []
         for place, sample in enumerate(wanted):
