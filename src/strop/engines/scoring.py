@@ -51,8 +51,8 @@ class ScoringServer(nn.Module):
         places = [place for places in found for place in (*places, Place(0.0, [0] * top, [0.0] * top))]
         rows = [places[row] for row in packed.rows.tolist()]
         logprob = torch.tensor([place.logprob for place in rows], dtype=torch.float32)
-        ids = torch.tensor([place.ids for place in rows], dtype=torch.int64).view(-1, top)
-        logprobs = torch.tensor([place.logprobs for place in rows], dtype=torch.float32).view(-1, top)
+        ids = torch.tensor([place.ids for place in rows], dtype=torch.int64).view(len(rows), top)
+        logprobs = torch.tensor([place.logprobs for place in rows], dtype=torch.float32).view(len(rows), top)
         scored = (logprob, torch.zeros_like(logprob)) + ((ids, logprobs) if top else ())
         return tuple(column.to(packed.rows.device) for column in scored)
 
