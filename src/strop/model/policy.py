@@ -395,7 +395,7 @@ class Policy(nn.Module):
         if with_collision:
             found = *found, collision(hidden, weight, bias, *more)
         if top:
-            found = *found, *most_probable(hidden, weight, bias, min(top, self.vocabulary), *more)
+            found = *found, *most_probable(hidden, weight, bias, top, *more)
         if packed.candidates is not None:
             found = found[0][:, 0], *found[1:], found[0][:, 1:]
         return found if part is None else tuple(part.whole(column) for column in found)

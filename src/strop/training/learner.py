@@ -215,7 +215,8 @@ class Learner:
 
         One that it is not asked about has its own log-probs, so that the KL is 0.
         """
-        top = min(self.settings.algorithm.reference_top, self.policy.vocabulary)
+        heads = [one.vocabulary for one in (self.policy, *self.references.values()) if isinstance(one, Policy)]
+        top = min(self.settings.algorithm.reference_top, *heads)
         asked = {id(sample): sample for sample in wanted}
         if self.prompt_of is not None:
             prompts = {id(one.samples[0]): self.prompt_of(groups[one.group], one.rollout) for one in candidates}
@@ -232,7 +233,6 @@ class Learner:
         for module in dict.fromkeys(modules[key] for key in asked):
             keys = [key for key in asked if modules[key] is module]
             scored = self._score(module, [asked[key] for key in keys], top)
-            top = scored[2][0].shape[1] if top else 0
             answers |= dict(zip(keys, zip(*scored, strict=True), strict=True))
         names = ("reference_logprobs", "entropies", "reference_top_ids", "reference_top_logprobs")[: 4 if top else 2]
         rows: list[list[Any]] = []
