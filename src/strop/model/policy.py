@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from strop.algorithms.tokens import send
 from strop.base import progress
 from strop.base.types import FloatArray, InputError, IntArray
-from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
+from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop, use_flash_attention
 from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
 from strop.model.files import byte_tokenizer, checkpoint_layers, export, fresh_model, load_pretrained, stored_model
 from strop.model.head import LogitForm, collision, logprob_entropy, most_probable, project
@@ -128,6 +128,7 @@ class Policy(nn.Module):
         words = model.get_input_embeddings().weight.shape[0]
         self._probe = probe or [[(7919 * t + 1) % words for t in range(n)] for n in _PROBE_LENGTHS]
         layer_reaches(model.config)
+        use_flash_attention(settings.flash_attention)
         self.logit_form = LogitForm.of(model.config)
         self._plain_tokens = sys.maxsize  # longest sequence with plain causal attention in every layer
         switch_off_dropout(model)

@@ -23,7 +23,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -266,11 +265,14 @@ def handlers(learner: Learner) -> dict[str, Handler]:
                 pass
 
     same = (
-        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.digest, learner.save,
-        learner.settle, learner.load, learner.export,
+        learner.sizes, learner.enter, learner.replan, learner.broken, learner.digest, learner.save, learner.settle,
+        learner.load, learner.export,
     )  # fmt: skip
     calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
-    return {name: agreed(call) for name, call in calls.items()} | {"publish": publish}
+    # Every rank computes the probe whole, and GPUs of two kinds round otherwise; the first rank's is the run's.
+    return {name: agreed(call) for name, call in calls.items()} | {
+        "publish": publish, "probe": lambda token_ids: (learner.probe(token_ids), "")
+    }  # fmt: skip
 
 
 def agreed(call: Callable[..., Any]) -> Handler:
@@ -286,9 +288,7 @@ def agreed(call: Callable[..., Any]) -> Handler:
 def digest(value: Any) -> str:
     """A digest of a result; of a train result, that of its samples and metrics."""
     found = hashlib.blake2b(digest_size=16)
-    if isinstance(value, np.ndarray):
-        found.update(value.tobytes())
-    elif isinstance(value, TrainResult):
+    if isinstance(value, TrainResult):
         for sample in value.samples:
             found.update(sample.id.to_bytes(8, "little", signed=True))
             found.update(sample.advantages.tobytes())
