@@ -95,7 +95,9 @@ class ReferenceSettings(Settings):
     @property
     def teachers(self) -> dict[str | None, str]:
         """The name of each teacher by its domain; under None that of all other problems."""
-        return {**({} if self.path is None else {None: self.path}), **self.domains}
+        found: dict[str | None, str] = {} if self.path is None else {None: self.path}
+        found.update((domain, path) for domain, path in self.domains.items())
+        return found
 
     @model_validator(mode="after")
     def _a_teacher_stays(self) -> ReferenceSettings:
