@@ -82,6 +82,7 @@ SMALL = {
     "eval": "--limit 2 --samples 1 --set sampling.max_new_tokens=8",
     "sample": "--max-new-tokens 8 --n 1",
     "report": "--samples 1",
+    "plan power": "",
     "plan": "--steps 1 --set batch.prompts_per_step=16",
     "ablate show": "",
     "ablate": "--dry-run --out runs/ablation",
