@@ -16,7 +16,14 @@ from typing import Annotated, Any
 import typer
 
 from strop.base.progress import heartbeat
-from strop.cli import lab_commands, model_commands, run_commands, setup_commands, stored_commands
+from strop.cli import (
+    lab_commands,
+    model_commands,
+    plan_commands,
+    run_commands,
+    setup_commands,
+    stored_commands,
+)
 from strop_verify.child_process import wait_politely
 
 __all__ = ["app", "main"]
@@ -56,6 +63,7 @@ app.command("compare", short_help="Table, comparison and pictures of kept evalua
 app.command("sample", short_help="Sample answers to a prompt or to some problems.")(model_commands.sample)
 app.add_typer(setup_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
 app.command("settings", short_help="Print every setting, or those of a part.")(setup_commands.settings)
+app.add_typer(setup_commands.pieces_app, name="pieces", short_help="Print every piece of an algorithm, or draw losses.")
 app.add_typer(stored_commands.verify_app, name="verify", short_help="Compare verifiers on rollouts.")
 app.add_typer(setup_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(run_commands.plot)
@@ -69,7 +77,7 @@ app.command("dashboard", short_help="Follow runs in a browser.")(run_commands.da
 app.command("replay", short_help="Train again from a run's rollouts, and compare.")(stored_commands.replay)
 app.command("rejudge", short_help="Judge a run's completions otherwise, and count.")(stored_commands.rejudge)
 app.command("runs", short_help="List runs, the newest first.")(run_commands.runs)
-app.command("plan", short_help="Simulate a run: step times and idle shares, with a bound.")(lab_commands.plan)
+app.add_typer(plan_commands.plan_app, name="plan", short_help="Plan a run's time, or the seeds of a comparison.")
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Check this machine, a run or a recipe.")(setup_commands.doctor)
 app.command("smoke", short_help="Test whether training works on this machine.")(setup_commands.smoke)

@@ -53,7 +53,7 @@ class _Batch:
         counted = [candidate for candidate in candidates if candidate.counts]
         if not counted:
             return {}
-        estimated = self.algorithm.advantage(outcomes(counted))
+        estimated = self.algorithm.advantage(outcomes(counted, shaping=self.algorithm.shaping))
         return {
             (self.groups[one.group].ticket, one.rollout.completion.index): int(np.sign(values.sum()))
             for one, values in zip(counted, estimated, strict=True)
