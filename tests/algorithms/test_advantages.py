@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.algorithms.advantages import GroupRelative, Outcomes, gae, gae_undiscounted, normalize_tokens
+from strop.base.types import InputError
 
 
 def outcomes(*groups: Sequence[float], survives: list[bool] | None = None) -> Outcomes:
@@ -55,6 +56,14 @@ def test_dr_grpo_only_centres() -> None:
     np.testing.assert_allclose(found, [0.5, -0.5, 0.25, 0.25, 0.25, -0.75])
 
 
+def test_maxrl_divides_by_the_mean() -> None:
+    piece = GroupRelative(normalization="mean", eps=0)
+    data = outcomes([1, 0, 0, 0], [1, 1, 1, 0], [0, 0], [1])
+    np.testing.assert_allclose(piece.per_completion(data), [3, -1, -1, -1, 1 / 3, 1 / 3, 1 / 3, -1, 0, 0, 0])
+    with pytest.raises(InputError, match=r"algorithm\.reward\.wrong=0"):
+        piece.per_completion(outcomes([1, -1]))
+
+
 def test_batch_std_is_of_the_centred_rewards_of_surviving_prompts() -> None:
     piece = GroupRelative(normalization="batch_std", ddof=0, eps=0)
     data = outcomes([1, -1], [1, 1], [1, 1, 1, -1], survives=[True, False, True])
@@ -78,7 +87,7 @@ def test_order_of_completions_does_not_matter(groups: list[list[float]], random:
     data = outcomes(*groups)
     order = np.random.default_rng(len(groups)).permutation(len(data.rewards))
     shuffled = Outcomes(data.rewards[order], data.group[order], data.lengths[order], data.survives[order])
-    for normalization in ("prompt_std", "batch_std", "token_std", "none"):
+    for normalization in ("prompt_std", "batch_std", "token_std", "mean", "none"):
         piece = GroupRelative(normalization=normalization)
         np.testing.assert_allclose(piece.per_completion(shuffled), piece.per_completion(data)[order], atol=1e-12)
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.algorithms.cases import Outcome, rows, run, scores, table, tokens_of
 
 from strop.algorithms.entropy_losses import ArcherClip, ClipCov, KlCov, LowEntropyMask, Opefo
-from strop.algorithms.losses import Cispo, Gspo, PolicyLoss, PpoClip, Reinforce
+from strop.algorithms.losses import Cispo, Gspo, MaskedLoss, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.proximal_losses import Dppo, Gmpo, OffPolicySequenceMask, Sapo, Vespo
 from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus, KlPenalty, Regularizer
 from strop.algorithms.token_types import EntropyQuantile
 from strop.base.pieces import choices
@@ -33,9 +34,16 @@ LOSSES: list[PolicyLoss] = [
     Opefo(sides="increasing", power=1),
     ClipCov(share=0.2, low=0.1),
     KlCov(share=0.2),
+    Sapo(),
+    Dppo(low=0.05, high=0.05),
+    Dppo(divergence="kl", sides="both", low=0.01, high=0.01),
+    Gmpo(low=0.1, high=0.1),
+    Vespo(),
+    OffPolicySequenceMask(threshold=0.05),
 ]
 REGULARIZERS: list[Regularizer] = [
     KlPenalty(beta=0.3),
+    KlPenalty(beta=0.3, unbiased=True),
     KlPenalty(beta=0.3, beta_reasoning=0.1, normalization="type", estimator="k2"),
     EntropyBonus(),
     AdaptiveEntropy(),
@@ -92,7 +100,7 @@ def test_a_loss_that_says_that_it_vanishes_without_advantage_does(loss: PolicyLo
     quiet = replace(data, tokens=replace(data.tokens, advantage=torch.zeros_like(data.tokens.advantage)))
     found = run(objective(loss), quiet, [range(5)], CONTEXT)
     zero = found.loss == 0 and not any(any(row) for row in found.gradient.values())
-    assert zero is (loss.zero_without_advantage or isinstance(loss, LowEntropyMask))
+    assert zero is (loss.zero_without_advantage or isinstance(loss, MaskedLoss))
     assert objective(loss).vanishes(quiet.tokens) is loss.zero_without_advantage
     assert not objective(loss).vanishes(data.tokens)
     assert not objective(loss, {"r": EntropyBonus()}).vanishes(quiet.tokens)

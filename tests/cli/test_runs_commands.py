@@ -14,7 +14,7 @@ from strop.base.types import InputError
 from strop.cli import app
 from strop.config.parse import edits_of_file
 from strop.recipes.resolve import resolve
-from strop.run.folder import RunFolder, SettingChange, read_changes, write_change
+from strop.run.folder import RunFolder, read_changes, write_change
 
 Invoke = Callable[..., str]
 
@@ -80,13 +80,13 @@ def test_settings_that_a_resume_changed_are_said(invoke: Invoke) -> None:
     run, other = RunFolder.open("runs/first"), RunFolder.open("runs/sweep/second")
     now = run.read_json("config.json")
     before = now | {"optim": now["optim"] | {"lr": 5e-6}}
-    write_change(run, SettingChange.between(2, before, now))
+    write_change(run, 2, before, now)
     [first] = read_changes(run)
     assert first.said() == "after step 2: optim.lr 5e-06 → 1e-06" and read_changes(other) == []
-    write_change(run, SettingChange.between(4, now, now | {f"other{number}": 1 for number in range(6)}))
+    write_change(run, 4, now, now | {f"other{number}": 1 for number in range(6)})
     [_, later] = read_changes(run)
     assert later.said() == "after step 4: " + "".join(f"other{n} - → 1, " for n in range(4)) + "and 2 more"
-    write_change(run, SettingChange.between(2, now, now))  # step 3 is made again, as the steps before
+    write_change(run, 2, now, now)  # step 3 is made again, as the steps before
     assert read_changes(run) == read_changes(other) == []
 
 

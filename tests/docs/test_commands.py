@@ -59,6 +59,7 @@ NEEDS = {
     r"--labels": "somebody who judges: tests/report/test_audit.py",
     r"--endpoint": "a model behind an endpoint: tests/serving/test_eval_endpoint.py",
     r"engine=Vllm": "an environment with vLLM: tests/engines/test_vllm_contract.py",
+    r"reference\.url=": "a teacher on vLLM's server: tests/engines/test_vllm_teacher.py",
     r"device=cuda": "a GPU",
     r"sft .*trainers=": "processes for every rank: tests/run/test_fine_tuning.py",
     r"data prepare [a-z_0-9]+$": "the data sets of a paper: tests/prepare/test_pipelines.py",
@@ -81,6 +82,7 @@ SMALL = {
     "eval": "--limit 2 --samples 1 --set sampling.max_new_tokens=8",
     "sample": "--max-new-tokens 8 --n 1",
     "report": "--samples 1",
+    "plan power": "",
     "plan": "--steps 1 --set batch.prompts_per_step=16",
     "ablate show": "",
     "ablate": "--dry-run --out runs/ablation",
@@ -100,7 +102,7 @@ TRAINED = (
 STANDS_FOR = {
     "--ask 16": "--ask 2 --set sampling.max_new_tokens=8",
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
-    "steps=400": "steps=6", "--seen 20": "--seen 1",
+    "--from 40 --to 42": "--from 3 --to 5", "--from 40": "--from 4", "steps=400": "steps=6", "--seen 20": "--seen 1",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
     "export runs/first --adapter": "export runs/lora --adapter",
     "model.lora.rank=32": "model.lora.rank=8",  # which the small stand-in's layers have room for

@@ -1,6 +1,7 @@
 """Smaller embedded bases made in seconds, put where the full ones would be: the tiny forms run on them unchanged.
 
-One dense base that works most sums out and gets one in six right; one mixture of experts that only guesses.
+One dense base that works most sums out and gets one in six right; one mixture of experts that only guesses; one teacher
+that works everything out; one that does so where the prompt has the answer.
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ import pytest
 
 from strop.base.files import cache_folder
 from strop.base.view import SilentView
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
-from strop.training.embedded_base import EmbeddedBase, FallibleDemonstrator, embedded_base, named_base
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_HINTED, EMBEDDED_TEACHER
+from strop.training.embedded_base import (
+    EmbeddedBase,
+    FallibleDemonstrator,
+    HintedDemonstrator,
+    embedded_base,
+    named_base,
+)
 
-STEPS = {EMBEDDED: 450, EMBEDDED_EXPERTS: 60}
+STEPS = {EMBEDDED: 450, EMBEDDED_EXPERTS: 60, EMBEDDED_TEACHER: 450, EMBEDDED_HINTED: 450}
 TEACHERS = {
     EMBEDDED: FallibleDemonstrator(guess=0.15, partial=0.1),
     EMBEDDED_EXPERTS: FallibleDemonstrator(guess=1.0, partial=0.0),
+    EMBEDDED_TEACHER: FallibleDemonstrator(guess=0.0, partial=0.0),
+    EMBEDDED_HINTED: HintedDemonstrator(),
 }
 
 

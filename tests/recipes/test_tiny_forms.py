@@ -17,7 +17,6 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig, Stage
 from strop.config.tiny import tiny
 from strop.data.generators import ChainSum
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
 from strop.recipes import build, catalogue
 from strop.run.run import train
 
@@ -47,8 +46,10 @@ def run(
         name: str, steps: int = 2, sets: list[str] | tuple[str, ...] = (), stages: tuple[Stage, ...] | None = None
     ) -> Rows:
         recipe = build(name)
-        bases.make(EMBEDDED_EXPERTS if recipe.model.mixture_of_experts else EMBEDDED, shared, monkeypatch)
         small = tiny(recipe if stages is None else recipe.model_copy(update={"stages": stages}), steps)
+        for base in (small.model.path, small.algorithm.reference.path):
+            if base is not None:
+                bases.make(base, shared, monkeypatch)
         measured = any("evaluation" in text for text in sets)
         few = [f"data.source.count={ALL}"] if isinstance(small.data.source, ChainSum) else []
         config = edit(small, [*few, *sets] if measured else ["evaluation.every=none", *few, *sets])
@@ -276,6 +277,31 @@ def test_gspo_clips_whole_sequences(run: Runner) -> None:
     assert max(column(rows, "ratio/clipped_share")) > 0.01
 
 
+def test_a_distilled_policy_comes_nearer_to_its_teacher(run: Runner) -> None:
+    for name, metric in (("distill", "kl/reference_k1"), ("distill.top_k", "kl/top")):
+        gaps = column(run(name, 6), metric)
+        assert 0 < gaps[-1] < 0.7 * gaps[0]
+
+
+def test_a_policy_learns_from_itself_with_the_answer_in_its_prompt(run: Runner) -> None:
+    rows = run("self_distill", 6)
+    assert rows[-1]["length/mean"] > 1.2 * rows[0]["length/mean"]  # it works out what it guessed
+    assert rows[0]["reward/mean"] > 0 and rows[-1]["kl/reference_k1"] < 0.7 * rows[0]["kl/reference_k1"]
+
+
+FIELD = {
+    "field.sapo": "ratio/max", "field.dppo": "ratio/clipped_share", "field.gmpo": "ratio/clipped_share",
+    "field.vespo": "ratio/max", "field.deepseek_v32": "kl/penalised", "field.maxrl": "advantage/max",
+    "field.luspo": "ratio/clipped_share",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_a_loss_of_the_field_trains(run: Runner, name: str) -> None:
+    rows = run(name, sets=["optim.warmup_steps=0"])
+    assert max(column(rows, FIELD[name])) > 0
+
+
 # ---------------------------------------------------------------------- siblings: the same pieces, other numbers
 
 RUN_ABOVE = {
@@ -285,7 +311,7 @@ RUN_ABOVE = {
     "archer.math.released",
     "archer.dapo_math", "scalerl", "scalerl.loo_lp",
     "scalerl.loo_8op", "scalerl.loo_fp32", "scalerl.loo_dapo", "scalerl.math_code", "scalerl.scout", "scalerl_base",
-    "scalerl_base.gspo",
+    "scalerl_base.gspo", "distill", "distill.top_k", "self_distill", *FIELD,
 }  # fmt: skip
 ELSEWHERE = {"quickstart", "quickstart.calculator"}  # have tests of their own
 
@@ -315,7 +341,8 @@ def pieces(config: RunConfig) -> set[str]:
         f"anchor {algorithm.anchor}": True, f"mask {algorithm.truncation_mask}": True,
     }  # fmt: skip
     if "GroupRelative" in found:
-        found.add(f"normalization {algorithm.advantage.model_dump()['normalization']}")
+        advantage = algorithm.advantage.model_dump()
+        found.add(f"normalization {(advantage.get('outcome') or advantage)['normalization']}")
     return found | {way for way, chosen in ways.items() if chosen}
 
 

@@ -13,7 +13,7 @@ from strop.recipes.resolve import resolve
 from strop.report.build import Text, summary
 from strop.report.runs import changes, read_runs
 from strop.report.training_figures import time_shares
-from strop.run.folder import RunFolder, SettingChange, write_change
+from strop.run.folder import RunFolder, write_change
 
 
 def _run(path: Path, config: Any = None) -> Path:
@@ -36,7 +36,7 @@ def test_only_settings_that_differ_from_the_recipe_are_named(tmp_path: Path) -> 
 
 def test_what_a_resume_changed_is_said(tmp_path: Path) -> None:
     path = _run(tmp_path / "a", resolve("grpo"))
-    write_change(RunFolder.open(path), SettingChange.between(3, {"optim": {"lr": 5e-6}}, {"optim": {"lr": 1e-6}}))
+    write_change(RunFolder.open(path), 3, {"optim": {"lr": 5e-6}}, {"optim": {"lr": 1e-6}})
     (run,) = read_runs([path])
     assert Text("went on with other settings after step 3: optim.lr 5e-06 → 1e-06") in summary([run], [])
 

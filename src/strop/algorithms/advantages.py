@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.pieces import Piece
-from strop.base.types import BoolArray, FloatArray, IntArray
+from strop.base.types import BoolArray, FloatArray, InputError, IntArray
 
 _BLOCK = 128  # tokens whose discounted sums are one matrix product
 
@@ -73,6 +73,11 @@ class Advantage(Piece):
         return False
 
     @property
+    def needs_token_rewards(self) -> bool:
+        """Whether nothing is learned without a reward for each token (`kl_in_reward`)."""
+        return False
+
+    @property
     def compares_group(self) -> bool:
         """Whether the other completions of a group are the baseline, so that a single completion has none."""
         return False
@@ -100,6 +105,7 @@ class GroupRelative(Advantage):
       - `token_std`: r_i − b_i normalised over all sampled tokens of the batch, each completion counted |o_i| times:
         their mean is taken off and the rest divided by sqrt(variance + eps), the variance divided by the count (as
         Open-Reasoner-Zero normalises over its buffer; see `normalize_tokens`). `ddof` has no part in it.
+      - `mean`: mean_g(r) + eps (MaxRL, arXiv 2602.02710): of 0 and 1, the rarer success is, the more one counts.
       - `none`: 1 (Dr. GRPO).
 
     Fields:
@@ -110,7 +116,7 @@ class GroupRelative(Advantage):
     """
 
     baseline: Literal["mean", "leave_one_out"] = "mean"
-    normalization: Literal["prompt_std", "batch_std", "token_std", "none"] = "prompt_std"
+    normalization: Literal["prompt_std", "batch_std", "token_std", "mean", "none"] = "prompt_std"
     ddof: Literal[0, 1] = 1
     eps: Annotated[float, Field(ge=0)] = 1e-6
     batch: Literal["survivors", "all"] = "survivors"
@@ -141,6 +147,13 @@ class GroupRelative(Advantage):
             centred = centred * (size / np.maximum(size - 1, 1))[member]
         if self.normalization == "none":
             return centred
+        if self.normalization == "mean":
+            if (rewards < 0).any():
+                raise InputError(
+                    "algorithm.advantage.normalization=mean divides by a group's mean reward, and some are negative; "
+                    "set algorithm.reward.wrong=0, or another normalization"
+                )
+            return _over(centred, mean[member] + self.eps)
         if self.normalization == "prompt_std":
             squares = np.bincount(member, weights=(rewards - mean[member]) ** 2)
             spread = np.sqrt(squares / np.maximum(size - self.ddof, 1))
@@ -280,3 +293,40 @@ def _turn_rewards(total: float, turns: int, given: Sequence[float]) -> NDArray[n
     np.add.at(rewards, np.minimum(np.arange(len(given)), turns - 1), np.array(given, np.float64))
     rewards[-1] += total
     return rewards
+
+
+class Distillation(Advantage):
+    r"""On-policy distillation: each token is credited with what a teacher thinks of it, and nothing later.
+
+        A_it = A_i + r_it,    r_it = −β (log π(o_it) − log π_T(o_it))
+
+    r_it is `kl_in_reward` with its k1, the teacher the reference policy. Unlike in the other estimators a token has
+    only its own reward (a discount of 0, as in Thinking Machines' on-policy distillation): E[∇log π · r_t] is
+    −β ∇KL(π ‖ π_T) of the next token, the text before it held fixed. A_i is the `outcome`'s advantage of the verified
+    reward, without the tokens' rewards, as SDPO mixes GRPO in; None for 0.
+    """
+
+    outcome: SerializeAsAny[Advantage] | None = None
+
+    @model_validator(mode="after")
+    def _no_critic(self) -> Distillation:
+        if self.outcome is not None and self.outcome.needs_values:
+            raise ValueError(f"outcome={self.outcome.piece_name()} needs a critic; take GroupRelative or TurnLevel")
+        return self
+
+    @property
+    def needs_token_rewards(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def compares_group(self) -> bool:
+        """Where the outcome's does."""
+        return self.outcome is not None and self.outcome.compares_group
+
+    def __call__(self, outcomes: Outcomes) -> list[FloatArray]:
+        rewards = outcomes.token_rewards or [np.zeros(n, dtype=np.float32) for n in outcomes.lengths]
+        if self.outcome is None:
+            return list(rewards)
+        own = self.outcome(replace(outcomes, token_rewards=None))
+        return [advantage + reward for advantage, reward in zip(own, rewards, strict=True)]

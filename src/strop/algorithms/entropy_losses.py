@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
 from strop.algorithms.losses import (
     ClipLow,
     Clipped,
     DualClip,
+    MaskedLoss,
     PolicyLoss,
-    PpoClip,
     clipped_surrogate,
     importance_ratio,
     ratio_metrics,
@@ -79,49 +79,24 @@ class ArcherClip(PolicyLoss):
         return loss, ratio_metrics(ratio, cut) | _type_metrics(tokens, cut)
 
 
-class LowEntropyMask(PolicyLoss):
+class LowEntropyMask(MaskedLoss):
     """Only reasoning tokens are trained: another loss, 0 on knowledge tokens. Archer's baseline.
 
     The knowledge tokens stay in the denominator, as in the objective of the paper that proposed it ("Beyond the 80/20
     rule"), which sorts tokens by a quantile over the batch: `EntropyQuantile(scope="batch")`.
     """
 
-    loss: SerializeAsAny[PolicyLoss] = PpoClip()
-
-    @property
-    def needs_scores(self) -> bool:
-        """The needs of the inner loss."""
-        return self.loss.needs_scores
-
-    @property
-    def needs_collision(self) -> bool:
-        """The needs of the inner loss."""
-        return self.loss.needs_collision
-
     @property
     def needs_token_types(self) -> bool:
         """Always: they choose what is trained."""
         return True
 
-    @property
-    def strictly_on_policy(self) -> bool:
-        """The scores that the inner loss asks for."""
-        return self.loss.strictly_on_policy
-
-    def prepare(self, tokens: Tokens, seed: int) -> Tokens:
-        """The inner loss's own preparation."""
-        return self.loss.prepare(tokens, seed)
-
-    def clipped(self, tokens: Tokens, logprob: Tensor) -> Clipped:
-        """The clipping of the inner loss among reasoning tokens; every knowledge token is `other`."""
-        reasoning = demanded(tokens.reasoning, "reasoning")
-        inner = self.loss.clipped(tokens, logprob)
-        return Clipped(inner.low & reasoning, inner.high & reasoning, inner.other | ~reasoning)
+    def kept(self, tokens: Tokens, logprob: Tensor) -> Tensor:
+        """The reasoning tokens."""
+        return demanded(tokens.reasoning, "reasoning")
 
     def __call__(self, tokens: Tokens, logprob: Tensor) -> tuple[Tensor, Metrics]:
-        loss, metrics = self.loss(tokens, logprob)
-        reasoning = demanded(tokens.reasoning, "reasoning")
-        masked = torch.where(reasoning, loss, torch.zeros_like(loss))
+        masked, metrics = super().__call__(tokens, logprob)
         return masked, metrics | _type_metrics(tokens, self.clipped(tokens, logprob))
 
 

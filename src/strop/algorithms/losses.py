@@ -3,7 +3,7 @@
 Shapes: M trained tokens of a micro-batch. ρ is the importance ratio exp(log π − log π_anchor), anchored on the
 log-probs the generator recorded, or on the trainer's own from before the batch (see `anchors`). The update's loss is
 Σ_m weight[m] · correction[m] · loss[m]; see `aggregation` for the weights. Further losses:
-`entropy_losses`.
+`entropy_losses`, `proximal_losses`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.algorithms.tokens import Tokens, scalar, sequence_mean, sequence_sum
 from strop.base.lazy import torch
@@ -58,7 +58,9 @@ class Clipped:
 class PolicyLoss(Piece):
     """A loss for each trained token."""
 
-    modules: ClassVar[tuple[str, ...]] = ("strop.algorithms.losses", "strop.algorithms.entropy_losses")
+    modules: ClassVar[tuple[str, ...]] = (
+        "strop.algorithms.losses", "strop.algorithms.entropy_losses", "strop.algorithms.proximal_losses",
+    )  # fmt: skip
     zero_without_advantage: ClassVar[bool] = False  # whether a token of advantage 0 has neither loss nor gradient
 
     @property
@@ -198,6 +200,50 @@ class PpoClip(PolicyLoss):
         ratio = importance_ratio(tokens, logprob)
         loss = clipped_surrogate(ratio, tokens.advantage, self.clip_low, self.clip_high, self.dual_clip)
         return loss, ratio_metrics(ratio, self.clipped(tokens, logprob))
+
+
+class MaskedLoss(PolicyLoss):
+    """Another loss on some of its tokens, 0 on the others, which stay in the denominator."""
+
+    loss: SerializeAsAny[PolicyLoss] = PpoClip()
+
+    @abstractmethod
+    def kept(self, tokens: Tokens, logprob: Tensor) -> Tensor:
+        """bool [M]: the tokens that keep the inner loss; `logprob` has no gradient."""
+
+    @property
+    def needs_scores(self) -> bool:
+        """The needs of the inner loss."""
+        return self.loss.needs_scores
+
+    @property
+    def needs_collision(self) -> bool:
+        """The needs of the inner loss."""
+        return self.loss.needs_collision
+
+    @property
+    def needs_token_types(self) -> bool:
+        """The needs of the inner loss."""
+        return self.loss.needs_token_types
+
+    @property
+    def strictly_on_policy(self) -> bool:
+        """As the inner loss is."""
+        return self.loss.strictly_on_policy
+
+    def prepare(self, tokens: Tokens, seed: int) -> Tokens:
+        """The inner loss's own preparation."""
+        return self.loss.prepare(tokens, seed)
+
+    def clipped(self, tokens: Tokens, logprob: Tensor) -> Clipped:
+        """The clipping of the inner loss among the tokens that are kept; all others are `other`."""
+        kept = self.kept(tokens, logprob.detach())
+        inner = self.loss.clipped(tokens, logprob)
+        return Clipped(inner.low & kept, inner.high & kept, inner.other | ~kept)
+
+    def __call__(self, tokens: Tokens, logprob: Tensor) -> tuple[Tensor, Metrics]:
+        loss, metrics = self.loss(tokens, logprob)
+        return torch.where(self.kept(tokens, logprob.detach()), loss, torch.zeros_like(loss)), metrics
 
 
 class Cispo(PolicyLoss):

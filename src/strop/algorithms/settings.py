@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from string import Formatter
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -57,10 +58,54 @@ Count = Annotated[int, Field(ge=1)]
 TruncationMask = Literal["none", "zero", "zero_before", "drop", "drop_before"]
 
 
-class ReferenceSettings(Settings):
-    """The reference policy: the starting one, replaced by the present policy after every `reset_every` steps."""
+PROMPT_PARTS = ("question", "answer", "solution", "feedback", "success")
 
+
+class ReferenceSettings(Settings):
+    """The reference policy of KL terms: the policy as it was, or a teacher.
+
+    Fields:
+        path: a teacher, which has the policy's tokenizer: a folder or a hub name. None: the starting policy.
+        domains: teachers of the problems of single domains, as {math = "…", code = "…"}; `path` is that of the others.
+        url: where vLLM serves the teachers under these names, up to and with `/v1`; None: they are loaded here.
+        api_key_env: the environment variable that holds the server's key; None sends none.
+        reset_every: the present policy takes its place after so many steps; none keeps it throughout.
+        prompt: self-distillation: what it reads in the place of each question, a text with {question}, {answer} (the
+            verifier's), {solution} (the problem's own, else the answer), {feedback} (what the verifier said) or
+            {success} (another right completion of the group). A completion that lacks one of them has no KL.
+    """
+
+    alternatives: ClassVar[tuple[str, ...]] = ("path", "reset_every")
+
+    path: str | None = None
+    domains: dict[str, str] = {}
+    url: str | None = None
+    api_key_env: str | None = None
     reset_every: Count | None = None
+    prompt: str | None = None
+
+    @model_validator(mode="after")
+    def _known_parts(self) -> ReferenceSettings:
+        for _, part, form, conversion in Formatter().parse(self.prompt or ""):
+            if part is not None and (part not in PROMPT_PARTS or form or conversion):
+                known = ", ".join(f"{{{name}}}" for name in PROMPT_PARTS)
+                raise ValueError(f"prompt has {{{part}}}; it may have {known}, and {{{{ and }}}} for braces")
+        return self
+
+    @property
+    def teachers(self) -> dict[str | None, str]:
+        """The name of each teacher by its domain; under None that of all other problems."""
+        found: dict[str | None, str] = {} if self.path is None else {None: self.path}
+        found.update((domain, path) for domain, path in self.domains.items())
+        return found
+
+    @model_validator(mode="after")
+    def _a_teacher_stays(self) -> ReferenceSettings:
+        if self.path is not None and self.reset_every is not None:
+            raise ValueError(f"a teacher (path={self.path}) is never reset; set path=none or reset_every=none")
+        if self.url is not None and not self.teachers:
+            raise ValueError(f"url={self.url} serves a teacher; name it with path, as the server does")
+        return self
 
 
 class AlgorithmSettings(Settings):
@@ -83,7 +128,7 @@ class AlgorithmSettings(Settings):
         token_types: which tokens reason and which recall, for the pieces that distinguish them.
         loss: the policy loss.
         regularizers: terms that are added to it.
-        reference: the reference policy of KL terms.
+        reference: the reference policy of KL terms, or the teacher of a distillation.
         aggregation: from a loss per token to one number.
     """
 
@@ -105,6 +150,11 @@ class AlgorithmSettings(Settings):
     def needs_reference(self) -> bool:
         """Whether a copy of the starting policy is kept."""
         return self.kl_in_reward is not None or any(term.needs_reference for term in self.regularizers)
+
+    @property
+    def reference_top(self) -> int:
+        """How many of the reference policy's most probable tokens are asked for; 0 for none."""
+        return max((term.reference_top for term in self.regularizers), default=0)
 
     @property
     def needs_old_scores(self) -> bool:

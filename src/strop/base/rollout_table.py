@@ -1,9 +1,10 @@
-"""The Parquet table of a step's rollouts: one row per completion, with fixed column types."""
+"""The Parquet table of a step's rollouts: one row per completion, with fixed column types, and the batch's record."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strop.base.batch_record import BatchRecord
 from strop.base.near import nearest
 from strop.base.sample import Sample, sample_id
-from strop.base.types import BoolArray, Completion, FloatArray, Group, InputError, Rollout
+from strop.base.types import (
+    BoolArray,
+    Completion,
+    FloatArray,
+    Group,
+    InputError,
+    Problem,
+    Restart,
+    Rollout,
+    Status,
+    Verdict,
+    VersionSpan,
+)
 
 SCHEMA = pa.schema(
     [
@@ -53,18 +67,83 @@ SCHEMA = pa.schema(
 # Values of tokens hardly repeat: with dictionaries of them 64 completions of 8,192 tokens took three times as long to
 # write, and 20 % more room.
 _REPEATING = [field.name for field in SCHEMA if not pa.types.is_list(field.type)]
+_RECORD = b"strop.batch"  # of the file's metadata
 
 
-def write(path: Path, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> None:
+def write(
+    path: Path, step: int, groups: Sequence[Group], samples: Sequence[Sample] = (), record: BatchRecord | None = None
+) -> None:
     """Write the rollouts of `groups` to `path`, with the training columns of those among the `samples`."""
-    pq.write_table(table(step, groups, samples), path, compression="zstd", use_dictionary=_REPEATING)
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=_REPEATING) as writer:
+        writer.write_table(table(step, groups, samples))
+        if record is not None:
+            writer.add_key_value_metadata({_RECORD: record.to_json()})
+
+
+def read_record(path: Path) -> BatchRecord:
+    """The record of the batch that was trained on.
+
+    Raises:
+        InputError: there is none.
+    """
+    text = (pq.read_metadata(path).metadata or {}).get(_RECORD)
+    if text is None:
+        raise InputError(f"{path} has no record of the batch: nothing was trained on it, or an earlier strop wrote it")
+    return BatchRecord.from_json(text.decode())
+
+
+def read_groups(path: Path) -> list[Group]:
+    """The groups in the order in which they were written, with all that is kept of them: of a problem no `extra`, of a
+    completion neither its request nor the experts that computed it."""
+    found = read(path)
+    arrays = {name: _arrays(found[name]) for name in ("prompt_ids", "token_ids", "logprobs")}
+    entropies = found["entropies"].is_valid().to_pylist(), _arrays(found["entropies"])
+    small = found.drop_columns([*arrays, "entropies", "advantages", "trainer_logprobs", "values"]).to_pylist()
+    rollouts: list[tuple[int, Rollout]] = []
+    for place, row in enumerate(small):
+        columns = {name: column[place] for name, column in arrays.items()}
+        known = entropies[1][place] if entropies[0][place] else None
+        rollouts.append((row["ticket"], _rollout(row, known, **columns)))
+    groups = groupby(rollouts, key=lambda pair: pair[0])
+    return [Group(ticket, own[0].problem, own) for ticket, pairs in groups for own in [tuple(one for _, one in pairs)]]
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, list[np.ndarray]]:
+    """Columns of numbers a token, by name; a row that has none is empty."""
+    found = read(path, names)
+    return {name: _arrays(found[name]) for name in names}
+
+
+def _arrays(column: pa.ChunkedArray) -> list[np.ndarray]:
+    """The values of each row of a column of lists; empty where it is null."""
+    whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    values = whole.flatten().to_numpy(zero_copy_only=False)
+    lengths = whole.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    return [values[start:end] for start, end in pairwise([0, *np.cumsum(lengths)])]
+
+
+def _rollout(row: dict[str, Any], entropies: FloatArray | None, **arrays: np.ndarray) -> Rollout:
+    injected = np.zeros(len(arrays["token_ids"]), dtype=np.bool_)
+    for span in row["injected"]:
+        injected[span["start"] : span["end"]] = True
+    completion = Completion(
+        request_id=f"{row['ticket']}", index=row["sample"], versions=tuple(VersionSpan(**s) for s in row["versions"]),
+        injected=injected, text=row["completion"], finish_reason=row["finish_reason"],
+        interrupted_at=row["interrupted_at"], entropies=entropies, turns=tuple(row["turns"]),
+        restarts=tuple(Restart(r["start"], np.array(r["prompt_ids"], np.int32)) for r in row["restarts"]),
+        last_turn_at=row["last_turn_at"], **arrays,
+    )  # fmt: skip
+    problem = Problem(row["problem_id"], row["prompt"], row["reference"], row["domain"], row["source"])
+    score, status = row["score"] or 0.0, Status(row["status"])
+    verdict = Verdict(score, status, row["detail"], turn_scores=tuple(row["turn_scores"]))
+    return Rollout(problem, completion, verdict, row["reward"] or 0.0)
 
 
 def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> pa.Table:
     """The rollouts of `groups` as a table of `SCHEMA`, with the training columns of those among the `samples`."""
     trained = {sample.id: sample for sample in samples}
     rows = [
-        _row(step, group.ticket, place, rollout) | _learned(group.ticket, rollout.completion, trained)
+        _row(step, group.ticket, place, rollout) | learned(group.ticket, rollout.completion, trained)
         for group in groups
         for place, rollout in enumerate(group.rollouts)
     ]
@@ -126,7 +205,7 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
     }
 
 
-def _learned(ticket: int, completion: Completion, trained: Mapping[int, Sample]) -> dict[str, FloatArray]:
+def learned(ticket: int, completion: Completion, trained: Mapping[int, Sample]) -> dict[str, FloatArray]:
     """The training columns of a completion, which was trained as one sequence or as several."""
     found: dict[str, FloatArray] = {}
     for part, (prompt_ids, start, end) in enumerate(completion.sequences):

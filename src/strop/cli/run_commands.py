@@ -315,6 +315,43 @@ def print_next(*commands: tuple[str, str]) -> None:
         print(f"  {words:<{width}}   {purpose}")
 
 
+def replay(
+    run: Run,
+    begin: Annotated[
+        int, typer.Option("--from", metavar="STEP", help="Begin after this step; it needs a checkpoint.", min=0)
+    ] = 0,
+    end: Annotated[int | None, typer.Option("--to", metavar="STEP", help="By default the run's last step.")] = None,
+    imports: Imports = [],  # noqa: B006  (typer copies it)
+    as_json: Json = False,
+) -> None:
+    """Train again from the rollouts that a run stored, and compare every step with what it recorded.
+
+    Nothing is generated, judged or written. On the same machine and software all is equal, bit for bit, at any lag: the
+    advantages and log-probs of every token, the metrics of the update and the weights after it. It ends at the first
+    difference, with exit code 1.
+
+    \b
+    strop replay runs/first
+    strop replay runs/first --from 40 --to 42
+    """
+    from dataclasses import asdict
+
+    from strop.run.folder import RunFolder
+
+    allow(imports)
+    folder, done = RunFolder.open(run), []
+    from strop.run import replay as heavy
+
+    with viewing(True, "strop · replay", "stopped", to_stderr=True) as view:
+        for step in heavy.replay(folder, view, begin, end):
+            done.append(asdict(step))
+            if not as_json:
+                print(f"step {step.step}: {step.difference or 'equal'} ({step.seconds:.1f} s)", flush=True)
+    show(as_json, done, lambda: None)
+    if done[-1]["difference"] is not None:
+        raise typer.Exit(1)
+
+
 def runs(
     root: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look; by default runs/.")] = Path("runs"),
     as_json: Json = False,

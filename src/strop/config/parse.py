@@ -24,8 +24,11 @@ def validated(config: RunConfig) -> RunConfig:
         InputError: one line that names the keys, their values and the way out.
     """
     _check(config)
-    for stage in config.stage_configs() if config.stages else ():
+    for number, stage in enumerate(config.stage_configs() if config.stages else ()):
         _check(stage)
+        for key in ("path", "domains", "url", "prompt"):
+            if getattr(stage.algorithm.reference, key) != getattr(config.algorithm.reference, key):
+                raise InputError(f"stages.{number}.set: algorithm.reference.{key} cannot change during a run")
     return config
 
 
@@ -89,6 +92,8 @@ def _check_routing(config: RunConfig) -> None:
     separate = config.environment is not None and config.environment.history == "separate"
     if config.model.replay_routing and separate:
         raise InputError("model.replay_routing: experts of several sequences are not kept; set it false")
+    if config.algorithm.reference.prompt is not None and separate:
+        raise InputError("algorithm.reference.prompt replaces one prompt a completion; set environment.history=keep")
 
 
 def _check_algorithm(config: RunConfig) -> None:
@@ -111,10 +116,22 @@ def _check_algorithm(config: RunConfig) -> None:
             f"algorithm.correction={algorithm.correction.piece_name()} makes up for the gap between generator and "
             "trainer, which algorithm.anchor=generator leaves in the ratio; set algorithm.anchor=recomputed"
         )
-    if algorithm.reference.reset_every is not None and not algorithm.needs_reference:
+    for key in algorithm.reference.model_fields_set if not algorithm.needs_reference else ():
+        if value := getattr(algorithm.reference, key):
+            raise InputError(
+                f"algorithm.reference.{key}={value}, but nothing reads a reference policy; add a KL term, or set "
+                f"algorithm.reference.{key}=none"
+            )
+    if algorithm.reference.url is not None and config.sampling.temperature != 1:
         raise InputError(
-            f"algorithm.reference.reset_every={algorithm.reference.reset_every}, but nothing reads a reference policy; "
-            "add a KL term, or set algorithm.reference.reset_every=none"
+            f"algorithm.reference.url={algorithm.reference.url}: a server scores tokens at temperature 1, and "
+            f"sampling.temperature={config.sampling.temperature}; set it to 1, or load the teacher here: "
+            "algorithm.reference.url=none"
+        )
+    if algorithm.advantage.needs_token_rewards and algorithm.kl_in_reward is None:
+        raise InputError(
+            f"algorithm.advantage={algorithm.advantage.piece_name()} learns from the KL to a teacher, and "
+            "algorithm.kl_in_reward is not set; set algorithm.kl_in_reward.beta=1"
         )
 
 
@@ -141,6 +158,10 @@ def _check_orchestration(config: RunConfig) -> None:
         raise InputError(
             f"orchestration.sequence_parallel={orchestration.sequence_parallel} does not divide "
             f"orchestration.trainers={orchestration.trainers}; set orchestration.trainers to a multiple of it"
+        )
+    if orchestration.sequence_parallel > 1 and config.algorithm.reference_top:
+        raise InputError(
+            "algorithm.regularizers: TopKl does not share a sequence among ranks; set orchestration.sequence_parallel=1"
         )
     if orchestration.executor == "in_process" and orchestration.generators > 1:
         raise InputError(

@@ -59,7 +59,6 @@ PLAIN = {
     "sampling.top_p": "only the most probable tokens are drawn from, of this probability together; training wants 1.",
     "sampling.top_k": "only so many most probable tokens are drawn from; training wants none.",
     "sampling.stop_token_ids": "token ids that end a completion, in addition to the model's own end of sequence.",
-    "algorithm.reference.reset_every": "steps; none keeps the starting policy throughout.",
     "checkpoint.every": "steps between two checkpoints.",
     "checkpoint.keep": "how many of the newest stay.",
     "checkpoint.keep_best": "whether the best by held-out pass rate stays too.",

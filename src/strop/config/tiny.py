@@ -15,6 +15,7 @@ from typing import Any
 
 from strop.algorithms.aggregation import ConstantDenominator
 from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
+from strop.algorithms.settings import ReferenceSettings
 from strop.config.parse import validated
 from strop.config.schema import RunConfig, Stage
 from strop.data.generators import ChainSum, Mixture
@@ -23,7 +24,14 @@ from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Interruption, Sampling
 from strop.engines.settings import EngineSettings
-from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, ModelSettings
+from strop.model.settings import (
+    EMBEDDED,
+    EMBEDDED_CALLER,
+    EMBEDDED_EXPERTS,
+    EMBEDDED_HINTED,
+    EMBEDDED_TEACHER,
+    ModelSettings,
+)
 from strop.training.settings import AdamW, BatchSettings, CriticSettings, LinearDecay
 from strop.verifiers.answer import Answer
 
@@ -35,6 +43,7 @@ ANSWER_TOKENS = 5
 LEARNING_RATE = 3e-4
 ANSWER = "\\boxed{"  # what ends the embedded base's thinking
 STOP = "}"  # what ends its answer
+HINTED = "{answer}={question}"  # a prompt that helps `EMBEDDED_HINTED`
 # ScaleRL's recipes and those it compares with have the head in float32 or not. In float32 throughout that would make no
 # difference, so that all of them compute in bfloat16, which takes up to twice as long.
 COMPARE_HEADS = ("scalerl", "scalerl_base", "minimax")
@@ -78,9 +87,7 @@ def tiny(config: RunConfig, steps: int = STEPS, base: RunConfig | None = None) -
         update={
             "shaping": tuple(_shaping(shape) for shape in config.algorithm.shaping),
             "aggregation": aggregation,
-            "reference": config.algorithm.reference.model_copy(
-                update={"reset_every": None if config.algorithm.reference.reset_every is None else max(steps // 2, 1)}
-            ),
+            "reference": _reference(config.algorithm.reference, steps),
         }
     )
     small = config.model_copy(
@@ -117,12 +124,24 @@ def _model(config: RunConfig) -> ModelSettings:
     name = EMBEDDED_EXPERTS if config.model.mixture_of_experts else EMBEDDED
     if config.environment is not None:
         name = EMBEDDED_CALLER
+    if config.algorithm.reference.prompt is not None:
+        name = EMBEDDED_HINTED
     heads = (config.model.trainer_fp32_head, config.model.generator_fp32_head)
     half = config.recipe.partition(".")[0] in COMPARE_HEADS or not all(heads)
     dtype = "bfloat16" if half else "float32"
     return config.model.model_copy(
         update={"path": name, "fresh": None, "dtype": dtype, "gradient_checkpointing": False, "revision": None}
     )
+
+
+def _reference(reference: ReferenceSettings, steps: int) -> ReferenceSettings:
+    """A teacher, or a prompt, that an embedded base can learn from, and resets in proportion."""
+    reset = None if reference.reset_every is None else max(steps // 2, 1)
+    path = None if reference.path is None else EMBEDDED_TEACHER
+    prompt = None if reference.prompt is None else HINTED
+    domains = dict.fromkeys(reference.domains, EMBEDDED_TEACHER)
+    fitted = {"path": path, "domains": domains, "url": None, "reset_every": reset, "prompt": prompt}
+    return reference.model_copy(update=fitted)
 
 
 def _data(config: RunConfig) -> DataSettings:

@@ -19,7 +19,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -50,6 +50,7 @@ UNKNOWN = -1  # a token id that the endpoint does not give
 NO_LIMIT = 2**31 - 1
 STEP_SECONDS = 0.5
 _CHAT = "\0messages\0"
+Reply = TypeVar("Reply")
 
 
 class EndpointError(StropError):
@@ -143,7 +144,13 @@ class EndpointClient:
         return await self.ask("chat/completions", body)
 
     async def ask(self, path: str, body: dict[str, Any]) -> EndpointReply:
-        """The answer to POST `path`. One that is no completion is asked for again too.
+        """The completion that POST `path` answers with; raises as `post`."""
+        reply, retries = await self.post(path, body, read_reply)
+        return reply._replace(retries=retries)
+
+    async def post(self, path: str, body: dict[str, Any], read: Callable[[Any], Reply]) -> tuple[Reply, int]:
+        """What `read` makes of the answer to POST `path`, and how often the request was sent again: also for an answer
+        of which `read` raises ValueError, LookupError or TypeError.
 
         Raises:
             EndpointError: it does not answer after all retries.
@@ -159,10 +166,10 @@ class EndpointClient:
             try:
                 answer = await self._http.post(path, json={"model": self._endpoint.model, **body})
                 if answer.status_code == 200:
-                    return read_reply(answer.json())._replace(retries=attempt)
+                    return read(answer.json()), attempt
                 reason, asked = self._passing(answer), _retry_after(answer.headers.get("Retry-After", ""))
             except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-                # No connection, a connection cut off, or an answer that is not a completion.
+                # No connection, a connection cut off, or an answer of another form.
                 reason = f"{type(error).__name__}: {first_line(error)}"
             if attempt < retries:
                 # Spread out, or all that were sent away together would come back together.

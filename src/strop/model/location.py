@@ -12,10 +12,18 @@ from strop.base.files import nearest_folder, read_json
 from strop.base.imports import MARKER
 from strop.base.types import InputError, first_line
 from strop.data.templates import Auto, PromptTemplate
-from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, DTypeName, ModelSettings
+from strop.model.settings import (
+    EMBEDDED,
+    EMBEDDED_CALLER,
+    EMBEDDED_EXPERTS,
+    EMBEDDED_HINTED,
+    EMBEDDED_TEACHER,
+    DTypeName,
+    ModelSettings,
+)
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-RESERVED = (EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER)
+RESERVED = (EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER, EMBEDDED_TEACHER, EMBEDDED_HINTED)
 
 
 class Located(NamedTuple):

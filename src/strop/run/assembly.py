@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.view import View
+from strop.config.edits import differing
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.dataset import Data
 from strop.engines.base import RequestLimits
@@ -35,6 +39,7 @@ from strop.run.devices import devices_apart, driver_device, local_placement, sea
 from strop.run.finding import note, refuse
 from strop.run.learners import Learning, RankGroupLearner, make_learner, modules_of
 from strop.run.questions import facts_of, fitted_into, read_problems
+from strop.run.reference import PATH, teacher_settings
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
 from strop.verifiers.judges import OpenJudges, judge_for
@@ -58,6 +63,7 @@ class Parts:
     evaluator: Evaluator
     policy: Policy  # as it starts; the one that is trained, where one process trains
     launcher: WorkerLauncher  # of what generates and evaluates in other processes
+    settled: tuple[str, ...]  # settings of training that this machine's memory decided
 
     def start(self, folder: Path, view: View) -> None:
         """Start the worker processes of the run in `folder`; `view` shows a line when one of them dies."""
@@ -88,10 +94,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     note(found, view)
     memory = None if facts.memory is None else facts.memory(data.longest_prompt)
     chosen, config = config, config if memory is None else memory.settle(config)
-    model = located(config.model, config.seed, view)  # which may train a base
-    torch.manual_seed(derive(config.seed, "torch"))
-    policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
-    policy.to(driver_device(config, placement))
+    policy, tokenizer = _policy(config, placement, view)
     engine, measuring = _engines(config, policy, tokenizer, placement)
     room = RequestLimits.of_policy(policy, tokenizer, config.engine.max_tokens).max_tokens
     asked = fitted_into(chosen, data, tokenizer, room, view)
@@ -102,9 +105,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         config.engine.refuse_unable(sampling)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry)
-    # By default the trainer's ranks meet on this host, also where generators live in a cluster.
-    in_cluster = config.orchestration.ray.train_in_cluster
-    learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), placement, view)
+    learner = _learner(config, policy, launcher, registry, placement, view)
     verdicts = judge_for(config.verifier)
     judge: Responder = verdicts if play is None else play.responder(verdicts)
     executor = _executor(config, policy, engine, learner, launcher, placement, view)
@@ -121,7 +122,46 @@ def assemble(config: RunConfig, view: View) -> Parts:
         # A judge is shared where nothing else is judged meanwhile.
         judges = OpenJudges([(config.verifier, play, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices)
-    return Parts(chosen, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+    settled = _settled(chosen, config)
+    return Parts(chosen, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, settled)
+
+
+@contextmanager
+def learner_of(config: RunConfig, settled: Sequence[str], folder: Path, view: View) -> Iterator[Learning]:
+    """The learner of a run without the rest, started; `folder` is for the files of its workers.
+
+    Args:
+        config: of the run.
+        settled: see `Parts`.
+        folder: where workers write.
+        view: shows what is loaded.
+    """
+    config = edit(config, list(settled)) if settled else config
+    placement, registry = local_placement(config), ProcessRegistry()
+    policy, _ = _policy(config, placement, view)
+    launcher = _launcher(config, registry)
+    learner = _learner(config, policy, launcher, registry, placement, view)
+    try:
+        learner.start(folder)
+        yield learner
+    finally:
+        learner.close()
+        launcher.close()
+
+
+def _policy(config: RunConfig, placement: Placement | None, view: View) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy as it starts, and its tokenizer."""
+    model = located(config.model, config.seed, view)  # which may train a base
+    torch.manual_seed(derive(config.seed, "torch"))
+    policy, tokenizer = load_policy(model, seed=derive(config.seed, "model"))
+    return policy.to(driver_device(config, placement)), tokenizer
+
+
+def _settled(asked: RunConfig, chosen: RunConfig) -> tuple[str, ...]:
+    """The settings of training by which `chosen` differs from `asked`, as `--set` takes them."""
+    trained = {"model", "optim", "critic"}
+    before, now = (config.model_dump(mode="json", include=trained) for config in (asked, chosen))
+    return tuple(f"{key}={value}" for key, _, value in differing(before, now))
 
 
 def _worker_evaluator(
@@ -245,13 +285,16 @@ def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement
 
 
 def _learner(
-    config: RunConfig, policy: Policy, launcher: WorkerLauncher, placement: Placement | None, view: View
-) -> Learning:
+    config: RunConfig, policy: Policy, launcher: WorkerLauncher, registry: ProcessRegistry,
+    placement: Placement | None, view: View,
+) -> Learning:  # fmt: skip
     """A learner in this process, or over several ranks."""
     trainers = config.orchestration.trainers
     if trainers == 1:
         return make_learner(config, modules_of(config, policy, view))
+    # By default the ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
+    launcher = launcher if in_cluster else Processes(registry=registry)
     seats = [seat(config, placement, f"{TRAINER}-{rank}") for rank in range(trainers)]
     if not in_cluster:  # processes of this host, where Ray reserves nothing
         seats = [replace(one, gpus=0) for one in seats]
@@ -265,5 +308,11 @@ def _in_folders(config: RunConfig, view: View) -> RunConfig:
     if critic is not None and critic.path is not None:
         other = config.model.model_copy(update={"path": critic.path, "revision": None})
         critic = critic.model_copy(update={"path": in_folder(other, "critic.path").path})
-    model = located(config.model, config.seed, view)
-    return config.model_copy(update={"model": model, "critic": critic})
+    model, algorithm = located(config.model, config.seed, view), config.algorithm
+    if algorithm.reference.url is None:
+        teachers = teacher_settings(config).items()
+        paths = {domain: located(teacher, config.seed, view, PATH).path for domain, teacher in teachers}
+        path = paths.pop(None, None)
+        reference = algorithm.reference.model_copy(update={"path": path, "domains": paths})
+        algorithm = algorithm.model_copy(update={"reference": reference})
+    return config.model_copy(update={"model": model, "critic": critic, "algorithm": algorithm})

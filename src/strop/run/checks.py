@@ -184,10 +184,13 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
 
 
 def _files(config: RunConfig) -> Iterator[Finding]:
-    """The critic's model and benchmarks in files."""
+    """The critic's model, a teacher and benchmarks in files."""
     if config.critic is not None and config.critic.path is not None:
         settings = config.model.model_copy(update={"path": config.critic.path, "fresh": None})
         yield from of_model_named(settings, key="critic.path")
+    for teacher in config.algorithm.reference.teachers.values():
+        settings = config.model.model_copy(update={"path": teacher, "fresh": None, "revision": None})
+        yield from of_model_named(settings, key="algorithm.reference.path")
     for number, benchmark in enumerate(config.evaluation.benchmarks):
         if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():
             found = f"evaluation.benchmarks.{number}: there is no file {benchmark.name}"

@@ -1,5 +1,6 @@
 """The curriculum: which stage of training the run is in, which problem comes next, and the history of each.
 
+    stages = Stages(config)                         # without the problems: all that a replay needs
     curriculum = Curriculum(config, dataset.problems)
     index = curriculum.next()                       # the problem of the next group
     curriculum.visited(index, group, step)          # its pass rate; a problem mastered may be retired
@@ -20,28 +21,16 @@ from strop.data.source import problem_key
 
 if TYPE_CHECKING:
     from strop.config.schema import RunConfig
+    from strop.run.learners import Learning
 
 
-class Curriculum:
-    """Draws the problems of a run and keeps their history. Not thread-safe: only the controller draws.
+class Stages:
+    """The stages of a run: which one it is in, and what the learner is told of it."""
 
-    Args:
-        config: of the run.
-        problems: those it trains on.
-        visits: what earlier runs found of them, by their place.
-    """
-
-    def __init__(self, config: RunConfig, problems: Sequence[Problem]) -> None:
+    def __init__(self, config: RunConfig) -> None:
         self._stages = config.stages
         self._configs = config.stage_configs()
-        self._size = len(problems)
-        self._places: dict[tuple[str, str], list[int]] = {}  # a mixture lists problems as often as it repeats
-        self._keys = [problem_key(problem) for problem in problems]
-        for index, key in enumerate(self._keys):
-            self._places.setdefault(key, []).append(index)
         self.steps = config.steps
-        self.sampler = make_sampler(config.data, problems, config.seed)
-        self.history = History()
         self.stage = 0
         self._began = 0  # the step after which the stage began
 
@@ -69,6 +58,54 @@ class Curriculum:
             done = end
         return total
 
+    def enter(self, learner: Learning, step: int) -> None:
+        """Have the learner train by the settings of the present stage; `step` steps of the run are done."""
+        learner.enter(self.config.learner, self.updates_left(step))
+
+    def replan(self, learner: Learning, step: int) -> None:
+        """After a resume with other settings: let the learner's schedules end with the new plan."""
+        learner.replan(self.updates_left(step), self.steps - step)
+
+    def advance(self, step: int) -> bool:
+        """Begin a new stage if one is due after `step` steps; return whether it is."""
+        if self.stage == len(self._configs) - 1 or self.steps_left(step) > 0:
+            return False
+        self.stage, self._began = self.stage + 1, step
+        return True
+
+    def _steps_of(self, number: int, began: int) -> int:
+        """The most steps of a stage that begins after `began` of the run."""
+        left = self.steps - began
+        given = self._stages[number].steps if number < len(self._configs) - 1 else None
+        return left if given is None else min(given, left)
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"stage": self.stage, "began": self._began}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.stage, self._began = state["stage"], state["began"]
+
+
+class Curriculum(Stages):
+    """Draws the problems of a run and keeps their history. Not thread-safe: only the controller draws.
+
+    Args:
+        config: of the run.
+        problems: those it trains on.
+    """
+
+    def __init__(self, config: RunConfig, problems: Sequence[Problem]) -> None:
+        super().__init__(config)
+        self._size = len(problems)
+        self._places: dict[tuple[str, str], list[int]] = {}  # a mixture lists problems as often as it repeats
+        self._keys = [problem_key(problem) for problem in problems]
+        for index, key in enumerate(self._keys):
+            self._places.setdefault(key, []).append(index)
+        self.sampler = make_sampler(config.data, problems, config.seed)
+        self.history = History()
+
     def next(self) -> int:
         """The problem to ask next, by its index."""
         return self.sampler.next()
@@ -94,17 +131,10 @@ class Curriculum:
         Raises:
             StropError: the new stage keeps no problem.
         """
-        if self.stage == len(self._configs) - 1 or self.steps_left(step) > 0:
-            return False
-        self.stage, self._began = self.stage + 1, step
-        self._filter()
-        return True
-
-    def _steps_of(self, number: int, began: int) -> int:
-        """The most steps of a stage that begins after `began` of the run."""
-        left = self.steps - began
-        given = self._stages[number].steps if number < len(self._configs) - 1 else None
-        return left if given is None else min(given, left)
+        begins = super().advance(step)
+        if begins:
+            self._filter()
+        return begins
 
     def _filter(self) -> None:
         keeps = self._stages[self.stage].problems
@@ -119,15 +149,10 @@ class Curriculum:
 
     def state(self) -> dict[str, Any]:
         """JSON-able."""
-        return {
-            "sampler": dict(self.sampler.state),
-            "history": self.history.state(),
-            "stage": self.stage,
-            "began": self._began,
-        }
+        return {"sampler": dict(self.sampler.state), "history": self.history.state(), **super().state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from `state()`."""
+        super().load(state)
         self.sampler.restore(state["sampler"])
         self.history.load(state["history"])
-        self.stage, self._began = state["stage"], state["began"]

@@ -3,10 +3,11 @@
     run.json                     marks the folder as a run: layout format, version of strop, its id, when it began, and
                                  the user's own modules that its configuration names
     config.json                  the resolved configuration; a run can be started from this file only
-    changes.json                 after which steps a resume changed the configuration, and what of it
+    changes.json                 after which steps a resume changed the configuration, what of it, and all of it before
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
                                  during training have separate lines, once they are done
-    rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
+    rollouts/step_000012.parquet one row a completion (see `rollout_table.py`), and what else the step was given
+                                 (`base/batch_record.py`)
     problems.json                digests of the questions that it trains on, of those that it holds out, and of those
                                  that its model had been trained on
     untrained.json               the pass rate of each held-out problem before training, and how it was measured
@@ -42,11 +43,12 @@ from typing import Any, NamedTuple, TextIO
 
 import strop
 from strop.base import imports
+from strop.base.batch_record import BatchRecord, inputs_of
 from strop.base.files import TEMPORARY, nearest_folder, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.sample import Sample
-from strop.base.types import Group, InputError
+from strop.base.types import Group, InputError, StropError
 from strop.config.edits import differing
 from strop.data.history import PASS_RATES
 from strop.data.loading import PROBLEMS, ProblemRecord, Seen
@@ -217,13 +219,21 @@ class RunFolder:
         write_text(target, "".join(f"{line}\n" for line in lines))
         return target
 
-    def write_rollouts(self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> Path:
-        """Write the completions of a step, one row each, with the training values of those in `samples`."""
+    def write_rollouts(
+        self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = (), record: BatchRecord | None = None
+    ) -> Path:
+        """Write the completions of a step, one row each, with the training values of those in `samples`.
+
+        With the `record` of the batch the file is read back, and must hold what was trained on.
+        """
         from strop.base import rollout_table
 
         target = self.rollouts_path(step)
         with replacing(target) as temporary:
-            rollout_table.write(temporary, step, groups, samples)
+            rollout_table.write(temporary, step, groups, samples, record)
+            taken = [] if record is None else rollout_table.read_groups(temporary)[record.skipped :]
+            if record is not None and inputs_of(taken) != record.inputs:
+                raise StropError(f"{target} does not hold what step {step} was trained on: check the disk, then resume")
         return target
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
@@ -378,18 +388,37 @@ class SettingChange(NamedTuple):
 
 def read_changes(folder: RunFolder) -> list[SettingChange]:
     """Every change of the run's settings, in order."""
-    if not (folder.path / CHANGES).exists():
-        return []
-    rows = folder.read_json(CHANGES)["changes"]
-    return [SettingChange(row["step"], [tuple(found) for found in row["settings"]]) for row in rows]
+    return [SettingChange(row["step"], [tuple(found) for found in row["settings"]]) for row in _change_rows(folder)]
 
 
-def write_change(folder: RunFolder, change: SettingChange) -> None:
-    """Record a change if there is one, and remove the changes of steps that will be repeated."""
-    known = read_changes(folder)
-    found = [before for before in known if before.step < change.step] + [change] * bool(change.settings)
-    if found != known:
-        folder.write_json(CHANGES, {"changes": [change._asdict() for change in found]})
+def _change_rows(folder: RunFolder) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = folder.read_json(CHANGES)["changes"] if (folder.path / CHANGES).exists() else []
+    return rows
+
+
+def write_change(folder: RunFolder, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Record a change of the configuration after `step`, if it is one, and remove those of steps that are repeated."""
+    change, known = SettingChange.between(step, before, now), _change_rows(folder)
+    rows = [row for row in known if row["step"] < step]
+    if change.settings:
+        rows.append({"step": step, "settings": [list(each) for each in change.settings], "before": before})
+    if rows != known:
+        folder.write_json(CHANGES, {"changes": rows})
+
+
+def config_of_step(folder: RunFolder, step: int) -> dict[str, Any]:
+    """The configuration that `step` was trained with.
+
+    Raises:
+        InputError: it was changed later, and an earlier strop did not keep it.
+    """
+    later = next((row for row in _change_rows(folder) if row["step"] >= step), None)
+    if later is None:
+        return folder.read_json("config.json")
+    if "before" not in later:
+        raise InputError(f"{folder.path}: the settings of step {step} were not kept when they were changed")
+    before: dict[str, Any] = later["before"]
+    return before
 
 
 QUESTIONS = "strop_trained_on.json"  # in the folder of a model

@@ -121,12 +121,23 @@ BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators: with verdicts 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A finished training step: its number, its metrics, all its groups, and the samples that were trained on."""
+    """A finished training step.
+
+    Fields:
+        metrics: of the step.
+        groups: all of it; the first `skipped` are of batches without a trained group, which the learner did not take.
+        samples: those that were trained on.
+        kept: tickets of the groups that passed selection.
+        states: of stateful pieces when the learner took the batch.
+    """
 
     step: int
     metrics: dict[str, float | None]
     groups: tuple[Group, ...]
     samples: tuple[Sample, ...]
+    skipped: int
+    kept: tuple[int, ...]
+    states: dict[str, Any]
 
 
 class Loop:
@@ -340,12 +351,13 @@ class Loop:
             if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
                 raise nothing_to_learn(self.config, self.step, self._skipped, self._empty_batches)
             return None
-        groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
         self.step += 1
         return self._finish_step(groups, batch, result, version)
 
-    def _finish_step(self, groups: list[Group], batch: BatchTickets, result: TrainResult, version: int) -> StepRecord:
-        """Publish the new weights and collect the metrics of the step."""
+    def _finish_step(self, taken: list[Group], batch: BatchTickets, result: TrainResult, version: int) -> StepRecord:
+        """Publish the new weights and collect the metrics of the step, in which the learner took these groups."""
+        groups, skipped = [*self._skipped, *taken], len(self._skipped)
+        self._skipped, self._empty_batches, states = [], 0, dict(self.states.values)
         publication = self._publish(groups[0].rollouts[0].completion)
         progress.made(f"the publication of version {self.gate.version}")
         parts = [
@@ -367,14 +379,14 @@ class Loop:
             self._enter_stage()
             stage, left = self.curriculum.stage, self.curriculum.sampler.left
             self.view.note(f"step {self.step}: stage {stage} begins, with {left} of {len(self.dataset)} problems")
-        return StepRecord(self.step, row, tuple(groups), result.samples)
+        return StepRecord(self.step, row, tuple(groups), result.samples, skipped, batch.kept, states)
 
     def _enter_stage(self) -> None:
         """Apply the configuration of the current stage to every part."""
         self.gate.prompts_per_step = self.config.batch.prompts_per_step
         self.gate.refill = self.config.algorithm.selection.refill
         self.states.enter(self.config)
-        self.learner.enter(self.config.learner, self.curriculum.updates_left(self.step))
+        self.curriculum.enter(self.learner, self.step)
 
     def _publish(self, drawn: Completion | None = None) -> Publication:
         """Publish the weights, with a probe of which each generator computes the log-probs.

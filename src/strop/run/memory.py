@@ -34,6 +34,7 @@ from strop.model.settings import ModelSettings
 from strop.orchestration.placement import DRIVER, EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.run.devices import assumed_placement, seen_gpus
 from strop.run.finding import Finding
+from strop.run.reference import teacher_settings
 from strop.run.update_memory import (
     MASTER,
     MOMENTS,
@@ -117,8 +118,8 @@ class _Run(NamedTuple):
 
     @property
     def own(self) -> int:
-        """Bytes of the model's parameters, each counted once."""
-        return sum(parameter.nbytes for parameter in self.policy.model.parameters())
+        """Bytes of the model's parameters."""
+        return _own(self.policy)
 
     @property
     def serves(self) -> Vllm | None:
@@ -166,6 +167,11 @@ def claims(run: _Run) -> Iterator[Claim]:
     yield Claim(driver, DRIVER, "completions", completions)
 
 
+def _own(policy: Policy) -> int:
+    """Bytes of a model's parameters, each counted once."""
+    return sum(parameter.nbytes for parameter in policy.model.parameters())
+
+
 def _trainers(run: _Run) -> Iterator[Claim]:
     config, ranks = run.config, run.config.orchestration.trainers
     batch = _micro_batch(run)
@@ -174,8 +180,14 @@ def _trainers(run: _Run) -> Iterator[Claim]:
     if config.critic is not None:
         need["critic"] = sum(need.values())
     need["activations"] = activations
-    if any(stage.algorithm.needs_reference for stage in config.stage_configs()) and run.policy.adapters is None:
-        need["reference policy"] = run.own // ranks
+    served = config.algorithm.reference.url is not None
+    if not served and any(stage.algorithm.needs_reference for stage in config.stage_configs()):
+        teachers = teacher_settings(config)
+        if teachers:
+            loaded = {teacher.path: teacher for teacher in teachers.values()}
+            need["teachers"] = sum(_own(outline(teacher)) // ranks for teacher in loaded.values())
+        if None not in teachers and run.policy.adapters is None:
+            need["reference policy"] = run.own // ranks
     if run.device == "cpu":
         # Written while training goes on, when the activations are gone; `Storage.begin` does without where there is no
         # room.

@@ -34,6 +34,7 @@ from strop.run.finding import Finding, refuse
 from strop.run.finding import note as note_findings
 from strop.run.folder import trained_before
 from strop.run.memory import planned, positions
+from strop.run.reference import refuse_other_tokens
 from strop.run.update_memory import outline
 from strop.training.embedded_base import tokenizer_of
 from strop_verify.verdict import shortened
@@ -70,9 +71,11 @@ def facts_of(config: RunConfig, trains: bool = True) -> ModelFacts:
     """What is known of the model of a run without loading it.
 
     Raises:
-        InputError: there is no such model, or one that cannot be trained so on any device.
+        InputError: there is no such model, one that cannot be trained so on any device, or an unfit teacher.
     """
     tokenizer, room = tokenizer_of(config.model), known_room(config)
+    if trains:
+        refuse_other_tokens(config, tokenizer)
     policy, in_cluster = outline(config.model, tokenizer), config.orchestration.executor == "ray"
     memory = None if in_cluster and not seen_gpus(config) else partial(planned, config, policy, trains)
     return ModelFacts(tokenizer, policy.parameter_count, room, memory)

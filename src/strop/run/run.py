@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from strop.base.batch_record import BatchRecord, inputs_of
 from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import StropError
@@ -282,12 +283,11 @@ class _Run:
         changed = SettingChange.between(found.step, found.state["config"], now)
         if changed.settings:
             self.view.note(f"goes on with other settings {changed.said()}")
-            loop = self.loop
-            self.parts.learner.replan(loop.curriculum.updates_left(loop.step), loop.config.steps - loop.step)
-            self.folder.write_json("config.json", now)
+            self.loop.curriculum.replan(self.parts.learner, self.loop.step)
         # Later work is removed only now, when nothing can be refused any more.
         self.resumed_at = found.step
-        write_change(self.folder, changed)
+        write_change(self.folder, found.step, found.state["config"], now)
+        self.folder.write_json("config.json", now)
         self.folder.truncate(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
@@ -372,7 +372,7 @@ class _Run:
         config, step = self.config, record.step
         self.boundary = self.loop.state()
         row = dict(record.metrics)
-        self.folder.write_rollouts(step, record.groups, record.samples)
+        self.folder.write_rollouts(step, record.groups, record.samples, self._batch_record(record))
         try:
             row |= self._evaluate(step, trackers)
         except BaseException:  # the step is trained even if its evaluation fails
@@ -386,6 +386,11 @@ class _Run:
         best = config.checkpoint.keep_best and self.validation.may_be_best(step)
         if best or step % config.checkpoint.every == 0 or self.saver.failed:
             self._save_checkpoint()
+
+    def _batch_record(self, record: StepRecord) -> BatchRecord:
+        made = {"threads": torch.get_num_threads(), "torch": torch.__version__, "chosen": self.parts.settled}
+        inputs, weights = inputs_of(record.groups[record.skipped :]), self.parts.learner.digest()
+        return BatchRecord(record.kept, record.skipped, record.states, inputs, weights, made)
 
     def _spent(self, row: Row) -> Row:
         """The step's seconds by section, and the run's compute so far."""

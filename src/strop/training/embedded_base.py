@@ -28,7 +28,15 @@ from strop.data.generators import draw_question, part_of, signed_terms
 from strop.model.files import EOS, byte_tokenizer, export, load_tokenizer
 from strop.model.location import in_folder, locate
 from strop.model.policy import load_policy
-from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, FreshModel, ModelSettings
+from strop.model.settings import (
+    EMBEDDED,
+    EMBEDDED_CALLER,
+    EMBEDDED_EXPERTS,
+    EMBEDDED_HINTED,
+    EMBEDDED_TEACHER,
+    FreshModel,
+    ModelSettings,
+)
 from strop.training.settings import AdamW, Cosine, SftSettings
 from strop.training.sft import Demonstration, FineTuning
 
@@ -89,6 +97,26 @@ class FallibleDemonstrator(Settings):
         return steps
 
 
+class HintedDemonstrator(FallibleDemonstrator):
+    r"""A fallible demonstrator that works out every step of a question that has the answer in front.
+
+    Example: `6=3+5-2=` is always `3+5=8 8-2=6 \boxed{6}`, and `3+5-2=` often a guess.
+
+    Fields:
+        hinted: share of questions that have it.
+    """
+
+    hinted: Share = 0.4
+
+    def turns(self, question: str, rng: random.Random, end: str) -> list[tuple[str, str]]:
+        """What was read and written: the question, with a hint or not, and one completion."""
+        if rng.random() >= self.hinted:
+            return super().turns(question, rng, end)
+        answer = sum(int(term) for term in signed_terms(question))
+        sure = FallibleDemonstrator(guess=0, partial=0, slip=0)
+        return [(f"{answer}={question}", sure(question, rng))]
+
+
 CALL, CALL_END = '<tool_call>{"name": "calculator", "arguments": {"expression": "', '"}}</tool_call>'
 
 
@@ -130,7 +158,7 @@ class EmbeddedBase(Settings):
     terms: Annotated[int, Field(ge=2)] = 5
     digits: Annotated[int, Field(ge=1)] = 1
     demonstrations: Annotated[int, Field(ge=1)] = 40_000
-    demonstrator: FallibleDemonstrator | CallingDemonstrator = FallibleDemonstrator()
+    demonstrator: FallibleDemonstrator | CallingDemonstrator | HintedDemonstrator = FallibleDemonstrator()
     model: FreshModel = FreshModel(
         hidden_size=128, layers=3, heads=8, kv_heads=4, head_dim=32, intermediate_size=384, max_positions=256,
         tie_embeddings=False, rope_theta=100.0, initializer_range=0.08,
@@ -158,6 +186,10 @@ def named_base(name: str, seed: int) -> EmbeddedBase | None:
     base = EmbeddedBase(seed=seed)
     if name == EMBEDDED_CALLER:
         return base.model_copy(update={"terms": 4, "digits": 3, "demonstrator": CallingDemonstrator()})
+    if name == EMBEDDED_TEACHER:  # it hardly ever guesses
+        return base.model_copy(update={"demonstrator": FallibleDemonstrator(guess=0.05, partial=0.05)})
+    if name == EMBEDDED_HINTED:
+        return base.model_copy(update={"demonstrator": HintedDemonstrator()})
     if name == EMBEDDED_EXPERTS:
         return base.model_copy(update={"model": base.model.model_copy(update={"experts": 4, "experts_per_token": 2})})
     return base if name == EMBEDDED else None
@@ -216,8 +248,8 @@ def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -
     ]
 
 
-def tokenizer_of(model: ModelSettings) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, which is neither loaded nor made for it.
+def tokenizer_of(model: ModelSettings, key: str = "model.path") -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, which is neither loaded nor made for it. Errors call its path by `key`.
 
     Raises:
         InputError: there is no such model.
@@ -228,15 +260,17 @@ def tokenizer_of(model: ModelSettings) -> PreTrainedTokenizerBase:
     base = named_base(model.path, 0)
     if base is not None:
         return byte_tokenizer(base.words)
-    place = locate(model)
+    place = locate(model, key)
     return load_tokenizer(place.source, model.revision, model.trust_remote_code, place.cached_only)
 
 
-def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:
+def located(model: ModelSettings, seed: int, view: View, key: str = "model.path") -> ModelSettings:
     """`model` with its path replaced by a folder: that of the embedded base of this seed, or of the hub's cache.
+
+    Errors call the path by `key`.
 
     Raises:
         InputError: there is no such model.
     """
     base = None if model.path is None else named_base(model.path, seed)
-    return in_folder(model) if base is None else model.model_copy(update={"path": str(embedded_base(base, view))})
+    return in_folder(model, key) if base is None else model.model_copy(update={"path": str(embedded_base(base, view))})

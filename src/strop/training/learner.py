@@ -11,14 +11,16 @@ policy at each update are computed by the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.aggregation import TokenMean
@@ -28,20 +30,29 @@ from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import FloatArray, Group, IntArray, StropError
+from strop.base.types import FloatArray, Group, IntArray, Rollout, StropError
 from strop.model.critic import Critic
-from strop.model.policy import Policy, WithoutAdapters, copy_parameters
+from strop.model.policy import Policy, copy_parameters
 from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of, peak_of
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
-from strop.training.samples import Candidate, Sizes, TrainResult, make_candidates, make_samples
+from strop.training.samples import (
+    Candidate,
+    Sizes,
+    TrainResult,
+    as_samples,
+    at_end,
+    make_candidates,
+    make_samples,
+)
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer, by_sample, score_samples
 from strop.training.storage import Storage
 
 Stored = TypeVar("Stored", covariant=True)
+TeacherPrompt = Callable[[Group, Rollout], IntArray | None]  # int32 [K] for a completion; None: it is not distilled
 
 
 class WeightSink(Protocol[Stored]):
@@ -65,8 +76,10 @@ class Learner:
         settings: of the run; `enter` changes them at the start of a stage.
         trainer: of the policy.
         critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
-        reference: the reference policy of KL terms.
+        references: the reference policies of KL terms, called as the policy is, without gradients: of the problems of a
+            domain, and under None of all others.
         storage: writes all of them to disk.
+        prompt_of: the prompt that the reference policy reads; None: that of the policy.
 
     With sharded modules the trainers know the ranks, and every rank makes each call with the same arguments.
     """
@@ -76,14 +89,17 @@ class Learner:
         settings: LearnerSettings,
         trainer: Trainer,
         critic: Trainer | None = None,
-        reference: Policy | WithoutAdapters | None = None,
+        references: Mapping[str | None, nn.Module] = MappingProxyType({}),
         storage: Storage | None = None,
+        prompt_of: TeacherPrompt | None = None,
     ) -> None:
         self.settings = settings
         self.trainer = trainer
         self.critic = critic
-        self.reference = reference
+        self.references = references
+        self.reference = references.get(None)
         self.storage = Storage() if storage is None else storage
+        self.prompt_of = prompt_of
         self._reference_moved = False
 
     def start(self, folder: Path) -> None:
@@ -138,7 +154,7 @@ class Learner:
         candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
         if not any(candidate.trains for candidate in candidates):
             return None
-        candidates = self._scored(candidates)
+        candidates = self._scored(candidates, groups)
         token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
         samples = self._corrected(make_samples(candidates, self.settings.algorithm.advantage, token_rewards))
         metrics: list[Metrics] = []
@@ -163,7 +179,7 @@ class Learner:
 
     # ------------------------------------------------------------------ once a batch
 
-    def _scored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _scored(self, candidates: Sequence[Candidate], groups: Sequence[Group]) -> list[Candidate]:
         """The candidates with the scores that the pieces need before the first update."""
         algorithm = self.settings.algorithm
         # Groups that are not trained on matter only to the statistics of KL in the reward.
@@ -178,7 +194,7 @@ class Learner:
         if algorithm.needs_reference:
             if self.reference is None:
                 raise StropError("a piece reads the reference policy, and this run has none")
-            columns["reference_logprobs"], _ = self._score(self.reference, wanted)
+            columns |= self._reference_columns(self.reference, wanted, columns.get("anchors"), candidates, groups)
         if self.critic is not None:
             columns["values"], _ = self._score(self.critic.policy, wanted)
         if not columns:
@@ -187,9 +203,50 @@ class Learner:
         blank = dict.fromkeys(columns)
         return [replace(c, samples=tuple(_fill(s, scored.get(id(s), blank)) for s in c.samples)) for c in candidates]
 
-    def _score(self, module: torch.nn.Module, samples: Sequence[Sample]) -> tuple[list[FloatArray], list[FloatArray]]:
+    def _score(self, module: torch.nn.Module, samples: Sequence[Sample], top: int = 0) -> tuple[list[Any], ...]:
         budget = self.settings.batch.tokens_per_microbatch
-        return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
+        return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks, top)
+
+    def _reference_columns(
+        self, reference: nn.Module, wanted: Sequence[Sample], anchors: list[FloatArray] | None,
+        candidates: Sequence[Candidate], groups: Sequence[Group],
+    ) -> dict[str, list[Any]]:  # fmt: skip
+        """What the reference policy says of the samples, behind the prompts that it reads.
+
+        One that it is not asked about has its own log-probs, so that the KL is 0.
+        """
+        heads = [one.vocabulary for one in (self.policy, *self.references.values()) if isinstance(one, Policy)]
+        top = min(self.settings.algorithm.reference_top, *heads)
+        asked = {id(sample): sample for sample in wanted}
+        if self.prompt_of is not None:
+            prompts = {id(one.samples[0]): self.prompt_of(groups[one.group], one.rollout) for one in candidates}
+            completions = {id(one.samples[0]): one.rollout.completion for one in candidates}
+            asked = {
+                key: as_samples(replace(completions[key], prompt_ids=ids, routed_experts=None), 0)[0]
+                for key, ids in prompts.items() if ids is not None and key in asked
+            }  # fmt: skip
+        modules = {
+            id(sample): self.references.get(one.rollout.problem.domain, reference)
+            for one in candidates for sample in one.samples
+        }  # fmt: skip
+        answers: dict[int, tuple[Any, ...]] = {}
+        for module in dict.fromkeys(modules[key] for key in asked):
+            keys = [key for key in asked if modules[key] is module]
+            scored = self._score(module, [asked[key] for key in keys], top)
+            answers |= dict(zip(keys, zip(*scored, strict=True), strict=True))
+        names = ("reference_logprobs", "entropies", "reference_top_ids", "reference_top_logprobs")[: 4 if top else 2]
+        rows: list[list[Any]] = []
+        for place, sample in enumerate(wanted):
+            own, size = sample.logprobs if anchors is None else anchors[place], (len(sample), top)
+            unknown = own, own, np.zeros(size, np.int32), np.full(size, -np.inf, np.float32)
+            answer = answers.get(id(sample), unknown[: len(names)])
+            rows.append([at_end(column, len(sample)) for column in answer])
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        del columns["entropies"]
+        for ids, logprobs in zip(*(columns.get(name, ()) for name in names[2:]), strict=True):
+            absent = ids >= self.policy.vocabulary  # rows that only pad the head of a larger teacher
+            ids[absent], logprobs[absent] = 0, -np.inf
+        return columns
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
         """The KL reward of each token, float32 [L]; None without that piece, or if this sample was not scored."""
@@ -281,6 +338,16 @@ class Learner:
         """The name of a parameter that is not finite; None where all are."""
         own = next((n for n, w in self.policy.weights().items() if not torch.isfinite(own_part(w)).all()), None)
         return next((name for name in self.trainer.ranks.gather(own) if name is not None), None)
+
+    def digest(self) -> str:
+        """A digest of all that the optimizers change, bit for bit, on all ranks."""
+        found = blake2b(digest_size=8)
+        for trainer in (self.trainer, self.critic):
+            if trainer is not None:
+                shares = trainer.ranks.gather(trainer.optimizer.checksums())
+                whole = {name: sum(share[name] for share in shares) % 2**64 for name in sorted(shares[0])}
+                found.update(repr(whole).encode())
+        return found.hexdigest()
 
     def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
         """Write the policy to `model`, and the critic, where there is one, to `critic`."""

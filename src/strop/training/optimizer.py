@@ -111,6 +111,11 @@ class MasterAdamW:
         norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
+    def checksums(self) -> dict[str, int]:
+        """Of each master (of this rank's shard of it) a sum over its bits, modulo 2^64."""
+        sums = {name: _checksum(own_part(master.detach())) for name, master in self.masters.items()}
+        return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+
     def step(self, lr: float, norm: Tensor) -> None:
         """Clip gradients of global norm `norm`, take one step at `lr`, write lowered parameters, drop the gradients.
 
@@ -191,6 +196,17 @@ class MasterAdamW:
 def own_part(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor: all of a plain one, its shard of a sharded one."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _checksum(tensor: Tensor) -> Tensor:
+    """Σ b (b + 1) over the bits b of every eight bytes, read as an integer; int64, a scalar."""
+    data = tensor.contiguous().flatten().view(torch.uint8)
+    data = data.clone() if data.storage_offset() % 8 else data  # eight bytes cannot be read across the grid
+    whole = len(data) // 8 * 8
+    total = data[whole:].long().sum()
+    for part in data[:whole].view(torch.int64).split(1 << 16):  # small enough for a cache
+        total = total + (part * (part + 1)).sum()
+    return total
 
 
 def _master_of(parameter: nn.Parameter, offload: bool) -> nn.Parameter:

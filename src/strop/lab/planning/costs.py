@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -14,9 +16,11 @@ from pydantic import Field, ValidationError
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import explain
+from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.engines.settings import Vllm
 from strop.orchestration.settings import WindowMode
+from strop.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from strop.run.memory import MemoryPlan, Room
@@ -320,8 +324,7 @@ def splits(config: RunConfig, gpus: int, room: Room) -> Iterator[MemoryPlan]:
     Raises:
         InputError: no such model, or one that cannot be trained.
     """
-    from strop.config.parse import edit  # here: these load torch, which a simulation does not need
-    from strop.run.devices import placement_of
+    from strop.run.devices import placement_of  # here: these load torch, which a simulation does not need
     from strop.run.memory import planned
     from strop.run.update_memory import outline
 
@@ -346,7 +349,7 @@ def splits(config: RunConfig, gpus: int, room: Room) -> Iterator[MemoryPlan]:
         trainers *= 2
 
 
-class Constant(NamedTuple):
+class Cost(NamedTuple):
     """A cost in seconds, and where it comes from."""
 
     seconds: float
@@ -360,11 +363,11 @@ _TRAINING = "Skywork-OR1, Table 8: a 7B model, 24 s for the tokens of a step on 
 
 # The defaults of `strop plan`; all other costs are 0. A run that is planned on replaces them (`measured`).
 CONSTANTS = {
-    "decode_step": Constant(0.0102, _GENERATION),
-    "decode_sequence": Constant(6.92e-4, _GENERATION),
-    "train_update": Constant(4.8, _TRAINING),
-    "train_token": Constant(24.0 * 32 / (1024 * SKYWORK_MEAN), _TRAINING),
-    "record_token": Constant(2.8e-3 / 8192, "bench/controller.py: 2.8 ms for a completion of 8,192 tokens, one core"),
+    "decode_step": Cost(0.0102, _GENERATION),
+    "decode_sequence": Cost(6.92e-4, _GENERATION),
+    "train_update": Cost(4.8, _TRAINING),
+    "train_token": Cost(24.0 * 32 / (1024 * SKYWORK_MEAN), _TRAINING),
+    "record_token": Cost(2.8e-3 / 8192, "bench/controller.py: 2.8 ms for a completion of 8,192 tokens, one core"),
 }
 
 
@@ -373,6 +376,50 @@ def default_lengths(limit: int) -> LogNormal:
     return LogNormal(median=min(SKYWORK_LENGTHS.median, max(limit // 2, 1)), sigma=SKYWORK_LENGTHS.sigma, limit=limit)
 
 
-def costs_of(constants: Mapping[str, Constant] = CONSTANTS) -> Costs:
+def costs_of(constants: Mapping[str, Cost] = CONSTANTS) -> Costs:
     """The costs of a table."""
     return Costs(**{name: constant.seconds for name, constant in constants.items()})
+
+
+_NEEDED = ("seconds/step", "tokens/generated", "trained_tokens")
+_TENTH = 1.2816  # standard deviations above the median that a tenth of a normal distribution exceeds
+
+
+def measured(folder: RunFolder) -> tuple[dict[str, Cost], LogNormal]:
+    """What `strop plan RUN` computes with: the run's costs for `CONSTANTS`, a log-normal of its completions' lengths.
+
+    Everything is taken from the second half of its steps. An update's seconds are put down to its tokens. Of decoding a
+    run says how long it took altogether: `decode_step` and `decode_sequence` keep the ratio of `CONSTANTS`.
+
+    Raises:
+        InputError: it has trained fewer than two steps.
+    """
+    rows = [row for row in folder.read_metrics() if all(row.get(name) for name in _NEEDED)]
+    rows = rows[-(len(rows) // 2) :] if len(rows) > 1 else []
+    if not rows:
+        raise InputError(f"{folder.path} has no two trained steps to take costs from; train it for a few")
+
+    def mean(name: str) -> float:
+        return fmean(row.get(name) or 0.0 for row in rows)
+
+    config = parse(folder.read_json("config.json"), str(folder.config_path), to_run=False)
+    setup = setup_of(config)
+    busy = mean("seconds/rollout")
+    if not setup.colocated:
+        busy = setup.generators * (1 - mean("idle/generators")) * mean("seconds/step")
+    tokens, longest = mean("tokens/generated"), mean("length/max") if setup.max_lag == 0 else 0.0
+    steps = max(tokens / setup.at_once, setup.generators * longest)  # of all generators
+    step, sequence = CONSTANTS["decode_step"].seconds, CONSTANTS["decode_sequence"].seconds
+    slower = busy / (step * steps + sequence * tokens)
+    found = {
+        "decode_step": step * slower,
+        "decode_sequence": sequence * slower,
+        "train_update": 0.0,
+        "train_token": mean("seconds/update") * setup.trainers / mean("trained_tokens"),
+        "publish": mean("seconds/publish"),
+        "record_step": max(mean("seconds/other") - mean("seconds/publish"), 0.0),
+    }
+    source = f"measured in {folder.path}"
+    median, tenth = mean("length/p50"), mean("length/p90")
+    lengths = LogNormal(max(median, 1.0), math.log(max(tenth / median, 1.0)) / _TENTH, config.sampling.max_new_tokens)
+    return {name: Cost(seconds, source) for name, seconds in found.items()}, lengths

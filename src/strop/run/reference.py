@@ -1,0 +1,126 @@
+"""The reference policy of a run: the starting policy, or a teacher that the policy is distilled from.
+
+Whatever is called as a policy is, `reference(packed, temperature) -> (logprob [M], entropy [M])`, can be one; it scores
+each batch once, see `Learner`. It may read another prompt than the policy: with the solution in it, for example.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from string import Formatter
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.seeds import derive
+from strop.base.types import Group, InputError, IntArray, Message, Rollout
+from strop.base.view import View
+from strop.config.schema import RunConfig
+from strop.data.dataset import make_example
+from strop.engines.endpoint import ChatEndpoint
+from strop.engines.scoring import ScoringServer
+from strop.model.policy import Policy, WithoutAdapters, load_policy
+from strop.model.settings import ModelSettings
+from strop.training.embedded_base import located, tokenizer_of
+from strop.training.learner import TeacherPrompt
+from strop.training.sharding import Place, sharded_policy
+
+PATH = "algorithm.reference.path"
+
+
+def references(
+    config: RunConfig, policy: Policy, view: View, place: Place | None
+) -> dict[str | None, nn.Module]:  # fmt: skip
+    """The reference policies, without gradients: of the problems of a domain, and under None of all others.
+
+    There are none where no stage reads one. With a `place` they are sharded.
+
+    Raises:
+        InputError: there is no such teacher.
+    """
+    stages = [stage.algorithm for stage in config.stage_configs()]
+    if not any(one.needs_reference for one in stages):
+        return {}
+    teachers = teacher_settings(config)
+    by_path = {one.path: _teacher(one, config, policy, view, place) for one in teachers.values()}
+    found: dict[str | None, nn.Module] = {domain: by_path[one.path] for domain, one in teachers.items()}
+    if None not in found:
+        moves = any(one.reference.reset_every is not None for one in stages)
+        if place is not None:
+            found[None] = _loaded(config.model.model_copy(update={"lora": None}), config, policy, view, place)
+        else:
+            found[None] = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
+    return found
+
+
+def _teacher(settings: ModelSettings, config: RunConfig, policy: Policy, view: View, place: Place | None) -> nn.Module:
+    wanted = config.algorithm.reference
+    if wanted.url is None:
+        return _loaded(settings, config, policy, view, place)
+    return ScoringServer(ChatEndpoint(url=wanted.url, model=str(settings.path), api_key_env=wanted.api_key_env))
+
+
+def _loaded(settings: ModelSettings, config: RunConfig, policy: Policy, view: View, place: Place | None) -> Policy:
+    settings = located(settings, config.seed, view, PATH)
+    if place is not None:
+        return sharded_policy(settings, derive(config.seed, "model"), place).requires_grad_(False)
+    return load_policy(settings)[0].to(policy.device).requires_grad_(False)
+
+
+def teacher_prompts(config: RunConfig) -> TeacherPrompt | None:
+    """Which prompt the reference policy reads for a completion; None where it reads the policy's own."""
+    form = config.algorithm.reference.prompt
+    if form is None:
+        return None
+    tokenizer = tokenizer_of(config.model)
+    named = {part for _, part, _, _ in Formatter().parse(form) if part is not None}
+
+    def prompt_of(group: Group, rollout: Rollout) -> IntArray | None:
+        problem = rollout.problem
+        parts = _parts(group, rollout)
+        if any(not parts[name] for name in named):
+            return None
+        text: str = form.format(**parts)
+        chat = problem.prompt
+        prompt = text if isinstance(chat, str) else (*chat[:-1], Message(role=chat[-1]["role"], content=text))
+        problem = replace(problem, prompt=prompt)
+        return make_example(problem, config.data.template, tokenizer, config.instruction(problem)).prompt_ids
+
+    return prompt_of
+
+
+def _parts(group: Group, rollout: Rollout) -> dict[str, str]:
+    """What a teacher's prompt may have of a completion; empty where there is none."""
+    problem = rollout.problem
+    answer = problem.reference if isinstance(problem.reference, str) else ""
+    right = (one.completion.text for one in group.usable if one is not rollout and one.verdict.score == 1)
+    return {
+        "question": problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"],
+        "answer": answer,
+        "solution": str(problem.extra.get("solution") or answer),
+        "feedback": rollout.verdict.detail,
+        "success": next(right, ""),
+    }
+
+
+def teacher_settings(config: RunConfig) -> dict[str | None, ModelSettings]:
+    """The teachers by domain (None: of all others), as models that compute as the policy does."""
+    other = {"fresh": None, "revision": None, "lora": None, "replay_routing": False}
+    teachers = config.algorithm.reference.teachers.items()
+    return {domain: config.model.model_copy(update={**other, "path": path}) for domain, path in teachers}
+
+
+def refuse_other_tokens(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a teacher that does not know every token of the policy's `tokenizer` by its number.
+
+    Raises:
+        InputError: naming a token.
+    """
+    for teacher in teacher_settings(config).values():
+        known = tokenizer_of(teacher, PATH).get_vocab()
+        for token, number in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+            if known.get(token) != number:
+                raise InputError(
+                    f"{PATH}={teacher.path}: {token!r} is the policy's token {number} and the teacher's "
+                    f"{known.get(token, 'none')}; name a teacher with the policy's tokenizer"
+                )
