@@ -473,7 +473,7 @@ def page(results: list[Compared], versions: Mapping[str, str]) -> str:
         "# The same numbers as TRL and verl", "",
         f"TRL {versions['TRL']} and verl {versions['verl']} got the same float64 tensors as strop: "
         f"{equal} of {len(results)} results are equal within 1e-6, gradients included. Each of the others is",
-        "equal after one conversion, which is named. Settings are chosen on each side to mean the same formula. What is",
+        "equal after one conversion, which is named. Settings on each side are chosen to mean the same. What is",
         "left is float32: of our weights and advantages, and of TRL's rewards. The command:", "", "```",
         "python bench/parity.py --trl-python PYTHON --verl-python PYTHON --out docs/parity.md", "```", "",
         "| here | there | difference below |", "| --- | --- | --- |",

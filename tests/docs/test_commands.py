@@ -59,6 +59,7 @@ NEEDS = {
     r"--labels": "somebody who judges: tests/report/test_audit.py",
     r"--endpoint": "a model behind an endpoint: tests/serving/test_eval_endpoint.py",
     r"engine=Vllm": "an environment with vLLM: tests/engines/test_vllm_contract.py",
+    r"reference\.url=": "a teacher on vLLM's server: tests/engines/test_vllm_teacher.py",
     r"device=cuda": "a GPU",
     r"sft .*trainers=": "processes for every rank: tests/run/test_fine_tuning.py",
     r"data prepare [a-z_0-9]+$": "the data sets of a paper: tests/prepare/test_pipelines.py",
