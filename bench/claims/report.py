@@ -117,6 +117,9 @@ def summary(claims: Sequence[Claim], results: Results) -> str:
         f"Each verdict is false with a probability of at most {100 * ERROR:.0f} %: of {len(tried)} at most "
         f"{false_verdicts(len(tried)):.1f} are expected to be."
     )
+    several = [f"`{claim.name}`" for claim in claims if claim.together]
+    if several:
+        told.append(f"Arms that differ in more than one setting, for a reason given below: {', '.join(several)}.")
     if any(left.values()):
         told.append("Besides: " + ", ".join(f"{count} {words}" for words, count in left.items() if count) + ".")
     return "\n".join(told) + "\n"

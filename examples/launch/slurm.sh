@@ -47,6 +47,9 @@ shift 2
 # shellcheck source=/dev/null
 source "$STROP_VENV/bin/activate"
 
+# Since Slurm 22.05 srun does not take this from the job: Ray and all its workers would share a core.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head_node=${nodes[0]}
 head_address=$(srun --nodes=1 --ntasks=1 --nodelist="$head_node" hostname --ip-address | awk '{ print $1 }')

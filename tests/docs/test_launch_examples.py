@@ -60,7 +60,7 @@ def stand_ins(folder: Path, status: int = 0, nodes: int = 2, joined: int | None 
     calls = folder / "calls"
     scripts = {
         "scontrol": f"if [[ $1 == show ]]; then printf 'n%s\\n' $(seq {nodes}); fi",
-        "srun": 'if [[ "$*" == *hostname* ]]; then echo 10.0.0.1; fi',
+        "srun": 'echo "cpus $SRUN_CPUS_PER_TASK" >> "$CALLS"; if [[ "$*" == *hostname* ]]; then echo 10.0.0.1; fi',
         "ray": f"printf ' 1 node_%s\\n' $(seq {nodes if joined is None else joined})",
         "sleep": "true",
         "strop": f"exit {status}",
@@ -70,6 +70,7 @@ def stand_ins(folder: Path, status: int = 0, nodes: int = 2, joined: int | None 
         (programs / name).chmod(0o755)
     (programs / "activate").write_text(f'export PATH="{programs}:$PATH"\n')
     slurm = {"SLURM_JOB_NODELIST": f"n[1-{nodes}]", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_ID": "77"}
+    slurm |= {"SLURM_CPUS_PER_TASK": "64", "CALLS": str(calls)}
     return {**os.environ, **slurm, "STROP_VENV": str(folder / "venv"), "HOME": str(folder)}
 
 
@@ -90,6 +91,7 @@ def test_the_slurm_script_starts_goes_on_and_requeues(tmp_path: Path, status: in
     assert "--nodelist=n1 env CUDA_VISIBLE_DEVICES= ray" in head and head.endswith("--num-gpus=0")
     assert any("ray start --block --address=10.0.0.1:6379" in call and "--exclude=n1" in call for call in calls)
     assert ("scontrol requeue 77" in calls) == requeued
+    assert {call for call in calls if call.startswith("cpus ")} == {"cpus 64"}
 
 
 def test_the_slurm_script_goes_on_with_a_run_that_exists_on_the_nodes_it_has_now(tmp_path: Path) -> None:

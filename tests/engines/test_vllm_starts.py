@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -80,6 +83,29 @@ def test_a_cpu_with_half_its_memory_taken_has_room_for_a_server(monkeypatch: pyt
     assert found["kv_cache_memory_bytes"] == machine.GIB // 2
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     assert "kv_cache_memory_bytes" not in arguments_of(Vllm(), tiny_settings(), "float32", limits)
+
+
+def test_a_socket_can_be_reached_where_the_folder_of_temporary_files_has_a_long_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As batch systems have it; the path of a socket is 107 bytes at most."""
+    long = tmp_path / ("scratch-of-job-" * 8)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    (tmp_path / "config.json").touch()
+    listen = "from socket import *; s = socket(AF_UNIX); s.bind(sys.argv[1]); s.listen(); s.accept(), s.accept()"
+    program = f"exec {sys.executable} -c 'import sys; {listen}' $2"
+    settings = interpreter(tmp_path, f"while [ $1 != --uds ]; do shift; done; {program}")
+    server = start(settings, tmp_path, {}, None)
+    try:
+        assert (long / server.place.name / "socket") == server.place / "socket"
+        with socket.socket(socket.AF_UNIX) as client:
+            deadline = time.monotonic() + 10
+            while client.connect_ex(str(server.socket)) and time.monotonic() < deadline and server.alive:
+                time.sleep(0.02)
+            assert client.getpeername() == "socket"
+    finally:
+        server.stop()
 
 
 class Console(SilentView):

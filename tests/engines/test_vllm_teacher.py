@@ -55,12 +55,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
 
 def test_it_scores_as_the_model_itself_does(served: tuple[Path, str]) -> None:
     folder, url = served
-    found = []
+    found, tops = [], []
+    both = (*STILL, f"algorithm.reference.path={folder}", "algorithm.regularizers=[{piece='TopKl', top_k=5}]")
     for sets in ((), (f"algorithm.reference.url={url}",)):
-        learner = assemble(small_config(*STILL, f"algorithm.reference.path={folder}", *sets), SilentView()).learner
+        learner = assemble(small_config(*both, *sets), SilentView()).learner
         assert isinstance(learner, Learner)
         result = learner.learn([forced(), forced(4)], {3, 4}, 0, {})
         assert result is not None
         found.append(np.concatenate([sample.advantages for sample in result.samples]))
+        tops.append([sample.reference_top_logprobs for sample in result.samples])
     assert np.abs(found[0]).max() > 0.1
     np.testing.assert_allclose(found[1], found[0], atol=1e-4)
+    for here, there in zip(*tops, strict=True):
+        assert here is not None and there is not None and here.shape == there.shape == (len(here), 5)
+        np.testing.assert_allclose(there, here, atol=1e-4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from strop.model.head import LogitForm, collision, logprob_entropy, project
+from strop.model.head import LogitForm, collision, logprob_entropy, most_probable, project
 from strop.model.kernels import native
 from strop.model.kernels.native import LayerKernels
 
@@ -270,3 +270,22 @@ def test_without_rows_or_with_odd_sizes_the_head_computes_as_before(kernels: Lay
     logprob, entropy = logprob_entropy(empty, even, None, target[:0], 1.0, 4, True, LogitForm(), kernels)
     (logprob.sum() + entropy.sum()).backward()
     assert even.grad is not None and not even.grad.any()
+
+
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_several_targets_a_row_and_the_most_probable(chunk: int) -> None:
+    torch.manual_seed(0)
+    shapes = (7, 4), (9, 4), (9,)
+    hidden, weight, bias = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    target = torch.randint(0, 9, (7, 3))
+    logp = (hidden @ weight.t() + bias).div(0.7).log_softmax(-1)
+    wanted = logp.gather(1, target), -(logp.exp() * logp).sum(-1)
+    found = logprob_entropy(hidden, weight, bias, target, 0.7, chunk, True)
+    ups = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
+    mine, theirs = (torch.autograd.grad(pair, (hidden, weight, bias), ups) for pair in (found, wanted))
+    torch.testing.assert_close(mine, theirs, atol=1e-9, rtol=0)
+    ids, best = most_probable(hidden, weight, bias, 4, 0.7, chunk, True)
+    torch.testing.assert_close(best.double(), logp.topk(4).values, atol=1e-6, rtol=0)
+    assert torch.equal(ids, logp.topk(4).indices)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tiny import tiny_qwen3
 from torch import Tensor
+from torch.nn import attention
 
 from strop.algorithms.tokens import send
-from strop.model.attention import PackedContext, adapted
+from strop.base.types import InputError
+from strop.model.attention import PackedContext, adapted, use_flash_attention
+from strop.model.policy import Policy
 
 LENGTHS = (3, 7, 1, 5)
 
@@ -93,15 +98,50 @@ def test_more_than_the_output_is_refused():
         adapted(talkative)(states(4), states(4), states(4), offsets, 16, 1.0)
 
 
+@pytest.fixture
+def versions() -> Iterator[None]:
+    yield
+    attention.restore_flash_attention_impl(_raise_warn=False)
+
+
+class Registered:
+    def remove(self) -> None: ...
+
+
+def test_finding_11_another_version_is_called_where_its_package_is_installed(
+    versions: None, monkeypatch: pytest.MonkeyPatch
+):
+    def installed() -> Registered:
+        return Registered()
+
+    def absent() -> None:
+        raise ImportError("No module named 'flash_attn'")
+
+    for name, made in (("FA3", installed), ("FA4", absent)):
+        monkeypatch.setitem(attention._registry._FLASH_ATTENTION_IMPLS, name, made)
+    plain = tiny_qwen3()
+    assert attention.current_flash_attention_impl() is None
+    three, four = (plain.settings.model_copy(update={"flash_attention": version}) for version in (3, 4))
+    Policy(plain.model, three)
+    assert attention.current_flash_attention_impl() == "FA3"
+    with pytest.raises(InputError, match=r"model\.flash_attention=4: .*No module named 'flash_attn'.*set 2"):
+        Policy(plain.model, four)
+
+
 def test_sending_within_a_device_is_free():
     tensor = torch.arange(3)
     assert send(tensor, torch.device("cpu")) is tensor
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize("kv_heads", [2, 4])
-def test_on_a_gpu_as_sequence_by_sequence(kv_heads: int):
-    """Values and gradients of the kernel that this torch has, shared heads among them."""
+def test_on_a_gpu_as_sequence_by_sequence(kv_heads: int, version: int, versions: None):
+    """Values and gradients of the kernels that this torch can call, shared heads among them."""
+    try:
+        use_flash_attention(version)
+    except InputError as error:
+        pytest.skip(str(error))
     device = torch.device("cuda")
     heads = [states(h).to(device) for h in (4, kv_heads, kv_heads)]
     heads = [F.pad(h, (0, 56)) + 0.01 for h in heads]  # head dimension 64

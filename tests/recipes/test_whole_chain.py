@@ -195,7 +195,8 @@ def step_of(name: str, budget: int, *sets: str) -> Step:
         with torch.no_grad():
             for parameter in reference.parameters():
                 parameter.add_(0.02 * torch.randn_like(parameter))
-    learner = Learner(config.learner, trainer, critic, reference)
+    references: dict[str | None, Policy] = {} if reference is None else {None: reference}
+    learner = Learner(config.learner, trainer, critic, references)
     model = Model(before, shape)
     groups, answers = judged(config, completions())
     survivors = {group.ticket for group in groups if is_trained_on(group, config.algorithm)}

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.algorithms.cases import tokens_of
 from tests.made import PROBLEM, completion, rollout
 from tests.runs import finished_run, small_config
 
 from strop.algorithms.advantages import Distillation, GroupRelative, Outcomes
-from strop.algorithms.regularizers import KlInReward
+from strop.algorithms.regularizers import KlInReward, TopKl
+from strop.base.metrics import values
 from strop.base.types import Group, InputError, Rollout
 from strop.base.view import SilentView
 from strop.model.files import byte_tokenizer, export, fresh_model
@@ -56,14 +58,18 @@ def forced(ticket: int = 3) -> Group:
     return Group(ticket, PROBLEM, (first, Rollout(PROBLEM, completion(3, index=1), rollout(0).verdict, 0.0)))
 
 
-def alone(folder: Path, token_ids: np.ndarray, temperature: float) -> np.ndarray:
-    """A stored model's log-probs [L], by transformers' own forward pass in float64."""
+def distributions(folder: Path, token_ids: np.ndarray, temperature: float = 1.0) -> torch.Tensor:
+    """A stored model's log-probs of every token [L, V], by transformers' own forward pass; row t predicts token t."""
     model = load_policy(ModelSettings(path=str(folder)))[0].model
-    ids = torch.from_numpy(token_ids.astype(np.int64))
     model.set_attn_implementation("eager")
-    logits = model(ids[None]).logits[0, :-1].double() / temperature
-    found = logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0].detach().numpy()
-    return np.concatenate([[0.0], found])
+    logits = model(torch.from_numpy(token_ids.astype(np.int64))[None]).logits[0].detach().double() / temperature
+    return logits.log_softmax(-1).roll(1, 0)
+
+
+def alone(folder: Path, token_ids: np.ndarray, temperature: float) -> np.ndarray:
+    """A stored model's log-probs [L]."""
+    ids = torch.from_numpy(token_ids.astype(np.int64))
+    return distributions(folder, token_ids, temperature).gather(1, ids[:, None])[:, 0].numpy()
 
 
 @pytest.mark.parametrize("sets", [(), ("batch.tokens_per_microbatch=7",), ("model.lora.rank=4",)])
@@ -76,6 +82,19 @@ def test_a_token_is_worth_what_the_teacher_thinks_of_it(teacher: Path, sets: tup
         wanted = 0.5 * (alone(teacher, sample.token_ids, temperature) - sample.logprobs)
         np.testing.assert_allclose(sample.advantages, np.where(sample.trained, wanted, 0), atol=2e-5)
         assert np.abs(wanted[sample.trained]).min() > 1e-3
+
+
+def test_each_domain_has_its_teacher(teacher: Path) -> None:
+    right = forced()
+    problem = replace(PROBLEM, domain="code")
+    other = Group(4, problem, tuple(replace(one, problem=problem) for one in right.rollouts))
+    result = made(*STILL, f"algorithm.reference.domains={{code='{teacher}'}}").learn([right, other], {3, 4}, 0, {})
+    only = made(*STILL, named(teacher)).learn([right, other], {3, 4}, 0, {})
+    policy = made(*STILL).learn([right, other], {3, 4}, 0, {})
+    assert result is not None and only is not None and policy is not None
+    for one, math, code in zip(result.samples, policy.samples, only.samples, strict=True):
+        np.testing.assert_array_equal(one.advantages, (math if one.group == 3 else code).advantages)
+        assert np.abs(math.advantages - code.advantages).max() > 1e-3
 
 
 def test_next_to_a_verified_reward_both_advantages_add_up(teacher: Path) -> None:
@@ -104,6 +123,54 @@ def test_its_expectation_is_the_gradient_of_the_reverse_kl() -> None:
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
 
 
+def coarse(p: torch.Tensor, q: torch.Tensor, top: int) -> torch.Tensor:
+    """KL(p ‖ q) [L] of log-probs [L, V], the tokens behind the `top` of q taken together."""
+    chosen = q.topk(top).indices
+    p, q = p.gather(-1, chosen).exp(), q.gather(-1, chosen).exp()
+    if top < p.shape[-1] or float(p.sum(-1).max()) < 1 - 1e-9:
+        p, q = (torch.cat((one, 1 - one.sum(-1, keepdim=True)), -1) for one in (p, q))
+    return (p * (p.log() - q.log())).sum(-1)
+
+
+@pytest.mark.parametrize("top", [1, 3, 9])
+def test_the_top_ks_kl_and_its_gradient(top: int) -> None:
+    torch.manual_seed(top)
+    logits, other = torch.randn(5, 9, dtype=torch.float64, requires_grad=True), torch.randn(5, 9, dtype=torch.float64)
+    reference = other.log_softmax(-1).topk(top)
+    wanted = coarse(logits.log_softmax(-1), other.log_softmax(-1), top)
+    asked = reference.values.clone()
+    asked[4] = -torch.inf  # it was not asked about the last
+    own = logits.log_softmax(-1).gather(1, reference.indices)
+    tokens = tokens_of(torch.zeros(5), reference_top=asked, top_logprob=own)
+    found = TopKl(beta=1.0, top_k=top)(tokens, own[:, 0], own[:, 0], {})[0]
+    torch.testing.assert_close(found[:4], wanted[:4], atol=1e-9, rtol=0)
+    assert float(found[4]) == 0
+    (mine,) = torch.autograd.grad(found.sum(), logits, retain_graph=True)
+    (theirs,) = torch.autograd.grad(wanted[:4].sum(), logits)
+    torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("top", [4, 1000])
+def test_a_run_minimises_the_kl_to_its_teachers_top(teacher: Path, tmp_path: Path, top: int) -> None:
+    pieces = (f"algorithm.regularizers=[{{piece='TopKl', top_k={top}}}]", "algorithm.kl_in_reward.beta=0")
+    norms = []
+    for budget in (7, 8192):
+        sets = (*pieces, f"batch.tokens_per_microbatch={budget}", "sampling.temperature=0.8")
+        learner = made(*SETS, named(teacher), *sets)
+        export(learner.policy.model, byte_tokenizer(), tmp_path / str(budget))
+        result = learner.learn([forced(), forced(4)], {3, 4}, 0, {})
+        assert result is not None
+        kl = []
+        for sample in result.samples:
+            p, q = (distributions(folder, sample.token_ids, 0.8) for folder in (tmp_path / str(budget), teacher))
+            kl += coarse(p[sample.trained], q[sample.trained], min(top, 258)).tolist()
+        assert values(result.metrics)["kl/top"] == pytest.approx(np.mean(kl), abs=1e-5)
+        norms.append(values(result.metrics)["grad_norm"])
+        again = learner.learn([forced(), forced(4)], {3, 4}, 1, {})
+        assert again is not None and values(again.metrics)["kl/top"] < np.mean(kl) - 0.01
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)  # whatever the split
+
+
 def test_only_the_outcome_compares_completions() -> None:
     assert not Distillation().compares_group and Distillation(outcome=GroupRelative()).compares_group
     small_config("batch.samples_per_prompt=1", *SETS)
@@ -127,8 +194,9 @@ class Scorer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert self.path == "/v1/completions" and body["model"].endswith("/model") and body["prompt_logprobs"] == 0
-        places = [None, *({str(i): {"logprob": -i / 100}, "0": {"logprob": 0.0}} for i in body["prompt"][1:])]
+        assert self.path == "/v1/completions" and body["model"].endswith("/model") and body["prompt_logprobs"] in (0, 2)
+        top = {"0": {"logprob": -0.5, "rank": 1}, "3": {"logprob": -1.5, "rank": 2}}
+        places = [None, *({str(i): {"logprob": -i / 100, "rank": 9}, **top} for i in body["prompt"][1:])]
         answer = json.dumps({"choices": [{"text": "", **({} if self.mute else {"prompt_logprobs": places})}]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
@@ -154,6 +222,12 @@ def test_a_server_scores_in_the_place_of_a_model(server: str, monkeypatch: pytes
     for sample in result.samples:
         wanted = np.where(sample.trained, 0.5 * (-sample.token_ids / 100 - sample.logprobs), 0)
         np.testing.assert_allclose(sample.advantages, wanted, atol=1e-6)
+    more = made(*sets, "algorithm.regularizers=[{piece='TopKl', top_k=2}]").learn([forced()], {3}, 0, {})
+    assert more is not None
+    for sample in more.samples:
+        assert sample.reference_top_ids is not None and sample.reference_top_logprobs is not None
+        assert {tuple(row) for row in sample.reference_top_ids[sample.trained]} == {(0, 3)}
+        assert {tuple(row) for row in sample.reference_top_logprobs[sample.trained]} == {(-0.5, -1.5)}
     monkeypatch.setattr(Scorer, "mute", True)
     with pytest.raises(InputError, match="answers without prompt_logprobs"):
         made(*sets).learn([forced()], {3}, 0, {})

@@ -173,6 +173,16 @@ def test_a_model_may_lie_in_several_files(tmp_path: Path) -> None:
     assert found is not None and found.names == {"a.weight", "b.weight"}
 
 
+def test_finding_12_gpus_of_two_kinds_may_round_the_probe_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = single(small_config(*MODEL))
+    kinds = []
+    for off in (0.0, 1e-6):
+        monkeypatch.setattr(learner.policy, "probe", lambda ids, off=off: np.full(len(ids) - 1, off, np.float32))
+        kinds.append(handlers(learner)["probe"](PROBE))
+    (one, agreed), (other, also) = kinds
+    assert one[0] != other[0] and agreed == also
+
+
 def test_finding_8_a_version_is_written_tensor_by_tensor_and_a_full_disk_leaves_no_rank_waiting(
     tmp_path: Path,
 ) -> None:

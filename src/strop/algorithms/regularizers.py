@@ -1,7 +1,7 @@
 """Regularizers: per-token terms added to the policy loss; they may read entropies, the reference policy and a state.
 
 Shapes: M trained tokens of a micro-batch. The update's loss gains Σ_m share[m] · term[m], where the share is the
-token's weight in the policy loss unless the regularizer says otherwise. The pieces: `kl`, `entropy_bonus`.
+token's weight in the policy loss unless the regularizer says otherwise. The pieces: KL terms and entropy bonuses.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class Regularizer(Piece):
     def needs_reference(self) -> bool:
         """Whether `tokens.reference_logprob` is read."""
         return False
+
+    @property
+    def reference_top(self) -> int:
+        """How many of the reference policy's most probable tokens `tokens.reference_top` and `top_logprob` hold."""
+        return 0
 
     @property
     def needs_token_types(self) -> bool:
@@ -211,6 +216,40 @@ class KlPenalty(Regularizer):
 
 def _mean(name: str, kl: Tensor, mask: Tensor) -> Metrics:
     return {name: Mean(torch.where(mask, kl.detach(), torch.zeros_like(kl)).double().sum(), mask.sum())}
+
+
+class TopKl(Regularizer):
+    r"""β · KL(π ‖ π_ref) over the reference's `top_k` most probable tokens and, as one event, all others.
+
+        D = Σ_j p_j log(p_j / q_j) + p̄ log(p̄ / q̄),    p̄ = 1 − Σ_j p_j,   q̄ = 1 − Σ_j q_j
+
+    With the whole vocabulary it is the full reverse KL at each state (GKD, OPSD); with less a lower bound of it (SDPO's
+    K = 100 with a tail). Its gradient is exact, not that of a sampled token. It keeps [tokens, top_k] numbers.
+    """
+
+    beta: Annotated[float, Field(ge=0)] = 1.0
+    top_k: Annotated[int, Field(ge=1)] = 64
+
+    @property
+    def needs_reference(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def reference_top(self) -> int:
+        """`top_k`."""
+        return self.top_k
+
+    def __call__(
+        self, tokens: Tokens, logprob: Tensor, entropy: Tensor, state: Mapping[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        reference, own = demanded(tokens.reference_top, "reference_top"), demanded(tokens.top_logprob, "top_logprob")
+        known = reference.isfinite()  # not of a token that the policy lacks, nor where the reference was not asked
+        q, p = (torch.where(known, column.exp(), torch.zeros_like(column)) for column in (reference, own))
+        gap = torch.where(known, own - reference, torch.zeros_like(own))
+        rest, other = ((1 - column.sum(-1)).clamp(min=torch.finfo(column.dtype).eps) for column in (p, q))
+        kl = (p * gap).sum(-1) + rest * (rest.log() - other.log())
+        return self.beta * kl, _mean("kl/top", kl, torch.ones_like(kl, dtype=torch.bool))
 
 
 class KlInReward(Piece):

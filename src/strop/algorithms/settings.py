@@ -66,7 +66,8 @@ class ReferenceSettings(Settings):
 
     Fields:
         path: a teacher, which has the policy's tokenizer: a folder or a hub name. None: the starting policy.
-        url: where vLLM serves the teacher under the name `path`, up to and with `/v1`; None: it is loaded here.
+        domains: teachers of the problems of single domains, as {math = "…", code = "…"}; `path` is that of the others.
+        url: where vLLM serves the teachers under these names, up to and with `/v1`; None: they are loaded here.
         api_key_env: the environment variable that holds the server's key; None sends none.
         reset_every: the present policy takes its place after so many steps; none keeps it throughout.
         prompt: self-distillation: what it reads in the place of each question, a text with {question}, {answer} (the
@@ -77,6 +78,7 @@ class ReferenceSettings(Settings):
     alternatives: ClassVar[tuple[str, ...]] = ("path", "reset_every")
 
     path: str | None = None
+    domains: dict[str, str] = {}
     url: str | None = None
     api_key_env: str | None = None
     reset_every: Count | None = None
@@ -90,11 +92,18 @@ class ReferenceSettings(Settings):
                 raise ValueError(f"prompt has {{{part}}}; it may have {known}, and {{{{ and }}}} for braces")
         return self
 
+    @property
+    def teachers(self) -> dict[str | None, str]:
+        """The name of each teacher by its domain; under None that of all other problems."""
+        found: dict[str | None, str] = {} if self.path is None else {None: self.path}
+        found.update((domain, path) for domain, path in self.domains.items())
+        return found
+
     @model_validator(mode="after")
     def _a_teacher_stays(self) -> ReferenceSettings:
         if self.path is not None and self.reset_every is not None:
             raise ValueError(f"a teacher (path={self.path}) is never reset; set path=none or reset_every=none")
-        if self.url is not None and self.path is None:
+        if self.url is not None and not self.teachers:
             raise ValueError(f"url={self.url} serves a teacher; name it with path, as the server does")
         return self
 
@@ -141,6 +150,11 @@ class AlgorithmSettings(Settings):
     def needs_reference(self) -> bool:
         """Whether a copy of the starting policy is kept."""
         return self.kl_in_reward is not None or any(term.needs_reference for term in self.regularizers)
+
+    @property
+    def reference_top(self) -> int:
+        """How many of the reference policy's most probable tokens are asked for; 0 for none."""
+        return max((term.reference_top for term in self.regularizers), default=0)
 
     @property
     def needs_old_scores(self) -> bool:

@@ -36,6 +36,8 @@ class Tokens:
         scored_entropy: float32 [M], likewise, nats.
         scored_collision: float32 [M], likewise Σ_j p_j² (log p_j + H) over the vocabulary (see `head.collision`).
         reference_logprob: float32 [M], the reference policy's, where a piece asked for it.
+        reference_top: float32 [M, K], its log-probs of its most probable tokens there, where a piece asked for them.
+        top_logprob: float32 [M, K], the policy's of the same tokens, with gradient.
         value: float32 [M], the critic's before the batch's first update.
         value_target: float32 [M], the return it learns.
         reasoning: bool [M], high-entropy tokens as `token_types` sorts them; filled by `Objective.prepare`.
@@ -60,6 +62,8 @@ class Tokens:
     scored_entropy: Tensor | None = None
     scored_collision: Tensor | None = None
     reference_logprob: Tensor | None = None
+    reference_top: Tensor | None = None
+    top_logprob: Tensor | None = None
     value: Tensor | None = None
     value_target: Tensor | None = None
     reasoning: Tensor | None = None

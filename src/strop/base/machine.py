@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 GIB = 1024**3
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+ROOT = Path("/")
+# Of a control group: the limit, what is used, and which part of that the kernel would give up.
+_GROUP = ("memory.max", "memory.current", "inactive_file")
+_GROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, and NVIDIA's under Windows
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of memory that a process may use in total, including swap, and bytes that are free now."""
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-    total, swap, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal", "MemAvailable"))
-    limits = [Path(place).read_text().strip() for place in _LIMITS if Path(place).is_file()]
-    return min([total + swap, *(int(limit) for limit in limits if limit.isdecimal())]), free
+    """Bytes of memory that a process may use in total, including swap, and bytes that are free now.
+
+    A container's or a batch system's limit counts: who goes over it is killed, however much the machine has left.
+    """
+    facts = _numbers(ROOT / "proc/meminfo")
+    total, swap, free = (facts[name] * 1024 for name in ("MemTotal:", "SwapTotal:", "MemAvailable:"))
+    limits = [(total + swap, total + swap - free), *_limits()]
+    return min(limit for limit, _ in limits), max(min(limit - used for limit, used in limits), 0)
+
+
+def _limits() -> Iterator[tuple[int, int]]:
+    """Of each control group that this process is in, where it has a limit: the limit and what is used, in bytes."""
+    for line in (ROOT / "proc/self/cgroup").read_text().splitlines():
+        _, kinds, place = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        top = ROOT / "sys/fs/cgroup" / ("memory" if kinds else "")
+        own = top / place.strip("/")  # in a container it may be a path of the host's, of which only the top is there
+        limit, used, spare = _GROUP_V1 if kinds else _GROUP
+        for group in {top, *(one for one in (own, *own.parents) if top in one.parents)}:
+            if (group / limit).is_file() and (said := (group / limit).read_text().strip()).isdecimal():
+                yield int(said), int((group / used).read_text()) - _numbers(group / "memory.stat").get(spare, 0)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The number after each name of a file of the kernel's."""
+    return {line.split()[0]: int(line.split()[1]) for line in path.read_text().splitlines()}
 
 
 def has_gpu() -> bool:

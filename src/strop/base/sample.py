@@ -34,6 +34,8 @@ class Sample:
         corrections: float32 [L], a constant factor on each token's policy loss; None: 1.
         old_entropies: float32 [L], nats, the policy's when the batch began.
         reference_logprobs: float32 [L], the reference policy's.
+        reference_top_ids: int32 [L, K], its most probable tokens there.
+        reference_top_logprobs: float32 [L, K], its log-probs of these; −∞ where it was not asked.
         values: float32 [L], the critic's when the batch began, of the state in which the token was chosen.
         returns: float32 [L], what the critic learns.
         trainer_logprobs: float32 [L], the policy's when it learned from the token, in the last pass of several.
@@ -53,6 +55,8 @@ class Sample:
     corrections: FloatArray | None = None
     old_entropies: FloatArray | None = None
     reference_logprobs: FloatArray | None = None
+    reference_top_ids: IntArray | None = None
+    reference_top_logprobs: FloatArray | None = None
     values: FloatArray | None = None
     returns: FloatArray | None = None
     trainer_logprobs: FloatArray | None = None

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from strop.base.progress import heartbeat
-from strop.cli import lab_commands, model_commands, run_commands, setup_commands
+from strop.cli import lab_commands, model_commands, plan_commands, run_commands, setup_commands
 from strop_verify.child_process import wait_politely
 
 __all__ = ["app", "main"]
@@ -68,7 +68,7 @@ app.command("status", short_help="Show the state of a run.")(run_commands.status
 app.command("dashboard", short_help="Follow runs in a browser.")(run_commands.dashboard)
 app.command("replay", short_help="Train again from a run's rollouts, and compare.")(run_commands.replay)
 app.command("runs", short_help="List runs, the newest first.")(run_commands.runs)
-app.command("plan", short_help="Simulate a run: step times and idle shares, with a bound.")(lab_commands.plan)
+app.add_typer(plan_commands.plan_app, name="plan", short_help="Plan a run's time, or the seeds of a comparison.")
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Check this machine, a run or a recipe.")(setup_commands.doctor)
 app.command("smoke", short_help="Test whether training works on this machine.")(setup_commands.smoke)

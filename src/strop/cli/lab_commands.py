@@ -1,11 +1,12 @@
-"""The commands ablate, audit, fit and plan."""
+"""The commands ablate, audit and fit."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,13 +26,10 @@ from strop.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from strop.config.schema import RunConfig
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
-    from strop.lab.planning import Costs, Lengths, Simulation
     from strop.lab.scaling.fitting import FitSettings
     from strop.lab.scaling.study import Study
-    from strop.run.memory import MemoryPlan
 
 
 Unit = Literal["device_hours", "device_seconds", "flops", "tokens", "steps"]
@@ -51,9 +49,7 @@ Grid = Annotated[
 ]
 Named = Annotated[
     list[str],
-    typer.Option(
-        "--variant", metavar="NAME:KEY=VALUE,…", help="A variant; may be repeated.", show_default=False
-    ),
+    typer.Option("--variant", metavar="NAME:KEY=VALUE,…", help="A variant; may be repeated.", show_default=False),
 ]
 Seeds = Annotated[str, typer.Option(metavar="N,N,N", help="Seeds; every variant is run with each of them.")]
 Steps = Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)]
@@ -75,6 +71,13 @@ Skip = Annotated[
     typer.Option("--skip-until", metavar="C", help="Leave out earlier points; by default `paper` does, as ScaleRL."),
 ]
 Level = Annotated[float, typer.Option(help="Level of the intervals, above 0 and below 1.")]
+UntilDecided = Annotated[
+    int | None,
+    typer.Option(
+        "--until-decided", metavar="N", help="Add seeds, up to N, until every variant is decided.", min=3, max=64,
+        show_default=False,
+    ),
+]  # fmt: skip
 Margin = Annotated[float, typer.Option(help="The difference in pass rate that a verdict must exceed.", min=0, max=1)]
 
 
@@ -89,6 +92,7 @@ def ablate(
     grid: Grid = [],  # noqa: B006  (typer copies it)
     named: Named = [],  # noqa: B006
     seeds: Seeds = "0",
+    until: UntilDecided = None,
     steps: Steps = None,
     sets: Sets = [],  # noqa: B006
     small: Tiny = False,
@@ -99,7 +103,7 @@ def ablate(
     method: Method = "refined",
     fit_until: Until = None,
     skip_until: Skip = None,
-    level: Level = 0.9,
+    level: Level = 0.95,
     margin: Margin = 0.02,
     imports: Imports = [],  # noqa: B006
     plain: Plain = False,
@@ -110,9 +114,11 @@ def ablate(
     For each seed every variant starts from the same model and sees the same problems in the same order. It is compared
     with the unchanged recipe (the base) seed by seed. The same command continues after an interruption, and accepts
     more seeds and variants; failed runs are recorded, and the others go on. `show` writes table and figure at any time.
+    --until-decided adds seeds to the variants that are undecided; its verdicts are as safe as those of one look.
 
     \b
     strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
+    strop ablate grpo --tiny --grid optim.lr=1e-4,2e-4 --until-decided 12
     strop ablate archer.code --study clip_ranges --tiny
     strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
     strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
@@ -130,7 +136,7 @@ def ablate(
         return
     fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
     if target == SHOW:
-        if folder is None or any((leave_one_out, study, grid, named, steps, sets, small, out, dry_run)):
+        if folder is None or any((leave_one_out, study, grid, named, until, steps, sets, small, out, dry_run)):
             raise InputError("strop ablate show takes the FOLDER of an ablation and the options of fits")
         allow(imports, sets)
         _show(folder, x, fits, margin, as_json)
@@ -140,29 +146,43 @@ def ablate(
     allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
     wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, study)
-    manifest = manifests.plan(target, variants(target, wanted, changed, small), manifests.parse_seeds(seeds))
+    found = variants(target, wanted, changed, small)
+    manifest = manifests.plan(target, found, manifests.parse_seeds(seeds), until is not None)
     name = "-".join(filter(None, ("ablate", short_name(target), study, "tiny" if small else "")))
     where = Path("runs") / name if out is None else out
     if dry_run:
         _list(where, manifests.merged(where, manifest), as_json)
         return
     _execute(where, manifest, jobs, imports, plain)
-    found = _show(where, x, fits, margin, as_json)
-    if found.failures:
-        count = len(found.failures)
-        print(
-            f"strop: {count} of {len(found.manifest.runs)} runs failed; the same command tries again", file=sys.stderr
-        )
+    if until is not None:
+        _add_seeds(until, where, lambda more: _execute(where, more, jobs, imports, plain, again=False), fits, margin)
+    done = _show(where, x, fits, margin, as_json)
+    if done.failures:
+        count = len(done.failures)
+        print(f"strop: {count} of {len(done.manifest.runs)} runs failed; the same command tries again", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def _execute(folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool) -> None:
-    """Make the runs that are not there."""
+def _execute(folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool, again: bool = True) -> None:
+    """Make the runs that are not there; those that failed too, if they are to be tried again."""
     stopped = f"stopped at once; the same command goes on with {folder}"
     with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
         from strop.lab.ablation.scheduler import execute
 
-        execute(folder, manifest, view, jobs, imports)
+        execute(folder, manifest, view, jobs, imports, again)
+
+
+def _add_seeds(most: int, folder: Path, execute: Callable[[Manifest], None], fits: FitSettings, margin: float) -> None:
+    """Add a seed to every variant that is undecided until none is, or all of them have `most`."""
+    from strop.lab.ablation.collect import collect
+
+    while True:
+        with waiting("comparing"):
+            found = collect(folder, settings=fits, margin=margin)
+        more = found.manifest.extended(found.undecided, most)
+        if more == found.manifest:
+            return
+        execute(more)
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
@@ -216,9 +236,7 @@ Sources = Annotated[
     ),
 ]
 Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predict the pass rate at these computes.")]
-Before = Annotated[
-    float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")
-]
+Before = Annotated[float | None, typer.Option("--r0", help="Pass rate before training; replaces a row at compute 0.")]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", metavar="N", help="Bootstrap samples of the intervals.")]
 FitLevel = Annotated[float, typer.Option("--level", help="Level of the intervals.")]
 FitMargin = Annotated[float, typer.Option("--margin", help="The least difference of A that counts.", min=0.0)]
@@ -307,99 +325,6 @@ def _print(found: Study, written: list[Path]) -> None:
         print(path)
 
 
-def plan(
-    target: Annotated[
-        str, typer.Argument(metavar="RECIPE|FILE|RUN", help="The run to simulate; RUN gives its measured costs too.")
-    ],
-    sets: Sets = [],  # noqa: B006  (typer copies it)
-    compare: Annotated[
-        str | None, typer.Option(metavar="0,1,4,8", help="Compare these lags, with PPO-off-policy-k too.")
-    ] = None,
-    costs: Annotated[
-        list[str],
-        typer.Option("--cost", metavar="NAME=SECONDS", help="A cost, such as decode_step=0.01; may be repeated."),
-    ] = [],  # noqa: B006
-    lengths: Annotated[
-        str | None,
-        typer.Option(metavar="LENGTHS", help="constant:TOKENS, lognormal:MEDIAN,SIGMA, +0.05x30 for stragglers."),
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(metavar="8,32", help="Compare how so many GPUs can be shared out, by memory too.")
-    ] = None,
-    gpu_gib: Annotated[int, typer.Option(help="GiB of a GPU, with --gpus.", min=1)] = 80,
-    host_gib: Annotated[int, typer.Option(help="GiB of the memory of a host of 8 GPUs, with --gpus.", min=1)] = 1024,
-    drop: Annotated[float, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = 0.0,
-    steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
-    seed: Annotated[int, typer.Option(help="Seed of the drawn lengths.", min=0)] = 0,
-    imports: Imports = [],  # noqa: B006
-    as_json: Json = False,
-) -> None:
-    """Simulate a run by discrete events: step time, idle shares, and the bound of any schedule.
-
-    Batch, lag, generators, trainers and slots are those of the recipe; change them with --set. Costs and lengths are
-    those measured in a RUN, those of --cost and --lengths, else those of a 7B model on H800s, from published times;
-    the output says which. Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) +
-    decode_context × (their tokens); an update takes train_update + train_token × tokens / trainers; an unknown --cost
-    lists the others.
-
-    \b
-    strop plan scalerl --compare 0,1,4,8 --set orchestration.generators=64 --set orchestration.trainers=16
-    strop plan scalerl --gpus 8,32 --set engine=Vllm --set model.path=Qwen/Qwen3-8B
-    strop plan grpo --lengths lognormal:700,0.6 --cost decode_step=0.02 --cost train_token=2e-5
-    strop plan runs/first --compare 0,1,4
-    """
-    from dataclasses import replace
-
-    from strop.base.progress import part
-    from strop.lab.planning import simulate
-    from strop.lab.planning.bound import plan_values
-    from strop.lab.planning.costs import parse_lags, setup_of
-
-    allow(imports, sets)
-    config, seconds, sources, drawn = _priced(target, sets, costs, lengths)
-    lags = None if compare is None else parse_lags(compare)
-    memory = [] if gpus is None else _fitting_splits(config, gpus, gpu_gib, host_gib)
-    shapes = [replace(setup_of(each), drop=drop) for each in ([one.config for one in memory] or [config])]
-    setups = shapes if lags is None else [schedule for shape in shapes for schedule in shape.schedules(lags)]
-    with waiting("simulating"):
-        plans: list[Simulation] = []
-        for each in setups:
-            part("schedules", len(plans), len(setups))
-            # As many updates of each: the batches of PPO-off-policy-k are k times as large.
-            count = max(1, steps * shapes[0].updates_per_step // each.updates_per_step)
-            plans.append(simulate(each, seconds, drawn, count, seed))
-    value: dict[str, Any] = {
-        "costs": seconds.model_dump(),
-        "sources": sources,
-        "lengths": str(drawn),
-        "plans": [plan_values(each, seconds) for each in plans],
-        "memory": [_memory(each, plans[place * len(plans) // len(memory)]) for place, each in enumerate(memory)],
-    }
-    show(as_json, value, lambda: _print_plans(value))
-
-
-def _priced(
-    target: str, sets: list[str], costs: list[str], lengths: str | None
-) -> tuple[RunConfig, Costs, dict[str, str], Lengths]:
-    """The run to simulate, its costs, where those that nobody gave come from, and its lengths.
-
-    Raises:
-        InputError: no such recipe, file or run; no such cost or length.
-    """
-    from strop.lab.planning.costs import CONSTANTS, costs_of, default_lengths, measured, parse_lengths
-    from strop.recipes.resolve import resolve
-    from strop.run.folder import RunFolder, is_run
-
-    run = RunFolder.open(target) if "/" in target and is_run(Path(target)) else None
-    config = resolve(target if run is None else str(run.config_path), sets)
-    limit = config.sampling.max_new_tokens
-    constants, drawn = (CONSTANTS, default_lengths(limit)) if run is None else measured(run)
-    seconds = costs_of({} if costs and run is None else constants).edited(costs)
-    given = {pair.partition("=")[0].strip() for pair in costs}
-    sources = {name: constants[name].source for name, value in seconds if value and name not in given}
-    return config, seconds, sources, drawn if lengths is None else parse_lengths(lengths, limit)
-
-
 def audit(
     run: Run,
     verifier: Annotated[
@@ -449,75 +374,3 @@ def audit(
         print(audits.alert(found))
 
     show(as_json, found, table)
-
-
-def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int) -> list[MemoryPlan]:
-    """The splits of each number of GPUs that fit.
-
-    Raises:
-        InputError: no numbers, or the model fits in no way.
-    """
-    from strop.base.machine import GIB
-    from strop.base.types import InputError
-    from strop.lab.planning.costs import splits
-    from strop.run.memory import Room
-
-    if not all(part.strip().isdecimal() and int(part) > 1 for part in counts.split(",")):
-        raise InputError(f"--gpus {counts}: write numbers of GPUs, at least 2, with commas between, such as 8,32")
-    room = Room(gpu_gib * GIB, host_gib * GIB)
-    found = [each for part in counts.split(",") for each in splits(config, int(part), room)]
-    if not found:
-        raise InputError(
-            f"--gpus {counts}: in no split does the run fit into {gpu_gib} GiB a GPU and {host_gib} GiB a host; take "
-            "more GPUs, engine=Vllm, or adapters (model.lora.rank=32)"
-        )
-    return found
-
-
-def _memory(split: MemoryPlan, plan: Simulation) -> dict[str, Any]:
-    from strop.run.devices import width_of
-
-    shape = split.config.orchestration
-    gpus = shape.generators * width_of(split.config) + shape.trainers
-    return {
-        "tokens_per_second_a_gpu": plan.tokens_per_second / gpus,
-        "generators": shape.generators, "trainers": shape.trainers, "tensor_parallel": width_of(split.config),
-        "found": split.finding.found,
-    }  # fmt: skip
-
-
-def _print_plans(value: dict[str, Any]) -> None:
-    from strop.base.text import number
-
-    print("costs in seconds:")
-    for name, seconds in value["costs"].items():
-        if seconds:
-            print(f"  {name}={number(seconds)} ({value['sources'].get(name, 'as given')})")
-    print(f"lengths: {value['lengths']}")
-    print_table(COLUMNS, [_row(row) for row in value["plans"]], right={*COLUMNS} - {"", "split"})
-    for split in value["memory"]:
-        wide = f", {split['tensor_parallel']} GPUs each" if split["tensor_parallel"] > 1 else ""
-        speed = f"{number(split['tokens_per_second_a_gpu'])} tokens/s a GPU"
-        print(f"{split['generators']} + {split['trainers']}{wide}: {speed}; {split['found']}")
-    print("split: generators + trainers; s/update: seconds an optimizer update; idle: shares")
-    print("bound: seconds an update that no schedule beats on these completions")
-    print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")
-
-
-COLUMNS = ("", "split", "s/update", "bound", "idle gen", "idle train", "tokens/s", "behind")
-
-
-def _row(row: dict[str, Any]) -> list[str]:
-    from strop.base.text import number
-
-    setup = row["setup"]
-    return [
-        row["name"],
-        "shared" if setup["colocated"] else f"{setup['generators']} + {setup['trainers']}",
-        number(row["seconds_per_update"]),
-        number(row["bound_seconds_per_update"]),
-        f"{row['generators_idle']:.0%}",
-        f"{row['trainer_idle']:.0%}",
-        number(row["tokens_per_second"]),
-        f"{row['updates_behind']:.2f}",
-    ]

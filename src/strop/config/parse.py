@@ -26,7 +26,7 @@ def validated(config: RunConfig) -> RunConfig:
     _check(config)
     for number, stage in enumerate(config.stage_configs() if config.stages else ()):
         _check(stage)
-        for key in ("path", "url", "prompt"):
+        for key in ("path", "domains", "url", "prompt"):
             if getattr(stage.algorithm.reference, key) != getattr(config.algorithm.reference, key):
                 raise InputError(f"stages.{number}.set: algorithm.reference.{key} cannot change during a run")
     return config
@@ -117,7 +117,7 @@ def _check_algorithm(config: RunConfig) -> None:
             "trainer, which algorithm.anchor=generator leaves in the ratio; set algorithm.anchor=recomputed"
         )
     for key in algorithm.reference.model_fields_set if not algorithm.needs_reference else ():
-        if (value := getattr(algorithm.reference, key)) is not None:
+        if value := getattr(algorithm.reference, key):
             raise InputError(
                 f"algorithm.reference.{key}={value}, but nothing reads a reference policy; add a KL term, or set "
                 f"algorithm.reference.{key}=none"
@@ -158,6 +158,10 @@ def _check_orchestration(config: RunConfig) -> None:
         raise InputError(
             f"orchestration.sequence_parallel={orchestration.sequence_parallel} does not divide "
             f"orchestration.trainers={orchestration.trainers}; set orchestration.trainers to a multiple of it"
+        )
+    if orchestration.sequence_parallel > 1 and config.algorithm.reference_top:
+        raise InputError(
+            "algorithm.regularizers: TopKl does not share a sequence among ranks; set orchestration.sequence_parallel=1"
         )
     if orchestration.executor == "in_process" and orchestration.generators > 1:
         raise InputError(

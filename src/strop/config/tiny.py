@@ -139,7 +139,9 @@ def _reference(reference: ReferenceSettings, steps: int) -> ReferenceSettings:
     reset = None if reference.reset_every is None else max(steps // 2, 1)
     path = None if reference.path is None else EMBEDDED_TEACHER
     prompt = None if reference.prompt is None else HINTED
-    return reference.model_copy(update={"path": path, "url": None, "reset_every": reset, "prompt": prompt})
+    domains = dict.fromkeys(reference.domains, EMBEDDED_TEACHER)
+    fitted = {"path": path, "domains": domains, "url": None, "reset_every": reset, "prompt": prompt}
+    return reference.model_copy(update=fitted)
 
 
 def _data(config: RunConfig) -> DataSettings:

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 
 from strop.algorithms.tokens import send
+from strop.base.types import InputError, first_line
 from strop.model.attention_kinds import EVERYTHING, KNOWN, PLAIN, AttentionKind, Reach, explicit, reach_of, sees_all
 
 
@@ -35,6 +36,24 @@ class VariableLength(Protocol):
         self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float,
         window: int | None = None,
     ) -> Tensor: ...  # fmt: skip
+
+
+def use_flash_attention(version: int) -> None:
+    """Have torch call this version of FlashAttention in this process.
+
+    Raises:
+        InputError: torch or the version's package is not made for it.
+    """
+    from torch.nn import attention
+
+    name = f"FA{version}"
+    if version == 2 or attention.current_flash_attention_impl() == name:
+        return
+    try:
+        attention.activate_flash_attention_impl(name)
+    except (ImportError, RuntimeError, ValueError) as error:
+        said = f"torch cannot call it ({first_line(error)}); install its package, or set 2"
+        raise InputError(f"model.flash_attention={version}: {said}") from error
 
 
 @cache

@@ -157,7 +157,8 @@ class _LogprobEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         rows = hidden.shape[0]
-        logprob, entropy, normaliser = (torch.empty(rows, dtype=kind, device=hidden.device) for _ in range(3))
+        logprob = torch.empty(target.shape, dtype=kind, device=hidden.device)
+        entropy, normaliser = (torch.empty(rows, dtype=kind, device=hidden.device) for _ in range(2))
         weight_up = options.upcast_once(weight)
         z: Tensor | None = None
         for part in options.parts(rows):
@@ -201,14 +202,14 @@ class _LogprobEntropy(torch.autograd.Function):
 
 
 def _softmax(z: Tensor, target: Tensor, out: tuple[Tensor, Tensor, Tensor], kernels: LayerKernels | None) -> None:
-    """Write log-prob of target [m], entropy and log Σ e^z of logits z [m, V] to `out`."""
-    if kernels is not None and kernels.reads_logits(z):
+    """Write log-prob of target [m] or [m, C], entropy and log Σ e^z of logits z [m, V] to `out`."""
+    if kernels is not None and target.dim() == 1 and kernels.reads_logits(z):
         kernels.softmax(z, target, out)
         return
     logprob, entropy, normaliser = out
     norm = z.logsumexp(-1)
     normaliser.copy_(norm)
-    logprob.copy_(z.gather(1, target[:, None])[:, 0] - norm)
+    logprob.copy_((z.gather(1, target.view(len(z), -1)) - norm[:, None]).view_as(logprob))
     p = (z - norm[:, None]).exp_()
     entropy.copy_(norm - p.mul_(z).sum(-1))
 
@@ -219,11 +220,12 @@ def _grad_product(
 ) -> Tensor:  # fmt: skip
     """The gradient [m, V] in `dtype` of the head's product, of which z [m, V] was made; z is overwritten."""
     form, temperature, kernels = options.form, options.temperature, options.kernels
-    if kernels is not None and kernels.reads_logits(z):
+    if kernels is not None and target.dim() == 1 and kernels.reads_logits(z):
         over = 0.0 if form.cap is None else temperature / form.cap
         return kernels.softmax_backward(z, target, norm, entropy, ups, dtype, form.scale / temperature, over)
     slope = form.slope(z, temperature)
-    grad_z = _grad_logits(z, target, norm, entropy, *(None if up is None else up[:, None] for up in ups))
+    columns = (None if up is None else up.reshape(len(z), -1) for up in ups)
+    grad_z = _grad_logits(z, target.view(len(z), -1), norm, entropy, *columns)
     return grad_z.mul_(slope / temperature).to(dtype)
 
 
@@ -234,20 +236,21 @@ def _rows(grad: Tensor | None, part: slice) -> Tensor | None:
 def _grad_logits(
     z: Tensor, target: Tensor, norm: Tensor, entropy: Tensor, grad_logprob: Tensor | None, grad_entropy: Tensor | None
 ) -> Tensor:
-    """∂/∂z of Σ grad_logprob · logprob + grad_entropy · entropy, [rows, V]:
+    """∂/∂z of Σ grad_logprob · logprob + grad_entropy · entropy, [rows, V], of the log-probs of target [rows, C]:
 
     ∂logprob/∂z_j = 1[j = target] − p_j,   ∂entropy/∂z_j = −p_j (log p_j + entropy).
     """
     log_p = z.sub_(norm[:, None])
     p = log_p.exp()
+    whole = None if grad_logprob is None else grad_logprob.sum(-1, keepdim=True)
     if grad_entropy is None:
-        grad = p.zero_() if grad_logprob is None else p.mul_(-grad_logprob)
+        grad = p.zero_() if whole is None else p.mul_(-whole)
     else:
         grad = log_p.add_(entropy[:, None]).mul_(p).mul_(-grad_entropy)
-        if grad_logprob is not None:
-            grad.sub_(p.mul_(grad_logprob))
+        if whole is not None:
+            grad.sub_(p.mul_(whole))
     if grad_logprob is not None:
-        grad.scatter_add_(1, target[:, None], grad_logprob.to(grad.dtype))
+        grad.scatter_add_(1, target, grad_logprob.to(grad.dtype))
     return grad
 
 
@@ -264,8 +267,9 @@ def logprob_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob [M] of target [M] and entropy [M], nats, float32, of form(hidden [M, E] · weightᵀ [E, V]) / temperature.
 
-    Gradients flow to hidden, weight and bias from both outputs; `chunk` rows of logits exist at a time. With `kernels`
-    a CPU computes as CUDA does: products of bfloat16, forward and backward, summed in float32.
+    Of several targets a row, [M, C], there are as many log-probs. Gradients flow to hidden, weight and bias from both
+    outputs; `chunk` rows of logits exist at a time. With `kernels` a CPU computes as CUDA does: products of bfloat16,
+    forward and backward, summed in float32.
 
     Raises:
         ValueError: a temperature or chunk that is not positive.
@@ -297,3 +301,19 @@ def collision(
         entropy = -(p * log_p).sum(-1, keepdim=True)
         found[part] = log_p.add_(entropy).mul_(p).mul_(p).sum(-1)
     return found
+
+
+@torch.no_grad()
+def most_probable(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int, temperature: float, chunk: int, fp32: bool,
+    form: LogitForm = PLAIN, kernels: LayerKernels | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The `count` most probable tokens of each row, int64 [M, count], and their log-probs; no gradient."""
+    options = _Options(temperature, chunk, fp32, form, kernels)
+    weight_up = options.upcast_once(weight)
+    ids = torch.empty(len(hidden), count, dtype=torch.int64, device=hidden.device)
+    logprobs = torch.empty(ids.shape, device=hidden.device)
+    for part in options.parts(len(hidden)):
+        found = options.logits(hidden[part], weight_up, bias).log_softmax(-1).topk(count)
+        ids[part], logprobs[part] = found.indices, found.values
+    return ids, logprobs

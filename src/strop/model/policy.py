@@ -25,10 +25,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from strop.algorithms.tokens import send
 from strop.base import progress
 from strop.base.types import FloatArray, InputError, IntArray
-from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
+from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop, use_flash_attention
 from strop.model.attention_kinds import PLAIN, AttentionKind, layer_reaches
 from strop.model.files import byte_tokenizer, checkpoint_layers, export, fresh_model, load_pretrained, stored_model
-from strop.model.head import LogitForm, collision, logprob_entropy, project
+from strop.model.head import LogitForm, collision, logprob_entropy, most_probable, project
 from strop.model.kernels import native
 from strop.model.kernels.modules import SharedContext, SharedLayout, fuse, in_float32, unfuse
 from strop.model.kernels.native import LayerKernels
@@ -67,6 +67,7 @@ class PackedInputs:
         lengths: tokens of each sequence, summing to N.
         rows: int64 [M], indices into N of the hidden states that predict the targets.
         targets: int64 [M].
+        candidates: int64 [M, K], further tokens whose log-probs are wanted where each target is predicted, or None.
         experts: those that each token goes through, where they are known; None: as the routers choose.
     """
 
@@ -76,6 +77,7 @@ class PackedInputs:
     rows: Tensor
     targets: Tensor
     experts: RecordedExperts | None = None
+    candidates: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
@@ -104,6 +106,7 @@ class PackedInputs:
             positions=send(self.positions, device),
             rows=send(self.rows, device),
             targets=send(self.targets, device),
+            candidates=None if self.candidates is None else send(self.candidates, device),
         )
 
 
@@ -125,6 +128,7 @@ class Policy(nn.Module):
         words = model.get_input_embeddings().weight.shape[0]
         self._probe = probe or [[(7919 * t + 1) % words for t in range(n)] for n in _PROBE_LENGTHS]
         layer_reaches(model.config)
+        use_flash_attention(settings.flash_attention)
         self.logit_form = LogitForm.of(model.config)
         self._plain_tokens = sys.maxsize  # longest sequence with plain causal attention in every layer
         switch_off_dropout(model)
@@ -359,10 +363,14 @@ class Policy(nn.Module):
         found: FloatArray = self(packed, 1.0)[0].float().cpu().numpy()
         return found
 
-    def forward(self, packed: PackedInputs, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
+    def forward(
+        self, packed: PackedInputs, temperature: float, with_collision: bool = False, top: int = 0
+    ) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
 
-        `with_collision` gives `head.collision` [M] as a third (no gradient; it costs the head's product once more).
+        `with_collision` gives `head.collision` [M] as a third (no gradient); `top` ids and log-probs [M, top] of the
+        most probable tokens (no gradient). Each costs the head's product once more. The log-probs [M, K] of the
+        candidates of `packed` come last, with gradient.
 
         Raises:
             ValueError: the temperature is not positive.
@@ -370,7 +378,8 @@ class Policy(nn.Module):
         if self.checkpoints_layers and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         self.use_kernels()
-        part = None if self.sequence is None else self.sequence.part(**vars(packed))
+        own = {name: value for name, value in vars(packed).items() if name != "candidates"}
+        part = None if self.sequence is None else self.sequence.part(**own)
         with self._keeping():
             if part is None:
                 hidden, targets = self._predicting(packed), packed.targets
@@ -381,9 +390,15 @@ class Policy(nn.Module):
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
         more = (temperature, chunk, fp32, self.logit_form, self._kernels)
+        if packed.candidates is not None:
+            targets = torch.cat((targets[:, None], packed.candidates), 1)
         found: tuple[Tensor, ...] = logprob_entropy(hidden, weight, bias, targets, *more)
         if with_collision:
             found = *found, collision(hidden, weight, bias, *more)
+        if top:
+            found = *found, *most_probable(hidden, weight, bias, top, *more)
+        if packed.candidates is not None:
+            found = found[0][:, 0], *found[1:], found[0][:, 1:]
         return found if part is None else tuple(part.whole(column) for column in found)
 
 
@@ -394,13 +409,13 @@ class WithoutAdapters(nn.Module):
         super().__init__()
         self.policy = policy
 
-    def forward(self, packed: PackedInputs, temperature: float) -> tuple[Tensor, ...]:
+    def forward(self, packed: PackedInputs, temperature: float, top: int = 0) -> tuple[Tensor, ...]:
         """As `Policy.forward`."""
         adapters = self.policy.adapters
         if adapters is None:
             raise ValueError("the policy has no adapters to do without")
         with adapters.off():
-            found: tuple[Tensor, ...] = self.policy(packed, temperature)
+            found: tuple[Tensor, ...] = self.policy(packed, temperature, top=top)
         return found
 
 

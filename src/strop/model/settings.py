@@ -94,6 +94,8 @@ class ModelSettings(Settings):
             from a billion parameters on.
         offload_activations: keep what layers that are computed again begin with in the host's memory; `auto` does so
             where a GPU would not hold it.
+        flash_attention: the version of FlashAttention on a GPU in half precision. 2 is torch's own; 3 (Hopper) and 4
+            (Blackwell) are packages of their authors', which torch calls where they are installed.
         replay_routing: of a mixture of experts, train every token through the experts that the generator chose for it
             (docs/orchestration.md); the embedded engine and vLLM's record them.
         lora: train adapters instead of the model itself (docs/lora.md); None trains every parameter.
@@ -111,6 +113,7 @@ class ModelSettings(Settings):
     cpu_kernels: bool = True
     gradient_checkpointing: bool | Literal["auto"] = AUTO
     offload_activations: bool | Literal["auto"] = AUTO
+    flash_attention: Literal[2, 3, 4] = 2
     replay_routing: bool = False
     lora: Lora | None = None
     revision: str | None = None

@@ -55,6 +55,10 @@ SOLUTION = "{question}\\n\\nA solution of this problem:\\n{solution}\\n\\nNow so
 ATTEMPT = "{question}\\n\\nA right answer of another student:\\n{success}\\n\\nNow solve it yourself."
 
 VARIANTS: Variants = {
+    "distill.top_k": (
+        "On-policy distillation with the exact KL over the teacher's 64 most probable tokens as the loss.",
+        "distill", "algorithm.kl_in_reward.beta=0", 'algorithm.regularizers=[{piece="TopKl", beta=1.0, top_k=64}]',
+    ),
     "self_distill": (
         "Self-distillation as in OPSD (2601.18734): the teacher is the first policy, the solution in its prompt.",
         "distill", "model.path=Qwen/Qwen3-8B", "algorithm.reference.path=none",

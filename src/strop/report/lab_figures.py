@@ -324,7 +324,7 @@ def _differences(axes: Axes, found: Ablation) -> None:
     )
     several = any(v.difference is not None and v.difference.interval is not None for v in found.variants)
     what = (
-        f"mean, {100 * found.level:g} % interval and each seed (small)" if several else "one seed, so without interval"
+        f"mean, {table.interval_words(found)}, and each seed (small)" if several else "one seed, so without interval"
     )
     axes.set_title(f"Against the base: {what}", fontsize=9.5, loc="left")
 

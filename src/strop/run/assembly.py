@@ -308,9 +308,11 @@ def _in_folders(config: RunConfig, view: View) -> RunConfig:
     if critic is not None and critic.path is not None:
         other = config.model.model_copy(update={"path": critic.path, "revision": None})
         critic = critic.model_copy(update={"path": in_folder(other, "critic.path").path})
-    model, algorithm, teacher = located(config.model, config.seed, view), config.algorithm, teacher_settings(config)
-    if teacher is not None and algorithm.reference.url is None:
-        path = located(teacher, config.seed, view, PATH).path
-        reference = algorithm.reference.model_copy(update={"path": path})
+    model, algorithm = located(config.model, config.seed, view), config.algorithm
+    if algorithm.reference.url is None:
+        teachers = teacher_settings(config).items()
+        paths = {domain: located(teacher, config.seed, view, PATH).path for domain, teacher in teachers}
+        path = paths.pop(None, None)
+        reference = algorithm.reference.model_copy(update={"path": path, "domains": paths})
         algorithm = algorithm.model_copy(update={"reference": reference})
     return config.model_copy(update={"model": model, "critic": critic, "algorithm": algorithm})

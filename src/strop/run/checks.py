@@ -188,8 +188,8 @@ def _files(config: RunConfig) -> Iterator[Finding]:
     if config.critic is not None and config.critic.path is not None:
         settings = config.model.model_copy(update={"path": config.critic.path, "fresh": None})
         yield from of_model_named(settings, key="critic.path")
-    if (teacher := config.algorithm.reference).path is not None:
-        settings = config.model.model_copy(update={"path": teacher.path, "fresh": None, "revision": None})
+    for teacher in config.algorithm.reference.teachers.values():
+        settings = config.model.model_copy(update={"path": teacher, "fresh": None, "revision": None})
         yield from of_model_named(settings, key="algorithm.reference.path")
     for number, benchmark in enumerate(config.evaluation.benchmarks):
         if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():

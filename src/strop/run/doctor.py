@@ -143,6 +143,7 @@ def _run(folder: Path, sets: list[str], end: float, most: float) -> tuple[Level,
 
 
 FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
+_SHARED = "/dev/shm"  # a container has 64 MiB there unless it is given more
 _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 _VLLM = "from importlib.metadata import version; print(version('vllm'))"
 
@@ -239,6 +240,10 @@ def _gpus() -> Iterator[Finding]:
             yield _finding("GPU", "error", f"driver {driver}, but torch cannot use it", advice)
         return
     yield _finding("driver", "ok", f"{driver}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")
+    if torch.cuda.device_count() > 1:
+        size = shutil.disk_usage(_SHARED).total
+        advice = f"NCCL and vLLM's tensor parallelism exchange through {_SHARED}: docker run --shm-size=16g"
+        yield _enough("shared memory", size, 1, f"{size / GIB:.3g} GiB", advice)
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
         free, _ = torch.cuda.mem_get_info(number)

@@ -17,13 +17,12 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -44,7 +43,7 @@ from strop.orchestration.rank_group import Handler, RankGroup, serve
 from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerConnection, WorkerLauncher, WorkerSpec
 from strop.run.devices import Seat
-from strop.run.reference import reference_of, teacher_prompts
+from strop.run.reference import references, teacher_prompts
 from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks, Together, open_store, reach_store, use_interface_of
@@ -56,11 +55,11 @@ from strop.training.storage import Storage
 
 @dataclass(frozen=True)
 class Modules:
-    """The modules that a learner trains, and its reference policy: whole, or all sharded over the same ranks."""
+    """The modules that a learner trains, and its reference policies: whole, or all sharded over the same ranks."""
 
     policy: Policy
     critic: Critic | None = None
-    reference: nn.Module | None = None
+    references: Mapping[str | None, nn.Module] = field(default_factory=dict)
 
 
 def make_learner(
@@ -76,7 +75,7 @@ def make_learner(
         assert settings is not None
         total = config.steps * settings.updates_per_step * settings.passes_per_batch
         critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
-    return Learner(config.learner, trainer, critic, modules.reference, storage, teacher_prompts(config))
+    return Learner(config.learner, trainer, critic, modules.references, storage, teacher_prompts(config))
 
 
 def modules_of(config: RunConfig, policy: Policy, view: View, place: Place | None = None) -> Modules:
@@ -88,7 +87,7 @@ def modules_of(config: RunConfig, policy: Policy, view: View, place: Place | Non
         InputError: there is no such model, or it cannot be trained.
     """
     critic = None if config.critic is None else _critic(config, config.critic.path, policy, view, place)
-    return Modules(policy, critic, reference_of(config, policy, view, place))
+    return Modules(policy, critic, references(config, policy, view, place))
 
 
 def _critic(config: RunConfig, path: str | None, policy: Policy, view: View, place: Place | None) -> Critic:
@@ -186,7 +185,7 @@ def _share_sequences(modules: Modules, rank: int, size: int, team: int, timeout:
     if team == 1:
         return
     groups = [dist.new_group(list(range(first, first + team)), timeout) for first in range(0, size, team)]
-    for module in (modules.policy, modules.critic, modules.reference):
+    for module in (modules.policy, modules.critic, *modules.references.values()):
         if isinstance(module, (Policy, Critic)):
             refuse_heads(module.model.config.to_dict(), team)
             module.sequence = SequenceParallel(groups[rank // team])
@@ -266,11 +265,14 @@ def handlers(learner: Learner) -> dict[str, Handler]:
                 pass
 
     same = (
-        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.digest, learner.save,
-        learner.settle, learner.load, learner.export,
+        learner.sizes, learner.enter, learner.replan, learner.broken, learner.digest, learner.save, learner.settle,
+        learner.load, learner.export,
     )  # fmt: skip
     calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
-    return {name: agreed(call) for name, call in calls.items()} | {"publish": publish}
+    # Every rank computes the probe whole, and GPUs of two kinds round otherwise; the first rank's is the run's.
+    return {name: agreed(call) for name, call in calls.items()} | {
+        "publish": publish, "probe": lambda token_ids: (learner.probe(token_ids), "")
+    }  # fmt: skip
 
 
 def agreed(call: Callable[..., Any]) -> Handler:
@@ -286,9 +288,7 @@ def agreed(call: Callable[..., Any]) -> Handler:
 def digest(value: Any) -> str:
     """A digest of a result; of a train result, that of its samples and metrics."""
     found = hashlib.blake2b(digest_size=16)
-    if isinstance(value, np.ndarray):
-        found.update(value.tobytes())
-    elif isinstance(value, TrainResult):
+    if isinstance(value, TrainResult):
         for sample in value.samples:
             found.update(sample.id.to_bytes(8, "little", signed=True))
             found.update(sample.advantages.tobytes())

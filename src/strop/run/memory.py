@@ -182,10 +182,11 @@ def _trainers(run: _Run) -> Iterator[Claim]:
     need["activations"] = activations
     served = config.algorithm.reference.url is not None
     if not served and any(stage.algorithm.needs_reference for stage in config.stage_configs()):
-        teacher = teacher_settings(config)
-        if teacher is not None:
-            need["teacher"] = _own(outline(teacher)) // ranks
-        elif run.policy.adapters is None:
+        teachers = teacher_settings(config)
+        if teachers:
+            loaded = {teacher.path: teacher for teacher in teachers.values()}
+            need["teachers"] = sum(_own(outline(teacher)) // ranks for teacher in loaded.values())
+        if None not in teachers and run.policy.adapters is None:
             need["reference policy"] = run.own // ranks
     if run.device == "cpu":
         # Written while training goes on, when the activations are gone; `Storage.begin` does without where there is no

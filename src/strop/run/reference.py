@@ -28,22 +28,39 @@ from strop.training.sharding import Place, sharded_policy
 PATH = "algorithm.reference.path"
 
 
-def reference_of(config: RunConfig, policy: Policy, view: View, place: Place | None) -> nn.Module | None:
-    """The reference policy, without gradients; None where no stage reads one. With a `place` it is sharded.
+def references(
+    config: RunConfig, policy: Policy, view: View, place: Place | None
+) -> dict[str | None, nn.Module]:  # fmt: skip
+    """The reference policies, without gradients: of the problems of a domain, and under None of all others.
+
+    There are none where no stage reads one. With a `place` they are sharded.
 
     Raises:
         InputError: there is no such teacher.
     """
     stages = [stage.algorithm for stage in config.stage_configs()]
     if not any(one.needs_reference for one in stages):
-        return None
-    wanted, settings = config.algorithm.reference, teacher_settings(config)
-    if wanted.url is not None:
-        return ScoringServer(ChatEndpoint(url=wanted.url, model=str(wanted.path), api_key_env=wanted.api_key_env))
-    if settings is None and place is None:
+        return {}
+    teachers = teacher_settings(config)
+    by_path = {one.path: _teacher(one, config, policy, view, place) for one in teachers.values()}
+    found: dict[str | None, nn.Module] = {domain: by_path[one.path] for domain, one in teachers.items()}
+    if None not in found:
         moves = any(one.reference.reset_every is not None for one in stages)
-        return policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
-    settings = settings or config.model.model_copy(update={"lora": None})
+        if place is not None:
+            found[None] = _loaded(config.model.model_copy(update={"lora": None}), config, policy, view, place)
+        else:
+            found[None] = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
+    return found
+
+
+def _teacher(settings: ModelSettings, config: RunConfig, policy: Policy, view: View, place: Place | None) -> nn.Module:
+    wanted = config.algorithm.reference
+    if wanted.url is None:
+        return _loaded(settings, config, policy, view, place)
+    return ScoringServer(ChatEndpoint(url=wanted.url, model=str(settings.path), api_key_env=wanted.api_key_env))
+
+
+def _loaded(settings: ModelSettings, config: RunConfig, policy: Policy, view: View, place: Place | None) -> Policy:
     settings = located(settings, config.seed, view, PATH)
     if place is not None:
         return sharded_policy(settings, derive(config.seed, "model"), place).requires_grad_(False)
@@ -86,13 +103,11 @@ def _parts(group: Group, rollout: Rollout) -> dict[str, str]:
     }
 
 
-def teacher_settings(config: RunConfig) -> ModelSettings | None:
-    """The teacher as a model that computes as the policy does; None where the reference is the starting policy."""
-    path = config.algorithm.reference.path
-    if path is None:
-        return None
-    other = {"path": path, "fresh": None, "revision": None, "lora": None, "replay_routing": False}
-    return config.model.model_copy(update=other)
+def teacher_settings(config: RunConfig) -> dict[str | None, ModelSettings]:
+    """The teachers by domain (None: of all others), as models that compute as the policy does."""
+    other = {"fresh": None, "revision": None, "lora": None, "replay_routing": False}
+    teachers = config.algorithm.reference.teachers.items()
+    return {domain: config.model.model_copy(update={**other, "path": path}) for domain, path in teachers}
 
 
 def refuse_other_tokens(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -101,11 +116,11 @@ def refuse_other_tokens(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -
     Raises:
         InputError: naming a token.
     """
-    teacher = teacher_settings(config)
-    known = tokenizer.get_vocab() if teacher is None else tokenizer_of(teacher, PATH).get_vocab()
-    for token, number in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
-        if known.get(token) != number:
-            raise InputError(
-                f"{PATH}={config.algorithm.reference.path}: {token!r} is the policy's token {number} and the teacher's "
-                f"{known.get(token, 'none')}; name a teacher with the policy's tokenizer"
-            )
+    for teacher in teacher_settings(config).values():
+        known = tokenizer_of(teacher, PATH).get_vocab()
+        for token, number in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+            if known.get(token) != number:
+                raise InputError(
+                    f"{PATH}={teacher.path}: {token!r} is the policy's token {number} and the teacher's "
+                    f"{known.get(token, 'none')}; name a teacher with the policy's tokenizer"
+                )

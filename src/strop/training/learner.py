@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -41,8 +42,8 @@ from strop.training.samples import (
     Candidate,
     Sizes,
     TrainResult,
-    after_prompt,
     as_samples,
+    at_end,
     make_candidates,
     make_samples,
 )
@@ -75,7 +76,8 @@ class Learner:
         settings: of the run; `enter` changes them at the start of a stage.
         trainer: of the policy.
         critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
-        reference: the reference policy of KL terms; called as the policy is, without gradients.
+        references: the reference policies of KL terms, called as the policy is, without gradients: of the problems of a
+            domain, and under None of all others.
         storage: writes all of them to disk.
         prompt_of: the prompt that the reference policy reads; None: that of the policy.
 
@@ -87,14 +89,15 @@ class Learner:
         settings: LearnerSettings,
         trainer: Trainer,
         critic: Trainer | None = None,
-        reference: nn.Module | None = None,
+        references: Mapping[str | None, nn.Module] = MappingProxyType({}),
         storage: Storage | None = None,
         prompt_of: TeacherPrompt | None = None,
     ) -> None:
         self.settings = settings
         self.trainer = trainer
         self.critic = critic
-        self.reference = reference
+        self.references = references
+        self.reference = references.get(None)
         self.storage = Storage() if storage is None else storage
         self.prompt_of = prompt_of
         self._reference_moved = False
@@ -191,12 +194,7 @@ class Learner:
         if algorithm.needs_reference:
             if self.reference is None:
                 raise StropError("a piece reads the reference policy, and this run has none")
-            if self.prompt_of is None:
-                columns["reference_logprobs"], _ = self._score(self.reference, wanted)
-            else:
-                own = columns.get("anchors", [sample.logprobs for sample in wanted])
-                found = self._behind_prompts(self.reference, self.prompt_of, candidates, groups)
-                columns["reference_logprobs"] = [found.get(id(s), c) for s, c in zip(wanted, own, strict=True)]
+            columns |= self._reference_columns(self.reference, wanted, columns.get("anchors"), candidates, groups)
         if self.critic is not None:
             columns["values"], _ = self._score(self.critic.policy, wanted)
         if not columns:
@@ -205,25 +203,50 @@ class Learner:
         blank = dict.fromkeys(columns)
         return [replace(c, samples=tuple(_fill(s, scored.get(id(s), blank)) for s in c.samples)) for c in candidates]
 
-    def _score(self, module: torch.nn.Module, samples: Sequence[Sample]) -> tuple[list[FloatArray], list[FloatArray]]:
+    def _score(self, module: torch.nn.Module, samples: Sequence[Sample], top: int = 0) -> tuple[list[Any], ...]:
         budget = self.settings.batch.tokens_per_microbatch
-        return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
+        return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks, top)
 
-    def _behind_prompts(
-        self, reference: nn.Module, prompt_of: TeacherPrompt, candidates: Sequence[Candidate], groups: Sequence[Group]
-    ) -> dict[int, FloatArray]:
-        """The reference policy's log-probs [L] behind the prompts that it reads, by the `id` of a sample."""
-        asked: list[tuple[Sample, Sample]] = []  # of a completion, behind its own prompt and behind the other
-        for candidate in candidates:
-            completion, prompt_ids = candidate.rollout.completion, prompt_of(groups[candidate.group], candidate.rollout)
-            if prompt_ids is not None and completion.sampled_tokens:
-                other = replace(completion, prompt_ids=prompt_ids, routed_experts=None)
-                asked.append((candidate.samples[0], as_samples(other, 0)[0]))
-        if not asked:
-            return {}
-        found, _ = self._score(reference, [other for _, other in asked])
-        pairs = zip(asked, found, strict=True)
-        return {id(own): after_prompt(column[-len(own) :], len(own)) for (own, _), column in pairs}
+    def _reference_columns(
+        self, reference: nn.Module, wanted: Sequence[Sample], anchors: list[FloatArray] | None,
+        candidates: Sequence[Candidate], groups: Sequence[Group],
+    ) -> dict[str, list[Any]]:  # fmt: skip
+        """What the reference policy says of the samples, behind the prompts that it reads.
+
+        One that it is not asked about has its own log-probs, so that the KL is 0.
+        """
+        heads = [one.vocabulary for one in (self.policy, *self.references.values()) if isinstance(one, Policy)]
+        top = min(self.settings.algorithm.reference_top, *heads)
+        asked = {id(sample): sample for sample in wanted}
+        if self.prompt_of is not None:
+            prompts = {id(one.samples[0]): self.prompt_of(groups[one.group], one.rollout) for one in candidates}
+            completions = {id(one.samples[0]): one.rollout.completion for one in candidates}
+            asked = {
+                key: as_samples(replace(completions[key], prompt_ids=ids, routed_experts=None), 0)[0]
+                for key, ids in prompts.items() if ids is not None and key in asked
+            }  # fmt: skip
+        modules = {
+            id(sample): self.references.get(one.rollout.problem.domain, reference)
+            for one in candidates for sample in one.samples
+        }  # fmt: skip
+        answers: dict[int, tuple[Any, ...]] = {}
+        for module in dict.fromkeys(modules[key] for key in asked):
+            keys = [key for key in asked if modules[key] is module]
+            scored = self._score(module, [asked[key] for key in keys], top)
+            answers |= dict(zip(keys, zip(*scored, strict=True), strict=True))
+        names = ("reference_logprobs", "entropies", "reference_top_ids", "reference_top_logprobs")[: 4 if top else 2]
+        rows: list[list[Any]] = []
+        for place, sample in enumerate(wanted):
+            own, size = sample.logprobs if anchors is None else anchors[place], (len(sample), top)
+            unknown = own, own, np.zeros(size, np.int32), np.full(size, -np.inf, np.float32)
+            answer = answers.get(id(sample), unknown[: len(names)])
+            rows.append([at_end(column, len(sample)) for column in answer])
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        del columns["entropies"]
+        for ids, logprobs in zip(*(columns.get(name, ()) for name in names[2:]), strict=True):
+            absent = ids >= self.policy.vocabulary  # rows that only pad the head of a larger teacher
+            ids[absent], logprobs[absent] = 0, -np.inf
+        return columns
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
         """The KL reward of each token, float32 [L]; None without that piece, or if this sample was not scored."""

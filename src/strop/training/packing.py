@@ -171,6 +171,7 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
     packed = PackedInputs(
         token_ids=_int64(token_ids), positions=_int64(positions), lengths=lengths,
         rows=_int64(at - 1), targets=_int64(token_ids[at]), experts=experts,
+        candidates=_column(chosen, "reference_top_ids", at),
     )  # fmt: skip
     tokens = Tokens(
         sequence=_int64(sequence),
@@ -184,6 +185,7 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
         correction=_column(chosen, "corrections", at),
         old_entropy=_column(chosen, "old_entropies", at),
         reference_logprob=_column(chosen, "reference_logprobs", at),
+        reference_top=_column(chosen, "reference_top_logprobs", at),
         value=_column(chosen, "values", at),
         value_target=_column(chosen, "returns", at),
     )
@@ -192,7 +194,10 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
 
 def _column(
     samples: Sequence[Sample],
-    name: Literal["anchors", "corrections", "old_entropies", "reference_logprobs", "values", "returns"],
+    name: Literal[
+        "anchors", "corrections", "old_entropies", "reference_logprobs", "reference_top_ids", "reference_top_logprobs",
+        "values", "returns",
+    ],
     at: NDArray[np.intp],
 ) -> torch.Tensor | None:
     """An optional column of the samples at the trained places; all of them have it, or none."""
@@ -202,7 +207,8 @@ def _column(
         return None
     if len(present) < len(columns):
         raise ValueError(f"Sample.{name} is filled in only {len(present)} of {len(columns)} samples")
-    return _float32(np.concatenate(present)[at])
+    joined = np.concatenate(present)[at]
+    return _int64(joined) if joined.dtype.kind == "i" else _float32(joined)
 
 
 def _int64(values: np.ndarray) -> torch.Tensor:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.algorithms.advantages import Advantage, Outcomes
 from strop.algorithms.settings import AlgorithmSettings, TruncationMask
@@ -209,6 +211,13 @@ def after_prompt(values: FloatArray, length: int) -> FloatArray:
     column = np.zeros(length, dtype=np.float32)
     column[length - len(values) :] = values
     return column
+
+
+def at_end(column: NDArray[Any], length: int) -> NDArray[Any]:
+    """The column of a sequence as one of `length` with the same end; what is missing in front is 0."""
+    kept = column[-length:]
+    missing = np.zeros((length - len(kept), *column.shape[1:]), dtype=column.dtype)
+    return np.concatenate([missing, kept])
 
 
 def token_versions(completion: Completion) -> IntArray:

@@ -25,7 +25,7 @@ from strop.base import progress
 from strop.base.interrupt import hold
 from strop.base.metrics import Mean, Metrics, Total, merge
 from strop.base.sample import Sample
-from strop.base.types import FloatArray, StropError
+from strop.base.types import StropError
 from strop.training.optimizer import MasterAdamW
 from strop.training.packing import EMPTY, MicroBatch, Update, pack
 from strop.training.ranks import ALONE, Ranks, Share
@@ -85,20 +85,21 @@ class Merges(Protocol):
 
 
 def score(
-    policy: nn.Module, update: Update, temperature: float, collision: bool = False, ranks: Ranks = ALONE
+    policy: nn.Module, update: Update, temperature: float, collision: bool = False, ranks: Ranks = ALONE, top: int = 0
 ) -> Scores:
     """Log-prob [M] and full-vocabulary entropy [M] (nats) of each micro-batch under `policy`, without gradient.
 
-    With `collision`, `head.collision` [M] as a third. Each of `ranks` computes its share and has all scores.
+    With `collision`, `head.collision` [M] as a third; with `top`, ids and log-probs [M, top] of the most probable
+    tokens as the last two. Each of `ranks` computes its share and has all scores.
     """
-    more = {"with_collision": True} if collision else {}
+    more = ({"with_collision": True} if collision else {}) | ({"top": top} if top else {})
     share, device = Share(update, ranks), _device(policy)
     own: Scores = []
     mine = share.take(update.micro_batches)
     progress.part("scored micro-batches", 0, len(mine))
     with torch.no_grad():
         for batch in mine:
-            own.append(policy(batch.packed.to(device), temperature, **more))
+            own.append(policy(replace(batch.packed, candidates=None).to(device), temperature, **more))
             progress.part("scored micro-batches", len(own), len(mine))
     return share.collect(own)
 
@@ -255,9 +256,10 @@ class Trainer:
     def _backward(self, batch: MicroBatch, context: UpdateContext, zero: bool = False) -> Backward:
         """Forward and backward of one micro-batch; with `zero` only forward, for its metrics and log-probs."""
         with torch.set_grad_enabled(not zero):
-            logprob, entropy = self.policy(batch.packed, self.temperature)
-            if len(batch.tokens):
-                loss, metrics = self.objective(batch.tokens, logprob, entropy, context)
+            logprob, entropy, *more = self.policy(batch.packed, self.temperature)
+            tokens = replace(batch.tokens, top_logprob=more[0]) if more else batch.tokens
+            if len(tokens):
+                loss, metrics = self.objective(tokens, logprob, entropy, context)
             else:  # a zero that the gradient exchange of the other ranks can go through
                 loss, metrics = logprob.sum() + entropy.sum(), {}
         if "entropy" in metrics:
@@ -338,8 +340,9 @@ def score_samples(
     temperature: float,
     tokens_per_microbatch: int,
     ranks: Ranks = ALONE,
-) -> tuple[list[FloatArray], list[FloatArray]]:
-    """The module's two outputs for every trained token of every sample, float32 [L] each, 0 elsewhere.
+    top: int = 0,
+) -> tuple[list[Any], ...]:
+    """The module's outputs for every trained token of every sample, [L] or [L, K] each, 0 elsewhere; see `score`.
 
     Each of `ranks` computes its share and has everything.
 
@@ -347,15 +350,19 @@ def score_samples(
         NothingToTrain: no sample has a trained token.
     """
     update = pack(samples, TokenMean(), tokens_per_microbatch, ranks.teams)
-    first, second = zip(*score(module, update, temperature, ranks=ranks), strict=True)
-    return by_sample(update, first, samples), by_sample(update, second, samples)
+    outputs = zip(*score(module, update, temperature, ranks=ranks, top=top), strict=True)
+    return tuple(by_sample(update, output, samples) for output in outputs)
 
 
-def by_sample(update: Update, values: Sequence[Tensor], samples: Sequence[Sample]) -> list[FloatArray]:
-    """Values [M] of each micro-batch of an update of these samples, laid out by sample: float32 [L], 0 elsewhere."""
-    found: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
+def by_sample(update: Update, values: Sequence[Tensor], samples: Sequence[Sample]) -> list[Any]:
+    """Values [M] or [M, K] of each micro-batch of an update of these samples, laid out by sample: [L] or [L, K].
+
+    They are float32, or int32 for integers, and 0 elsewhere.
+    """
+    kind = np.float32 if values[0].is_floating_point() else np.int32
+    found = [np.zeros((len(sample), *values[0].shape[1:]), dtype=kind) for sample in samples]
     for batch, column in zip(update.micro_batches, values, strict=True):
-        given = column.float().cpu().numpy()
+        given = column.to(torch.float32 if kind is np.float32 else torch.int32).cpu().numpy()
         sequence, position = batch.tokens.sequence.numpy(), batch.tokens.position.numpy()
         for index in np.unique(sequence):
             rows = np.flatnonzero(sequence == index)

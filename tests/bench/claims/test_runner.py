@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,16 @@ def test_the_page_in_docs_has_its_marks() -> None:
     page = Path(__file__).parents[3] / "docs" / "claims.md"
     for name in ("summary", "table", "questions", "halves", "arms"):
         report.between(page.read_text(encoding="utf-8"), name, "")
+
+
+def test_the_page_says_why_each_claim_disagrees() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    record = json.loads((docs / "claims" / "results.json").read_text(encoding="utf-8"))
+    page = (docs / "claims.md").read_text(encoding="utf-8")
+    why = page.split("## Why claims disagree")[1].split("\n## ")[0]
+    named = [name for name in re.findall(r"`([\w-]+)`", why) if name in CLAIMS]
+    disagreeing = {line["claim"] for line in record if line["verdict"] == "disagrees"}
+    assert disagreeing <= set(named) and len(named) == len(set(named))
 
 
 def test_rows_of_runs_that_are_not_at_hand_stay(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from strop.engines.base import BaseEngine, RequestLimits, Row, RunningSequence, 
 from strop.engines.protocol import EngineLost, Health, KvMode, WeightSource
 from strop.engines.sampling import stream_key
 from strop.engines.settings import Vllm
-from strop.engines.vllm.server import LOWEST, SOCKET, Chunk, Client, arguments_of, start
+from strop.engines.vllm.server import LOWEST, Chunk, Client, arguments_of, start
 from strop.model import tensor_file
 from strop.model.files import DTYPES
 from strop.model.location import dtype_name
@@ -379,7 +379,7 @@ class VllmEngine(BaseEngine):
         with self._folder.with_head(self._place) as served:
             arguments = arguments_of(settings, model, dtype, limits)
             self.server = None if settings.urls else start(settings, served, arguments, gpus)
-            socket = None if self.server is None else self.server.place / SOCKET
+            socket = None if self.server is None else self.server.socket
             self._client = Client(self._name, socket, key, settings.reply_seconds)
             try:
                 self._run(self._connect(served))

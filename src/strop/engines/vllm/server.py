@@ -76,6 +76,11 @@ class GuardedProcess:
         return self._process.pid
 
     @property
+    def socket(self) -> Path:
+        """`SOCKET` in its working folder, by a path that is short wherever that folder is."""
+        return Path(f"/proc/{self.pid}/cwd/{SOCKET}")
+
+    @property
     def alive(self) -> bool:
         """Whether it runs."""
         return self._process.poll() is None
@@ -113,10 +118,11 @@ class GuardedProcess:
 
 
 SOCKET = "socket"  # in the server's folder: a file that only this user can open, where it listens
-# The endpoints that pause and load are those of development mode. Nothing is sent to other servers.
+# The endpoints that pause and load are those of development mode. Nothing is sent to other servers. A socket's path has
+# room for 107 bytes, and a batch system's TMPDIR may be longer: paths of sockets are relative to the server's folder.
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_HOST_IP": "127.0.0.1", "VLLM_RPC_BASE_PATH": ".",
 }  # fmt: skip
 # The variables of this process that a server has too: those of the user's session, compilers, proxies, GPU libraries.
 _PASSED = {
@@ -142,7 +148,7 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     model = f"model-{hashlib.sha256((folder / 'config.json').read_bytes()).hexdigest()[:12]}"
     (place / model).symlink_to(folder.absolute())
     # -I: neither our PYTHONPATH nor the working folder may stand in the way of what the other environment has.
-    command = [python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", model, "--uds", str(place / SOCKET)]
+    command = [python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", model, "--uds", SOCKET]
     return GuardedProcess([*command, *flags(arguments)], environment_of(settings, gpus), place)
 
 

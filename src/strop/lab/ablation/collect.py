@@ -14,6 +14,7 @@ from strop.base.metrics_file import by_step, read_metrics
 from strop.base.progress import part
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
+from strop.lab.ablation.power import look_level
 from strop.lab.scaling.compare import ENOUGH_SEEDS, MARGIN, CurveComparison, Refit, compare, joint_refit
 from strop.lab.scaling.curves import PASS_RATE, Curve, Unit, read_curve
 from strop.lab.scaling.fitting import Fit, FitSettings, Interval, fit
@@ -79,6 +80,19 @@ def verdict(difference: Paired | None, margin: float = MARGIN) -> Verdict:
     return "same" if difference.n >= ENOUGH_SEEDS and -margin <= low and high <= margin else "undecided"
 
 
+def until_decided(differences: Sequence[float], level: float, margin: float = MARGIN) -> Paired | None:
+    """The paired difference at the first look that decides, from the third seed on; else that of all seeds.
+
+    The interval has the level of a look, so that the verdict on what is returned is right with probability `level`;
+    before the third seed there is none.
+    """
+    if len(differences) < ENOUGH_SEEDS:
+        found = paired(differences, look_level(level))
+        return None if found is None else found._replace(interval=None)
+    looks = [paired(differences[:n], look_level(level)) for n in range(ENOUGH_SEEDS, len(differences) + 1)]
+    return next((look for look in looks if verdict(look, margin) != "undecided"), looks[-1])
+
+
 def spikes(values: Sequence[float], factor: float = 3.0) -> int:
     """How many values exceed `factor` times the median of all (of gradient norms: steps that jumped)."""
     if not values:
@@ -129,7 +143,8 @@ class VariantResult:
 
     Attributes:
         pairs: final pass rate, variant minus base, of each seed of which both are finished; empty for the base.
-        difference: their mean with its interval; None for the base, and before there is a pair.
+        difference: their mean with its interval, of as many as decide where the ablation is run until decided; None
+            for the base, and before there is a pair.
         comparison: of the fits of both, where both have some; it decides the verdict, the difference where it is None.
         refits: the fits again with A fixed to the average over all runs of the ablation, so that B and C_mid compare
             between variants (ScaleRL, Figure 5); empty where fewer than two variants have fits.
@@ -210,6 +225,13 @@ class Ablation:
         return all(run.state == "finished" for run in self.manifest.runs)
 
     @property
+    def undecided(self) -> list[str]:
+        """The variants that more seeds may decide: undecided, and none of their runs has failed."""
+        failed = {run.variant for run in self.failures}
+        names = [variant.name for variant in self.variants if variant.verdict == "undecided"]
+        return [name for name in names if name not in failed]
+
+    @property
     def asymptote(self) -> float | None:
         """The A that `refits` share; None where there are none."""
         return next((each.sigmoid.A for variant in self.variants for each in variant.refits), None)
@@ -247,14 +269,31 @@ def collect(
     variants = []
     for entry in manifest.variants:
         runs, is_base = by_name[entry.name], entry is manifest.base
-        against = None if is_base else compare(entry.name, _fits(runs), manifest.base.name, _fits(base), margin)
         pairs = () if is_base else _pairs(runs, base)
-        difference = paired(pairs, settings.level)
+        if manifest.until_decided:  # fits were not part of the looks, so they have no say
+            against, difference = None, until_decided(pairs, settings.level, margin)
+        else:
+            against = None if is_base else compare(entry.name, _fits(runs), manifest.base.name, _fits(base), margin)
+            difference = paired(pairs, settings.level)
         refits = tuple(each for each in joint if each.fit in _fits(runs))
-        variants.append(
-            VariantResult(entry.name, entry.changes, runs, pairs, difference, against, refits, margin)
-        )
+        variants.append(VariantResult(entry.name, entry.changes, runs, pairs, difference, against, refits, margin))
     return Ablation(folder, manifest, tuple(variants), unit, settings.level, margin)
+
+
+def pairs_by_step(folder: Path) -> dict[str, dict[int, list[float]]]:
+    """Pass rate of each variant minus the base's after each step evaluated in both, of every seed finished in both."""
+    manifest = read_manifest(folder)
+    rates = {
+        (run.variant, run.seed): by_step(read_metrics(manifest.path(folder, run) / "metrics.jsonl"), PASS_RATE)
+        for run in manifest.runs if run.state == "finished"
+    }  # fmt: skip
+    found: dict[str, dict[int, list[float]]] = {variant.name: {} for variant in manifest.variants[1:]}
+    for (variant, seed), own in rates.items():
+        base = rates.get((manifest.base.name, seed), {})
+        if variant != manifest.base.name:
+            for step in own.keys() & base.keys() - {0}:
+                found[variant].setdefault(step, []).append(own[step] - base[step])
+    return found
 
 
 def _fits(runs: Sequence[RunResult]) -> list[Fit]:

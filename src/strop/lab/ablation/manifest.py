@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +57,10 @@ class RunEntry(Settings):
 
 
 class Manifest(Settings):
-    """An ablation; the first variant is the base. Runs are in the order in which they are made, seed by seed."""
+    """An ablation; the first variant is the base. Runs are in the order in which they are made, seed by seed.
+
+    `until_decided`: after every seed a look decides which variants need another one.
+    """
 
     format: int = FORMAT
     strop: str = strop.__version__
@@ -64,6 +68,7 @@ class Manifest(Settings):
     seeds: tuple[int, ...]
     variants: tuple[VariantEntry, ...]
     notes: tuple[str, ...] = ()
+    until_decided: bool = False
     runs: tuple[RunEntry, ...]
 
     @property
@@ -89,6 +94,21 @@ class Manifest(Settings):
         same = [marked if (each.variant, each.seed) == (run.variant, run.seed) else each for each in self.runs]
         return self.model_copy(update={"runs": tuple(same)})
 
+    def extended(self, variants: Sequence[str], most: int) -> Manifest:
+        """The same with the next seed of each of these variants that has less than `most`, and that of the base."""
+        runs = {(run.variant, run.seed): run for run in self.runs}
+        seeds = list(self.seeds)
+        for name in variants:
+            own = [seed for variant, seed in runs if variant == name]
+            if len(own) < most:
+                seed = next(seed for seed in chain(seeds, count(max(seeds) + 1)) if seed not in own)
+                seeds += [seed] if seed not in seeds else []
+                for each in (self.base.name, name):
+                    runs.setdefault((each, seed), RunEntry(variant=each, seed=seed))
+        names = [variant.name for variant in self.variants]
+        ordered = [runs[name, seed] for seed in seeds for name in names if (name, seed) in runs]
+        return self.model_copy(update={"seeds": tuple(seeds), "runs": tuple(ordered)})
+
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """`0,1,2` as numbers, each once.
@@ -102,7 +122,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-def plan(recipe: str, found: Variants, seeds: Sequence[int]) -> Manifest:
+def plan(recipe: str, found: Variants, seeds: Sequence[int], until_decided: bool = False) -> Manifest:
     """The manifest of an ablation that has not begun.
 
     Raises:
@@ -112,7 +132,9 @@ def plan(recipe: str, found: Variants, seeds: Sequence[int]) -> Manifest:
         raise InputError(f"{recipe} is never evaluated, so nothing could be compared; add --set evaluation.every=10")
     entries = tuple(_entry(variant) for variant in found.all)
     runs = tuple(RunEntry(variant=entry.name, seed=seed) for seed in seeds for entry in entries)
-    return Manifest(recipe=recipe, seeds=tuple(seeds), variants=entries, notes=found.notes, runs=runs)
+    return Manifest(
+        recipe=recipe, seeds=tuple(seeds), variants=entries, notes=found.notes, until_decided=until_decided, runs=runs
+    )
 
 
 def _entry(variant: Variant) -> VariantEntry:
@@ -140,11 +162,19 @@ def merged(folder: Path, wanted: Manifest) -> Manifest:
         theirs = parse(entry.config, f"{folder / FILE}: {entry.name}", to_run=False)
         if theirs != ours:
             raise InputError(_changed(folder, f"its {entry.name} has {_differing(theirs, ours)}"))
-    gone = set(kept.seeds) - set(wanted.seeds)
-    if gone:
+    gone = [seed for seed in kept.seeds if seed not in wanted.seeds]
+    if gone and not wanted.until_decided:
         raise InputError(_changed(folder, f"it has the seed {min(gone)}, which this command leaves out"))
     states = {(run.variant, run.seed): run for run in kept.runs}
-    return wanted.model_copy(update={"runs": tuple(states.get((run.variant, run.seed), run) for run in wanted.runs)})
+    runs = [states.pop((run.variant, run.seed), run) for run in wanted.runs]
+    # What is left are runs of seeds that were added until the variants were decided.
+    return wanted.model_copy(
+        update={
+            "seeds": (*wanted.seeds, *gone),
+            "runs": (*runs, *states.values()),
+            "until_decided": wanted.until_decided or kept.until_decided,
+        }
+    )
 
 
 def _differing(theirs: RunConfig, ours: RunConfig) -> str:

@@ -49,6 +49,7 @@ def execute(
     view: View,
     jobs: int = 1,
     imports: Sequence[str] = (),
+    again: bool = True,
 ) -> Manifest:
     """Make every run that is not finished; runs that fail are marked, and the others go on.
 
@@ -59,6 +60,7 @@ def execute(
         wanted: what to run (`manifest.plan`).
         jobs: how many runs are made in parallel; they share the cores and GPUs of this machine.
         imports: the user's modules with pieces.
+        again: whether runs that have failed are tried again.
 
     Raises:
         InputError: the folder holds another ablation, or another process works on it.
@@ -68,7 +70,10 @@ def execute(
     with held(folder):
         manifest = merged(folder, wanted)  # again: another process may have ended in between
         write_manifest(folder, manifest)
-        waiting = [run for run in manifest.runs if not is_finished(manifest.path(folder, run))]
+        waiting = [
+            run for run in manifest.runs
+            if not is_finished(manifest.path(folder, run)) and (again or run.state != "failed")
+        ]  # fmt: skip
         _make_bases(manifest, waiting, view)
         scheduler = _Scheduler(folder, manifest, waiting, view, jobs, imports)
         try:
@@ -148,7 +153,7 @@ class _Scheduler:
         self._total = {run: manifest.config(run).steps for run in waiting}
         self._done: dict[RunEntry, int] = {}
         for run in manifest.runs:
-            if run not in self._total:
+            if is_finished(manifest.path(folder, run)):
                 self.manifest = self.manifest.marked(run, "finished")
 
     def work(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import stdev
 from typing import Any
 
 from strop.base.text import markdown_table, number
 from strop.lab.ablation.collect import Ablation, Paired, RunResult, SeedMean, VariantResult, mean
+from strop.lab.ablation.power import MOST, PROBABILITY, fewest, look_level, power
+from strop.lab.scaling.compare import MARGIN
 from strop.lab.scaling.curves import UNITS
 from strop.lab.scaling.fitting import Fit, Parameter
 from strop.lab.scaling.study import slope, slope_mean
@@ -129,10 +132,28 @@ def notes(found: Ablation) -> list[str]:
         if variant.comparison is not None:
             lines.append(f"{variant.name} against base by their fits: {variant.comparison}")
         lines += dict.fromkeys(f"{variant.name}: {note}" for fit in variant.fits for note in fit.notes)
+        lines += _underpowered(variant, found)
     lines += found.manifest.notes
     if len(found.manifest.seeds) == 1:
         lines.append("one seed says nothing about seeds: no intervals over them; add some with --seeds 0,1,2")
     return lines
+
+
+def _underpowered(variant: VariantResult, found: Ablation) -> list[str]:
+    """Where the seeds of an undecided variant would too rarely decide twice the margin: how many would."""
+    pairs, difference = variant.pairs, 2 * (found.margin or MARGIN)
+    if variant.verdict != "undecided" or len(pairs) < 2:
+        return []
+    likely = power(difference, stdev(pairs), len(pairs), found.margin, found.level)
+    chance = (likely.until if found.manifest.until_decided else likely.once)[min(len(pairs), MOST) - 1]
+    if chance >= PROBABILITY:
+        return []
+    most = fewest(likely.until)
+    more = f"more than {MOST} are needed" if most is None else f"--until-decided {most} does with {PROBABILITY:.0%}"
+    return [
+        f"{variant.name} is underpowered: {len(pairs)} seeds decide a difference of {100 * difference:g} points with "
+        f"a probability of {chance:.0%}; {more}"
+    ]
 
 
 def _refusals(variant: VariantResult) -> list[str]:
@@ -141,13 +162,21 @@ def _refusals(variant: VariantResult) -> list[str]:
     return [f"fit refused for {kinds.count(kind)} of {len(variant.runs)} runs, {kind}" for kind in dict.fromkeys(kinds)]
 
 
+def interval_words(found: Ablation) -> str:
+    """`95 % interval`; where seeds are added until variants are decided, the level of the looks too."""
+    words = f"{100 * found.level:g} % interval"
+    if not found.manifest.until_decided:
+        return words
+    return f"{words} over all looks, {100 * look_level(found.level):.1f} % at each"
+
+
 def explanation(found: Ablation) -> str:
     """The meaning of the columns, in a few lines; docs/ablate.md has more."""
     shared = "" if found.asymptote is None else f" A fixed: to {found.asymptote:.3f}, the average of all fits."
     return (
         f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}; maxima "
         f"over steps and seeds.{shared} against base: difference of final pass rates in points, paired by seed, with "
-        f"its {100 * found.level:g} % interval. verdict: beyond ± {found.margin:g}, by the fits over "
+        f"its {interval_words(found)}. verdict: beyond ± {found.margin:g}, by the fits over "
         f"{UNITS[found.unit].words} where they decide, else by the final pass rate."
     )
 
@@ -181,6 +210,7 @@ def as_json(found: Ablation) -> dict[str, Any]:
         "seeds": list(found.manifest.seeds),
         "unit": found.unit,
         "level": found.level,
+        "until_decided": found.manifest.until_decided,
         "margin": found.margin,
         "finished": found.finished,
         "asymptote": found.asymptote,
