@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.algorithms.advantages import GroupRelative, Outcomes, gae, gae_undiscounted, normalize_tokens
+from strop.algorithms.advantages import Gdpo, GroupRelative, Outcomes, gae, gae_undiscounted, normalize_tokens
 from strop.base.types import InputError
 
 
@@ -30,6 +30,20 @@ def outcomes(*groups: Sequence[float], survives: list[bool] | None = None) -> Ou
 def test_grpo_of_one_right_in_four() -> None:
     found = GroupRelative().per_completion(outcomes([1, 0, 0, 0]))
     np.testing.assert_allclose(found, [1.499997, -0.499999, -0.499999, -0.499999], atol=5e-7)
+
+
+def test_parts_of_a_reward_are_normalised_apart() -> None:
+    data = outcomes([0, 1], [0, 2], [1, 1, 4], survives=[True, True, False])
+    length = np.array([0, 0, 0, 1, -1, 0, 1.0])
+    grpo = GroupRelative(eps=0).per_completion(data)[:4]
+    np.testing.assert_allclose(grpo, np.sqrt(0.5) * np.array([-1, 1, -1, 1]))  # the terms are in 0, 1 and 0, 2
+    found = [float(a[0]) for a in Gdpo(eps=0, shaping_weight=0.5)(replace(data, shaped=(length,)))]
+    half = np.sqrt(0.5)
+    third = np.array([2, 1, 3.0])  # 1 + 1, 1 + 0, 4 − 1
+    normal = np.array([-half, half, -1.5 * half, 1.5 * half, *(third - 2 + 0.5 * length[4:])])
+    np.testing.assert_allclose(found, (normal - normal[:4].mean()) / normal[:4].std(ddof=1), rtol=1e-6)
+    of_tokens = tuple(np.full(2, r / 2, np.float32) for r in data.rewards)
+    np.testing.assert_array_equal(Gdpo()(replace(data, rewards=0 * length, token_rewards=of_tokens)), Gdpo()(data))
 
 
 def test_grpo_of_four_right_in_sixteen() -> None:

@@ -37,6 +37,7 @@ LOSSES: list[PolicyLoss] = [
     Sapo(),
     Dppo(low=0.05, high=0.05),
     Dppo(divergence="kl", sides="both", low=0.01, high=0.01),
+    Dppo(divergence="two_way_kl", sides="both", low=0.01, high=0.01),
     Gmpo(low=0.1, high=0.1),
     Vespo(),
     OffPolicySequenceMask(threshold=0.05),

@@ -55,9 +55,12 @@ def test_sapo() -> None:
         (Dppo(low=0.2, high=0.03), [0, 0, 1, 1, 1]),  # the fourth rose, and its advantage is negative
         (Dppo(low=0.2, high=0.03, sides="both"), [0, 0, 1, 0, 1]),
         (Dppo(max_ratio=None, low=0.9, high=0.9), [1, 1, 1, 1, 1]),
-        # KL(μ ‖ π) of the pair (token, others) = .015, .249, .073, .003, .021
+        # KL(μ ‖ π) of (token, others) = .0136, .191, .073, .003, .022; KL(π ‖ μ) = .0139, .188, .065, .003, .020
         (Dppo(divergence="kl", low=0.05, high=0.05), [1, 0, 0, 1, 1]),
         (Dppo(divergence="kl", low=0.02, high=0.3), [1, 1, 0, 1, 0]),
+        (Dppo(divergence="kl", low=0.1, high=0.01375), [1, 0, 1, 1, 1]),
+        (Dppo(divergence="two_way_kl", low=0.1, high=0.01375, sides="both"), [0, 0, 1, 1, 1]),
+        (Dppo(divergence="two_way_kl", low=0.021, high=0.2, sides="both"), [1, 1, 0, 1, 0]),
     ],
 )
 def test_dppo(loss: Dppo, kept: list[int]) -> None:

@@ -38,7 +38,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
         "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "64",
         "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**27),
     ]  # fmt: skip
-    with subprocess.Popen(command, env=environment_of(Vllm(eager=True), None), process_group=0) as process:
+    environment = environment_of(Vllm(eager=True), None)
+    with subprocess.Popen(command, env=environment, cwd=folder.parent, process_group=0) as process:
         try:
             url = f"http://127.0.0.1:{port}"
             for _ in range(1200):

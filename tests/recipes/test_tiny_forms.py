@@ -292,7 +292,7 @@ def test_a_policy_learns_from_itself_with_the_answer_in_its_prompt(run: Runner) 
 FIELD = {
     "field.sapo": "ratio/max", "field.dppo": "ratio/clipped_share", "field.gmpo": "ratio/clipped_share",
     "field.vespo": "ratio/max", "field.deepseek_v32": "kl/penalised", "field.maxrl": "advantage/max",
-    "field.luspo": "ratio/clipped_share",
+    "field.luspo": "ratio/clipped_share", "field.gdpo": "advantage/max",
 }  # fmt: skip
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tests.made import PROBLEM, completion, group, rollout
 
-from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.advantages import Gdpo, GroupRelative
+from strop.algorithms.rewards import LengthPenalty
 from strop.algorithms.settings import TruncationMask
 from strop.algorithms.value import Gae
 from strop.base.sample import Sample
 from strop.base.types import Completion, Group, Restart, Rollout
 from strop.recipes.resolve import resolve
-from strop.training.samples import is_trained_on, make_candidates, make_samples, token_versions
+from strop.training.samples import is_trained_on, make_candidates, make_samples, outcomes, token_versions
 from strop_verify.verdict import Status
 
 CENTRED = GroupRelative(normalization="none")
@@ -31,6 +32,15 @@ def test_fields_stay_aligned() -> None:
     assert sample.versions.tolist() == [-1, -1, 7, 8, 8, 8]
     assert sample.group == other.group == 9
     assert other.advantages.tolist() == [0, 0, -0.5, -0.5, -0.5]
+
+
+def test_what_shaping_added_is_known_to_the_advantage() -> None:
+    shaping = LengthPenalty(max_tokens=4, cache_tokens=2)
+    rollouts = [Rollout(PROBLEM, completion(n), rollout(1).verdict, 1.0 + term) for n, term in ((2, 0.0), (3, -0.5))]
+    candidates = make_candidates([Group(9, PROBLEM, tuple(rollouts))], {9}, "none")
+    assert outcomes(candidates, shaping=[shaping]).shaped[0].tolist() == [0.0, -0.5]
+    found = make_samples(candidates, Gdpo(eps=0), shaping=[shaping])
+    np.testing.assert_allclose([s.advantages[-1] for s in found], [np.sqrt(0.5), -np.sqrt(0.5)], rtol=1e-6)
 
 
 def test_the_verifiers_failures_leave_loss_and_mean() -> None:

@@ -35,6 +35,7 @@ class Outcomes:
         token_rewards: S float32 [T_s], a reward for each token (KL in the reward); None for none.
         turns: S tuples of where each turn after the first begins; None: one turn each.
         turn_rewards: S tuples of further rewards that an environment gave for the turns it answered; None for none.
+        shaped: float64 [S] for each piece of `algorithm.shaping`: what it added to the rewards.
     """
 
     rewards: NDArray[np.float64]
@@ -46,6 +47,7 @@ class Outcomes:
     token_rewards: tuple[FloatArray, ...] | None = None
     turns: tuple[tuple[int, ...], ...] | None = None
     turn_rewards: tuple[tuple[float, ...], ...] | None = None
+    shaped: tuple[NDArray[np.float64], ...] = ()
 
     @property
     def sampled(self) -> IntArray:
@@ -166,6 +168,44 @@ class GroupRelative(Advantage):
         if len(counted) <= self.ddof:
             return centred
         return _over(centred, np.full_like(centred, counted.std(ddof=self.ddof) + self.eps))
+
+
+class Gdpo(Advantage):
+    r"""Group reward-decoupled normalisation (GDPO, arXiv 2601.05242): each part of the reward is normalised by itself.
+
+        A_i = Σ_k w_k (r_ik − mean_g(r_k)) / (std_g(r_k) + eps),    Â_i = (A_i − mean(A)) / (std(A) + eps)
+
+    The parts are the verdict's reward, with w = 1, and what each piece of `algorithm.shaping` added to it; rewards of
+    tokens count with the first. mean_g and std_g are of the prompt's group (`GroupRelative`), mean and std of all
+    completions of groups that survive selection.
+
+    Fields:
+        shaping_weight: w of each shaping piece, whose own scale has no effect.
+        ddof, eps: of all standard deviations, see `GroupRelative`.
+
+    Example: rewards (0, 1) with terms of length (0, 0) in one group and (0, 1) in another. GRPO gives both −.707 and
+    .707 (ddof 1); here A is −.707 and .707 in the first, −1.414 and 1.414 in the second.
+    """
+
+    shaping_weight: Annotated[float, Field(ge=0)] = 1.0
+    ddof: Literal[0, 1] = 1
+    eps: Annotated[float, Field(ge=0)] = 1e-6
+
+    @property
+    def compares_group(self) -> bool:
+        """Always."""
+        return True
+
+    def __call__(self, outcomes: Outcomes) -> list[FloatArray]:
+        normal = GroupRelative(ddof=self.ddof, eps=self.eps)
+        rest = outcomes.totals - sum(outcomes.shaped, np.zeros(len(outcomes.rewards)))
+        sums = np.zeros_like(rest)
+        for weight, part in [(1.0, rest), *((self.shaping_weight, part) for part in outcomes.shaped)]:
+            sums += weight * normal.per_completion(replace(outcomes, rewards=part, token_rewards=None))
+        counted = sums[outcomes.survives]
+        if len(counted) > self.ddof:
+            sums = _over(sums - counted.mean(), np.full_like(sums, counted.std(ddof=self.ddof) + self.eps))
+        return [np.full(n, a, dtype=np.float32) for a, n in zip(sums, outcomes.lengths, strict=True)]
 
 
 def _over(centred: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:

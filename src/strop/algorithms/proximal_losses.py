@@ -54,16 +54,24 @@ class Sapo(PolicyLoss):
         return -gate * advantage, ratio_metrics(ratio, Clipped.none(ratio))
 
 
+def _pair_kl(one: Tensor, other: Tensor) -> Tensor:
+    """KL(p ‖ q) of the pair (token, all others), [M]; `one` and `other` are log p and log q of the token."""
+    rest = -torch.expm1(one)
+    return one.exp() * (one - other) + torch.special.xlogy(rest, rest / (-torch.expm1(other)).clamp(min=1e-8))
+
+
 class Dppo(PolicyLoss):
     r"""Divergence proximal policy optimisation (arXiv 2602.04879): a trust region of probabilities, not of ratios.
 
         loss = −sg(min(ρ, max_ratio)) · A · log π   where the divergence is within its bound, 0 elsewhere
 
     Fields:
-        divergence: `tv`, |π − μ| of the sampled token; `kl`, KL(μ ‖ π) of the sampled token against all others.
+        divergence: `tv`, |π − μ| of the sampled token; `kl`, KL(μ ‖ π) of the pair (sampled token, all others);
+            `two_way_kl`, the larger of that and KL(π ‖ μ) (KPop, a note of Ant Group of May 2026).
         low, high: the bounds where π has fallen below μ and where it has risen above.
         sides: `advantage`: only a token that has moved the way its advantage rewards is dropped; `both`: any token
-            beyond a bound, whatever its advantage (prime-rl's IPO form, there with bounds 0.3 and without `max_ratio`).
+            beyond a bound, whatever its advantage (prime-rl's IPO form with bounds 0.3, KPop with 0.1, both without
+            `max_ratio`).
         max_ratio: the largest weight of a token; None: no bound.
 
     Defaults of the bounds are verl's.
@@ -71,7 +79,7 @@ class Dppo(PolicyLoss):
 
     zero_without_advantage = True
 
-    divergence: Literal["tv", "kl"] = "tv"
+    divergence: Literal["tv", "kl", "two_way_kl"] = "tv"
     low: Positive = 0.2
     high: Positive = 0.2
     sides: Literal["advantage", "both"] = "advantage"
@@ -80,11 +88,11 @@ class Dppo(PolicyLoss):
     def clipped(self, tokens: Tokens, logprob: Tensor) -> Clipped:
         """The dropped tokens."""
         logprob = logprob.detach()
-        current, anchor = logprob.exp(), tokens.anchor_logprob.exp()
-        distance = (current - anchor).abs()
-        if self.divergence == "kl":
-            distance = anchor * (tokens.anchor_logprob - logprob)
-            distance = distance + torch.special.xlogy(1 - anchor, (1 - anchor) / (1 - current).clamp(min=1e-8))
+        anchored = tokens.anchor_logprob
+        current, anchor = logprob.exp(), anchored.exp()
+        distance = (current - anchor).abs() if self.divergence == "tv" else _pair_kl(anchored, logprob)
+        if self.divergence == "two_way_kl":
+            distance = torch.maximum(distance, _pair_kl(logprob, anchored))
         low = (current < anchor) & (distance > self.low)
         high = (current > anchor) & (distance > self.high)
         if self.sides == "advantage":
@@ -105,7 +113,7 @@ class Gmpo(PolicyLoss):
         loss_t = −A_t · sg(s) · exp(c_t − sg(c_t))
 
     Every token has the value of its sequence's loss −s A, and clipped tokens no gradient. Averaged over the tokens of
-    a sequence (`SampleMean`) the gradient is that of −s A.
+    a sequence (`SampleMean`) the gradient is that of −s A. The defaults are the paper's: ratios in (e^−0.4, e^0.4).
     """
 
     zero_without_advantage = True
@@ -132,8 +140,9 @@ class Vespo(PolicyLoss):
 
         loss_t = −sg(φ(W)) · A_t · log π_t,   φ(W) = W^k · exp(λ (1 − W)),   W = Π_t ρ_t over the sequence
 
-    φ(1) = 1; it vanishes towards W = 0 and W = ∞. k and λ are those of A ≥ 0 or of A < 0. log W is held within
-    [log 1e-8, 20], as published code does. W is not normalised by length. Defaults are TRL's.
+    φ(1) = 1; it vanishes towards W = 0 and W = ∞. k and λ are those of A ≥ 0 or of A < 0 (Eq. 20, c₁ and c₂; the
+    defaults are those of Section 4.1). log W is held within [log 1e-8, 20], as published code does; it is not
+    normalised by length.
     """
 
     zero_without_advantage = True

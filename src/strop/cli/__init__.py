@@ -56,6 +56,7 @@ app.command("compare", short_help="Table, comparison and pictures of kept evalua
 app.command("sample", short_help="Sample answers to a prompt or to some problems.")(model_commands.sample)
 app.add_typer(setup_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
 app.command("settings", short_help="Print every setting, or those of a part.")(setup_commands.settings)
+app.add_typer(setup_commands.pieces_app, name="pieces", short_help="Print every piece of an algorithm, or draw losses.")
 app.add_typer(run_commands.verify_app, name="verify", short_help="Compare verifiers on rollouts.")
 app.add_typer(setup_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(run_commands.plot)

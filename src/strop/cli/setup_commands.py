@@ -25,6 +25,8 @@ from strop.cli.options import (
     waiting,
 )
 
+PageOut = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A Markdown file to write it to.")]
+
 recipes_app = typer.Typer(
     rich_markup_mode=None,
     help="""What can be trained: list the recipes, or show every setting of one.
@@ -78,7 +80,7 @@ def settings(
     part: Annotated[
         str, typer.Argument(metavar="PART", help="The beginning of a key (sampling, optim.lr), or a piece (Cispo).")
     ] = "",
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A Markdown file to write it to.")] = None,
+    out: PageOut = None,
 ) -> None:
     """Print every setting: its key, what may stand there, its default, what it does; into a file or a pipe as Markdown.
 
@@ -93,12 +95,46 @@ def settings(
     from strop.config.reference import reference
     from strop.run.sft_config import SftConfig
 
-    text = reference(SftConfig, part)
+    _show_page(reference(SftConfig, part), out)
+
+
+def _show_page(text: str, out: Path | None) -> None:
     if out is None:
         print_markdown(text)
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text)
+
+
+pieces_app = typer.Typer(
+    rich_markup_mode=None,
+    help="""Print every loss, advantage and other piece of an algorithm: equation, paper, recipes, gradient.
+
+    \b
+    strop pieces
+    strop pieces --out docs/algorithms.md
+    strop pieces plot --out docs/losses.png
+    """,
+)
+
+
+@pieces_app.callback(invoke_without_command=True)
+def pieces(context: typer.Context, out: PageOut = None) -> None:
+    """Print every piece of an algorithm."""
+    if context.invoked_subcommand is None:
+        from strop.report.pieces import page
+
+        _show_page(page(), out)
+
+
+@pieces_app.command("plot")
+def plot_pieces(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The PNG.")] = Path("losses.png"),
+) -> None:
+    """Draw the gradient of every loss of a recipe by the ratio, for positive and negative advantage."""
+    from strop.report.pieces import plot
+
+    print(plot(out))
 
 
 def doctor(

@@ -1,7 +1,8 @@
 """Losses and estimators of 2025 and 2026, each as one change of the same GRPO: 32 × 8, 8 updates a step at 1e-6.
 
 They are for comparison with each other: model, data, batch and learning rate are those of `opefo.grpo`, not of the
-papers that proposed them. The threshold and β of `field.deepseek_v32` are a choice made here.
+papers that proposed them. The threshold and β of `field.deepseek_v32` and the length of `field.gdpo` are
+a choice made here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ VARIANTS: Variants = {
     "field.ipo": (
         "GRPO with the IPO form of DPPO: tokens that moved too far are dropped, whatever their advantage.",
         BASE, 'algorithm.loss={piece="Dppo", low=0.3, high=0.3, sides="both"}', "algorithm.loss.max_ratio=none",
+    ),
+    "field.kpop": (
+        "GRPO with KPop's mask: tokens with too large a KL of either direction are dropped.",
+        BASE, 'algorithm.loss={piece="Dppo", divergence="two_way_kl", low=0.1, high=0.1, sides="both"}',
+        "algorithm.loss.max_ratio=none",
     ),
     "field.gmpo": (
         "GRPO with the geometric mean of clipped ratios (GMPO).",
@@ -36,6 +42,11 @@ VARIANTS: Variants = {
     "field.maxrl": (
         "GRPO whose advantage is divided by the group's mean reward (MaxRL).",
         BASE, "algorithm.advantage.normalization=mean",
+    ),
+    "field.gdpo": (
+        "GRPO with GDPO's advantage: right answers and their length are normalised apart.",
+        BASE, "algorithm.advantage=Gdpo",
+        'algorithm.shaping=[{piece="OverlongShaping", max_tokens=3000, buffer_tokens=600}]',
     ),
     "field.reinforce_pp_baseline": (
         "REINFORCE++ with the group's mean as baseline: centred rewards, normalised over the batch's tokens.",

@@ -292,14 +292,18 @@ def clip_regions(loss: PolicyLoss, advantage: float, reasoning: bool) -> NDArray
     """
     middles = (torch.arange(CELLS) + 0.5) / CELLS
     now, old = (part.reshape(-1).log() for part in torch.meshgrid(middles, middles, indexing="ij"))
-    place = torch.arange(len(now))
-    tokens = Tokens(
-        sequence=place, position=torch.zeros_like(place), sample=place, version=torch.zeros_like(place),
-        generator_logprob=old, anchor_logprob=old, advantage=torch.full_like(now, advantage),
-        weight=torch.ones_like(now), reasoning=torch.full_like(place, reasoning, dtype=torch.bool),
-    )  # fmt: skip
-    found = loss.clipped(tokens, now)
+    found = loss.clipped(sequences_of_one(old, advantage, reasoning), now)
     return (found.low * 1 + found.high * 2 + found.other * 3).reshape(CELLS, CELLS).numpy()
+
+
+def sequences_of_one(old: torch.Tensor, advantage: float, reasoning: bool) -> Tokens:
+    """Tokens that are a sequence each, with log-prob `old` [M] when they were sampled."""
+    place = torch.arange(len(old))
+    return Tokens(
+        sequence=place, position=torch.zeros_like(place), sample=place, version=torch.zeros_like(place),
+        generator_logprob=old, anchor_logprob=old, advantage=torch.full_like(old, advantage),
+        weight=torch.ones_like(old), reasoning=torch.full_like(place, reasoning, dtype=torch.bool),
+    )  # fmt: skip
 
 
 REGIONS = (("learns", "#dce9f5"), ("below", SERIES[1]), ("above", SERIES[2]), ("otherwise", GREY))

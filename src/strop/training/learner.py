@@ -156,7 +156,8 @@ class Learner:
             return None
         candidates = self._scored(candidates, groups)
         token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
-        samples = self._corrected(make_samples(candidates, self.settings.algorithm.advantage, token_rewards))
+        algorithm = self.settings.algorithm
+        samples = self._corrected(make_samples(candidates, algorithm.advantage, token_rewards, algorithm.shaping))
         metrics: list[Metrics] = []
         try:
             if self.critic is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.algorithms.advantages import Advantage, Outcomes
+from strop.algorithms.rewards import LengthShaping
 from strop.algorithms.settings import AlgorithmSettings, TruncationMask
 from strop.algorithms.value import ValueAdvantage
 from strop.base.metrics import Metrics
@@ -116,13 +117,16 @@ def is_trained_on(group: Group, algorithm: AlgorithmSettings) -> bool:
 Columns = Sequence[FloatArray | None]  # one for each sequence of a completion, [L] each
 
 
-def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[Columns] = ()) -> Outcomes:
+def outcomes(
+    candidates: Sequence[Candidate], token_rewards: Sequence[Columns] = (), shaping: Sequence[LengthShaping] = ()
+) -> Outcomes:
     """The completions as candidates for training.
 
     Args:
         candidates: S completions; the critic's values are taken from their samples, where they are.
         token_rewards: for each of S completions a reward for each token (KL in the reward), a column for
             each of its sequences; empty for none.
+        shaping: the pieces that had a part in the rewards.
     """
 
     def completions(columns: Sequence[Columns]) -> tuple[FloatArray, ...] | None:
@@ -148,11 +152,18 @@ def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[Columns] =
         token_rewards=completions(token_rewards) if token_rewards else None,
         turns=tuple(candidate.rollout.completion.turns for candidate in candidates),
         turn_rewards=tuple(candidate.rollout.verdict.turn_scores for candidate in candidates),
+        shaped=tuple(
+            np.array([piece(c.rollout.completion, c.rollout.verdict) for c in candidates], dtype=np.float64)
+            for piece in shaping
+        ),
     )
 
 
 def make_samples(
-    candidates: Sequence[Candidate], advantage: Advantage, token_rewards: Sequence[Columns] = ()
+    candidates: Sequence[Candidate],
+    advantage: Advantage,
+    token_rewards: Sequence[Columns] = (),
+    shaping: Sequence[LengthShaping] = (),
 ) -> list[Sample]:
     """The samples of the candidates that are trained on, with advantages, and returns where a critic learns them.
 
@@ -161,13 +172,13 @@ def make_samples(
     Args:
         candidates: all of the step, whatever the advantage reads already in their samples.
         advantage: the estimator.
-        token_rewards: see `outcomes`.
+        token_rewards, shaping: see `outcomes`.
     """
     counted = [place for place, candidate in enumerate(candidates) if candidate.counts]
     if not counted:
         return []
     rewards = token_rewards and [token_rewards[place] for place in counted]
-    estimated = advantage(outcomes([candidates[place] for place in counted], rewards))
+    estimated = advantage(outcomes([candidates[place] for place in counted], rewards, shaping))
     advantages = dict(zip(counted, estimated, strict=True))
     returns = advantage.returns(outcomes(candidates, token_rewards)) if isinstance(advantage, ValueAdvantage) else None
     samples: list[Sample] = []

@@ -57,7 +57,7 @@ def test_looks_hold_the_difference_together() -> None:
 def test_500_studies_decide_as_often_as_promised(
     monkeypatch: pytest.MonkeyPatch, pilot: int | None, until: bool
 ) -> None:
-    monkeypatch.setattr(bench, "GRID", np.geomspace(0.015, 0.1, 24) if pilot else np.array([0.05]))
+    monkeypatch.setattr(bench, "GRID", np.geomspace(0.015, 0.1, 20) if pilot else np.array([0.05]))
     bench.plans.cache_clear()
     found = bench.studies(0.05, pilot, until, 500)
     assert 0.77 <= found.decided <= 0.83 and found.false <= 0.05 and found.unplanned < 0.12
