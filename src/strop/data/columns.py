@@ -16,7 +16,7 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Prompt
 from strop.data.cells import plain
 from strop_verify.extract import boxed_answer
-from strop_verify.math.statements import stated_form
+from strop_verify.math.settings import stated_form
 
 # Names in the data sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
 PROMPTS = (

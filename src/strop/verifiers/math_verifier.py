@@ -12,8 +12,8 @@ from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.base import Isolation, Verifier, instruction_for, reference_text
 from strop_verify.math import MathSettings
-from strop_verify.math.statements import stated_settings
-from strop_verify.math.verifier import GoldForm, MatchType, answer_key, narrow, unreadable, verify, verify_here, warm
+from strop_verify.math.settings import GoldForm, MatchType, stated_settings
+from strop_verify.math.verifier import answer_key, narrow, unreadable, verify, verify_here, warm
 from strop_verify.pool import WorkerLimits, in_worker
 from strop_verify.verdict import Status
 

@@ -14,7 +14,7 @@ from strop.verifiers.combined import AnyOf
 from strop.verifiers.coverage import Coverage
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.math import MathSettings
-from strop_verify.math.statements import stated_settings
+from strop_verify.math.settings import stated_settings
 from strop_verify.math.verifier import verify_here
 from strop_verify.verdict import Status
 
@@ -39,6 +39,7 @@ def outcome(reference: str, answer: str, question: str = "", **form: Any) -> Sta
         ("5", "5 km", "", {"unit": "km"}, True), ("5", "5000 m", "", {"unit": "$km$"}, True),
         ("5", "5", "", {"unit": "km"}, True), ("5", "5 m", "", {"unit": "km"}, False),
         ("30", r"30^\circ", "", {"unit": r"^{\circ}"}, True),
+        ("30", r"30\text{ rad}", "", {"unit": r"^{\circ}"}, False),
         ("5", r"5\text{ wombats}", "", {"unit": "heaps"}, True),
         ("(0,1)", "0<x<1", "Give it in interval notation.", {}, True), ("(0,1)", "0<x<1", "", {}, False),
         ("x^2", "x^2+C", "Find an antiderivative of $2x$.", {}, True), ("x^2", "x^2+C", "", {}, False),

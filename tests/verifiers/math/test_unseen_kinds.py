@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strop_verify.math import MathSettings
-from strop_verify.math.statements import stated_settings
+from strop_verify.math.settings import stated_settings
 from strop_verify.math.verifier import verify_here
 
 OSCILLATOR = "Find the general solution of $y''+4y=0$."
@@ -51,6 +51,29 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", r"(x,y)=(2+5t,-1-3t),\ t\in\mathbb{Z}", r"x=2+5t,\ y=-1-3t,\ t\in\mathbb{Z}",
          r"x=2+5t,\ y=-1+3t,\ t\in\mathbb{Z}"),
     ],
+    "families as sets": [
+        ("", r"x=\frac{\pi}{4}+\frac{k\pi}{2},k\in\mathbb{Z}",
+         r"x=\frac{\pi}{4}+n\pi\text{ or }x=\frac{3\pi}{4}+n\pi, n\in\mathbb{Z} | "
+         r"\frac{(2n+1)\pi}{4},n\in\mathbb{Z} | 45^\circ+90^\circ n,n\in\mathbb{Z}",
+         r"x=\frac{\pi}{4}+n\pi,n\in\mathbb{Z} | y=\frac{\pi}{4}+\frac{k\pi}{2} | "
+         r"\frac{(2n+1)\pi}{4},n\in\mathbb{N} | 45^\circ+180^\circ n,n\in\mathbb{Z}"),
+        ("", r"x=\arcsin\frac13+2\pi k\text{ or }x=\pi-\arcsin\frac13+2\pi k,k\in\mathbb{Z}",
+         r"x=(-1)^k\arcsin\frac13+k\pi,k\in\mathbb{Z}", r"x=\arcsin\frac13+k\pi,k\in\mathbb{Z}"),
+        ("", r"x=k\pi,k\in\mathbb{Z}", r"x=2k\pi,k\in\mathbb{Z}\text{ or }x=(2k+1)\pi,k\in\mathbb{Z}",
+         r"x=2k\pi,k\in\mathbb{Z}"),
+        ("", r"n\equiv 1\pmod 2", r"n\equiv1,3\pmod4 | 2k-1,k\in\mathbb{Z}", r"n\equiv1\pmod4 | n\equiv1,2\pmod4 | 2k"),
+        ("", r"(2+3t,1-2t),t\in\mathbb{Z}", r"(3k-7,7-2k)\text{ with }k\text{ any integer} | "
+         r"x=3k-7,\ y=7-2k,\ k\in\mathbb{Z}",
+         r"(3k-7,6-2k),k\in\mathbb{Z} | (6k+2,1-4k),k\in\mathbb{Z}"),
+        ("", r"45+90n,n\in\mathbb{Z}", r"45^\circ+90^\circ k,k\in\mathbb{Z}", r"45^\circ+60^\circ k,k\in\mathbb{Z}"),
+    ],
+    "special functions": [
+        ("", "(n-1)!", r"\Gamma(n)", r"\Gamma(n+1) | \Gamma(n,1)"), ("", "720", r"\Gamma(7)", r"\Gamma(6)"),
+        ("", r"\frac{\sqrt\pi}{2}", r"\Gamma\left(\frac32\right)", r"\Gamma\left(\frac12\right)"),
+        ("", r"\frac{(2n)!\sqrt\pi}{4^n n!}", r"\Gamma(n+\frac12)", r"\Gamma(n-\frac12)"),
+        ("", r"\ln(1+\sqrt2)", r"\operatorname{arsinh}1 | \sinh^{-1}(1)", r"\operatorname{arcosh}2"),
+        ("", r"\frac{\ln3}{2}", r"\operatorname{artanh}\frac12", r"\operatorname{artanh}\frac13"),
+    ],
     "values with indices and signs": [
         ("", "2, 5", "x_1=5,x_2=2", "x_1=5,x_2=3 | x=2,y=5,z=1"),
         ("", r"\{-2,-1,1,2\}", r"x=\pm1,\ x=\pm2", r"x=\pm1,\ x=2"),
@@ -58,6 +81,10 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
     "units that the question asks for": [
         ("What is its average speed, in km/h?", "60", r"60\text{ km/h} | 60 | "
          r"1\text{ km/min}", r"60\text{ mph} | 60\text{ m/s}"),
+        ("What is the angle, in degrees?", "135", r"135^\circ | 135\text{ degrees} | \frac{3\pi}{4}\text{ rad}",
+         r"135\text{ radians} | 135\text{ cm} | \frac{3\pi}{4}"),
+        ("Express it in radians.", r"\frac{\pi}{3}", r"60^\circ", r"\frac{\pi}{3}^\circ | 60\text{ rad}"),
+        ("What is it in degrees Celsius?", "20", r"20^\circ\text{C}", r"20^\circ\text{F}"),
         ("How many hours is that?", "1.5", r"90\text{ minutes} | 1.5\text{ h}", r"1.5\text{ minutes} | 90"),
         ("", r"3\text{ hours }20\text{ minutes}", r"3\text{ hours, }20\text{ minutes}",
          r"3\text{ hours, }30\text{ minutes}"),
@@ -117,6 +144,10 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
     ],
     "words": [
         ("", "diverges", r"is divergent | Divergent. | it diverges", "converges | not divergent | does not diverge"),
+        ("", "Wednesday", "Wed. | wednesday", "Thu. | We"), ("", "September", "Sept.", "Oct."),
+        ("", "Yes", r"Yes, it is prime | Yes, it converges | Yes, since }f'(x)\ge0\text{", "No, it is not prime | "
+         "Yes, no | Yes, maybe it is | Yes, odd | No, yes it is"),
+        ("", "No", "No, 91 is not prime", "Yes, 91 is prime | Not | No, unless it is 2"),
         ("", "none", r"there are no such }n\text{ | No such }n\text{ exists | none exist | no values of }n\text{",
          r"no more than }3\text{ | not none | all }n>2\text{"),
         ("", r"-\infty", "negative infinity | minus infinity", "positive infinity | infinity"),

@@ -16,7 +16,7 @@ from typing import Any
 from strop_verify import __version__, code, math
 from strop_verify.code import ProgramSettings
 from strop_verify.math import MathSettings
-from strop_verify.math.statements import stated_form, stated_settings
+from strop_verify.math.settings import stated_form, stated_settings
 from strop_verify.pool import WorkerLimits
 from strop_verify.verdict import Verdict, VerifyError
 

@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 from string import ascii_uppercase
 
-from strop_verify.math import conventions, quantities
+from strop_verify.math import conventions, quantities, wordings
 from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, TooMuch, Unreadable, label
+from strop_verify.math.families import members, same_members
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.normal_form import Field
 from strop_verify.math.ordered import components, has_cross, has_vectors, in_order, matrices_in, unmarked
 from strop_verify.math.parser import as_matrix, as_tuple, matrix_of
-from strop_verify.math.proof import Proof, ProofOutcome, compare, different, equal, unknown
+from strop_verify.math.proof import Proof, ProofOutcome, different, equal, unknown
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import decided, is_remark, is_value, parted, rounds_to, stated_digits, stated_value
-from strop_verify.math.regions import Unsolved, either, line, pieces, same, shared
-from strop_verify.math.verifier import MathSettings
+from strop_verify.math.regions import Unsolved, joined, line, pieces, same, shared
+from strop_verify.math.settings import MathSettings
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
 _ANY_REAL = ((words("ℝ"),), (words("constant"),))
@@ -32,14 +33,15 @@ _HALF_LINES = {("ℝ",): (ex.minus(ex.INFINITY), False), ("ℝ≥0",): (ex.ZERO,
 _EVEN = ex.times(ex.number(2), ex.name("k"))
 _FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
              ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k")}  # fmt: skip
+_EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant")))
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "…")
 
 
-def compare_readings(gold: Reading, given: Reading, rules: MathSettings) -> Proof:
-    """Whether an answer is the reference's."""
+def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text: bool = True) -> Proof:
+    """Whether an answer is the reference's; `by_text`: the same text is."""
     letters = given.letters
     if letters is None and gold.letters is not None and len(gold.letters) == 1:
         letters = lower_choice(given.tokens)
@@ -52,8 +54,11 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings) -> Proo
             return found
         other = _Comparison(rules).answers(*values)  # type: ignore[arg-type]
         return other if other.outcome is ProofOutcome.DIFFERENT else found  # another value behind the letter
-    if gold.text == given.text:
+    if by_text and gold.text == given.text:
         return equal("the same text")
+    truths = wordings.truth(gold.tokens), wordings.truth(given.tokens)
+    if None not in truths and gold.answer.op in ("words", "title"):
+        return decided(truths[0] == truths[1], "truth value")
     reference, answer = (_behind(gold) if letters is None else None) or gold.answer, _behind(given) or given.answer
     if not ex.names_in(reference) and ex.names_in(answer):
         answer = quantities.in_letters(given.tokens) or answer
@@ -67,7 +72,7 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings) -> Proo
     elif several == [True, False]:
         reference = with_decimal_comma(gold.tokens) or reference
     said = {each.text.replace(" ", "").lower() for each in (gold, given)}
-    if "words" in (reference.op, answer.op) and len(said) == 1:
+    if by_text and "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")
     try:
         proof = _Comparison(rules).products(reference, answer, matrices_in(gold.text, given.text))
@@ -79,15 +84,6 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings) -> Proo
         return Proof(ProofOutcome.BEYOND, f"{type(error).__name__} in the comparison")
     beyond = proof.outcome is ProofOutcome.UNKNOWN and Effort.exhausted
     return Proof(ProofOutcome.BEYOND, "too much work") if beyond else proof
-
-
-def against_itself(reading: Reading, rules: MathSettings) -> Proof:
-    """Whether a reference is proved equal to itself, by more than its text."""
-    Effort.begin()
-    try:
-        return _Comparison(rules).products(reading.answer, reading.answer, matrices_in(reading.text))
-    except Exception as error:  # as in `compare_readings`
-        return unknown(f"{type(error).__name__} in the comparison")
 
 
 def _behind(reading: Reading) -> Node | None:
@@ -151,13 +147,13 @@ class _Comparison:
         if "matrix" in (gold.op, given.op) and gold.op != given.op:
             gold, given = as_tuple(gold), as_tuple(given)
         ops = gold.op, given.op
-        if "relation" in ops or is_region(gold) or is_region(given):
+        if "family" not in ops and ("relation" in ops or is_region(gold) or is_region(given)):
             found = self._relations(gold, given)
             if found is not None:
                 return found
-        rules = {"family": self._families, "residue": self._residues, "digits": quantities.compare_digits}
+        rules = {"residue": self._residues, "family": self._families, "digits": quantities.compare_digits}
         for kind in (*rules, *_SEVERAL):
-            if kind in ops:
+            if kind in ops or (kind == "family" and all(map(_is_families, (gold, given)))):
                 return rules.get(kind, self._several)(gold, given)
         if "cases" in ops and all(op == "cases" or op not in ex.KINDS for op in ops):
             return self._piecewise(gold, given)
@@ -186,7 +182,7 @@ class _Comparison:
         """Functions by cases: they have one domain, and one value wherever a case of each holds."""
         try:
             first, second = pieces(gold), pieces(given)
-            domains = [either([part for _, part in each]) for each in (first, second)]
+            domains = [joined([part for _, part in each], any) for each in (first, second)]
             return self._all(*zip(*shared(first, second), strict=True)) if same(*domains) else different("domains")
         except Unsolved:
             return self._sets(*([each] if each.op != "cases" else each.args for each in (gold, given)))
@@ -215,8 +211,6 @@ class _Comparison:
         if [len(row.args) for row in gold.args] != [len(row.args) for row in given.args]:
             return different("of different sizes")
         return self._all(*([entry for row in each.args for entry in row.args] for each in (gold, given)))
-
-    # ------------------------------------------------------------------ relations and sets of numbers
 
     def _relations(self, gold: Node, given: Node) -> Proof | None:
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
@@ -309,8 +303,6 @@ class _Comparison:
                 return different("a chain of unequal constants")
         return None
 
-    # ------------------------------------------------------------------ several answers
-
     def _several(self, gold: Node, given: Node) -> Proof:
         ops = (gold.op, given.op)
         if set(ops) == {"set", "tuple"} and all(part.op not in _SEVERAL for part in (*gold.args, *given.args)):
@@ -354,54 +346,46 @@ class _Comparison:
             return different("a set, and a member of one")
         return self.answers(gold, given)
 
-    # ------------------------------------------------------------------ families and residues
-
     def _families(self, gold: Node, given: Node) -> Proof:
-        if any(each.op == "residue" and each.args[2:] for each in (gold, given)):
-            return unknown("a family, and a congruence to be solved")
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
-        several = _apart(gold), _apart(given)
-        if max(map(len, several)) > 1:
-            return self._sets(*several)
-        if gold.op != "family":
-            every = given.args[1] in map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant"))
-            return self.answers(gold, given.args[0]) if every else unknown("only for some integers")
-        ranges = [each.args[1] for each in (gold, given) if each.op == "family"]
-        if len(set(ranges)) > 1:
+        ours, theirs = _apart(gold), _apart(given)
+        family = next(each for each in (*ours, *theirs) if each.op == "family")
+        if family not in ours and family.args[1] not in _EVERY:
+            return unknown("only for some integers")
+        others = ex.names_in(gold) ^ ex.names_in(given)
+        ours, theirs = ([_as_family(each, family, others) for each in side] for side in (ours, theirs))
+        whole = {each.args[1] for each in (*ours, *theirs)} == {words("ℤ")}
+        same = same_members(ours, theirs) if whole else None
+        if whole and not same and len({any(ex.holds(each, "degree") for each in side) for side in (ours, theirs)}) > 1:
+            same = same_members(*(list(map(conventions.without_degrees, side)) for side in (ours, theirs)))
+        if same is not None:
+            return decided(same, "numbers")
+        if max(len(ours), len(theirs)) > 1:
+            return self._sets(ours, theirs)
+        if ours[0].args[1] != theirs[0].args[1]:
             return unknown("another range of the integer")
-        shifts, turns = ((0, 1, -1, 2, -2, 3, -3), (1, -1)) if ranges[0] == words("ℤ") else ((0,), (1,))
-        answer = given.args[0] if given.op == "family" else given
-        others = ex.names_in(answer) - ex.names_in(gold)
-        index = given.value if given.op == "family" else next(iter(others)) if len(others) == 1 else gold.value
-        for step in shifts:
-            for turn in turns:
-                moved = ex.plus(ex.times(ex.number(turn), ex.name(gold.value)), ex.number(step))
-                proof = self.answers(gold.args[0], ex.replaced(answer, ex.name(index), moved))
-                if proof.equal:
-                    return proof
-        return unknown(f"not proved the same for each integer {gold.value}")
+        body = ex.replaced(theirs[0].args[0], ex.name(theirs[0].value), ex.name(ours[0].value))
+        proof = self.answers(ours[0].args[0], body)
+        return proof if proof.equal else unknown(f"not proved the same for each integer {ours[0].value}")
 
     def _residues(self, gold: Node, given: Node) -> Proof:
-        moduli = [each.args[1] for each in (gold, given) if each.op == "residue"]
-        sides = [each.args[0] if each.op == "residue" else each for each in (gold, given)]
-        if len(moduli) == 2 and not compare(*moduli).equal:
-            return different("another modulus")
-        of = [each.args[2:] if each.op == "residue" else () for each in (gold, given)]
-        if of[0] != of[1] and not (of[0] and of[1] and self._all(*of).equal):
+        """Residue classes as sets; a bare integer stands for its class, but as a reference for itself."""
+        of = [each.args[2:] for each in (gold, given) if each.op == "residue"]
+        if of[0] != of[-1] and not (of[0] and of[-1] and self._all(*of).equal) or (len(of) == 1 and of[0]):
             return unknown("residues of different expressions")
-        modulus = rational(moduli[0])
-        if len(moduli) == 1 and any(map(ex.names_in, sides)):  # x = 7k + 5
-            return self._families(gold, given) if gold.op == "residue" else self.answers(gold, as_family(given))
-        parts = [each.args if each.op in ("list", "set") else (each,) for each in sides]
-        first, second = ([found for part in each if (found := rational(part)) is not None] for each in parts)
-        integers = [each for each in (*first, *second) if each.denominator == 1]
-        if modulus is None or modulus < 1 or len(integers) != sum(map(len, parts)):
-            return self.answers(*sides) if len(moduli) == 2 else unknown("a residue, and no integer")
-        residues = {each % modulus if gold.op == "residue" else each for each in first}  # a bare number is its own
-        return decided(residues == {each % modulus for each in second}, f"residue modulo {modulus}")
-
-
-# ---------------------------------------------------------------------- helpers
+        first, second = (each._replace(args=each.args[:2]) if each.op == "residue" else each for each in (gold, given))
+        if first.op != second.op:
+            modulus = (first if first.op == "residue" else second).args[1]
+            bare, size = second if first.op == "residue" else first, rational(modulus)
+            parts = bare.args if bare.op in ("list", "set") else (bare,)
+            integers = [each for each in map(rational, parts) if each is not None and each.denominator == 1]
+            if size is None or len(integers) < len(parts):
+                return self._families(first, second) if ex.names_in(bare) else unknown("a residue, and no integer")
+            if bare is first and not all(0 <= each < size for each in integers):
+                return different("a number, and a residue class without it")
+            classes = Node("residue", (Node("list", parts), modulus))
+            first, second = (classes if each is bare else each for each in (first, second))
+        return self._families(first, second)
 
 
 def _rounded(chain: Node) -> Node | None:
@@ -428,6 +412,17 @@ def _apart(answer: Node) -> Sequence[Node]:
     several = body.op == "set" or (body.op == "list" and len(set(map(label, body.args))) == 1)  # not x = 2k, y = 3k
     found = [both for part in (body.args if several else (body,)) for both in _both(part)]
     return [answer._replace(args=(each, *answer.args[1:])) for each in found] if answer.op == "family" else found
+
+
+def _is_families(answer: Node) -> bool:
+    return answer.op in ("list", "set") and any(part.op == "family" for part in answer.args)
+
+
+def _as_family(body: Node, family: Node, others: frozenset[str]) -> Node:
+    """An answer as a family like another one, of the only name in it that the other side has not."""
+    own = [name for name in others if any(name in ex.names_in(part) for part in members(body)[1])]
+    index = own[0] if len(own) == 1 else family.value
+    return body if body.op == "family" else Node("family", (body, family.args[1]), index)
 
 
 def _plain(answer: Node) -> Node:

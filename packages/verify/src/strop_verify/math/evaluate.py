@@ -61,10 +61,10 @@ def _value(node: Node, point: Point) -> Value:
         return point[node.value]
     if op == "constant" and node.value != "inf":
         return {"pi": _CONTEXT.pi, "e": _CONTEXT.e, "i": _COMPLEX(0, 1)}[node.value] * _CONTEXT.one
-    if op == "derivative" or op.startswith("apply "):
-        return _unknown(node, point)
     if op in DEFINITIONS:
         return _value(DEFINITIONS[op](*node.args), point)
+    if op == "derivative" or op.startswith("apply "):
+        return _unknown(node, point)
     if op not in _FUNCTIONS:
         raise Undefined
     Effort.spend(3)
@@ -290,6 +290,10 @@ def _integers(*values: Value) -> list[int]:
 
 
 def _factorial(given: Value) -> Value:
+    if isinstance(given, Fraction) and given.denominator == 2 and -1 < given < 1000:  # √π (2n)! / (4^n n!), n - 1/2
+        count = (given.numerator + 1) // 2
+        share = Fraction(math.factorial(2 * count), 4**count * math.factorial(count))
+        return _multiply(share, _CONTEXT.sqrt(_CONTEXT.pi))
     (count,) = _integers(given)
     if not 0 <= count <= 5000:
         raise Undefined if count < 0 else TooMuch("too large a factorial")

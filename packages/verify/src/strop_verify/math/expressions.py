@@ -158,6 +158,11 @@ DEFINITIONS: dict[str, Callable[..., Node]] = {
     "arccos": lambda x: plus(times(HALF, PI), minus(call("arcsin", x))),
     "arccot": lambda x: plus(times(HALF, PI), minus(call("arctan", x))),
     "degree": lambda x: times(x, PI, number(Fraction(1, 180))),
+    "arcsinh": lambda x: call("ln", plus(x, power(plus(times(x, x), ONE), HALF))),
+    "arccosh": lambda x: call("ln", plus(x, power(plus(times(x, x), MINUS_ONE), HALF))),
+    "arctanh": lambda x: times(HALF, call("ln", over(plus(ONE, x), plus(ONE, minus(x))))),
+    "apply Gamma": lambda *x: call("factorial", plus(*x, MINUS_ONE)) if len(x) == 1 else call("incomplete Gamma", *x),
+    "apply zeta": lambda *x: call("zeta", *x),  # of which no value is known
     "ceil": lambda x: minus(call("floor", minus(x))), "min": lambda *args: minus(call("max", *map(minus, args))),
 }  # fmt: skip
 
@@ -305,7 +310,7 @@ def _bits(node: Node) -> float:
         if max(raised, bits[0] * raised / 4) > _EXPONENT:
             raise TooMuch("too large an exponent")
         return 0.0 if small is not None and small < 0 else bits[0] * raised
-    if node.op == "factorial":
+    if node.op in ("factorial", "apply Gamma"):
         if largest > _FACTORIAL + 0.5:
             raise TooMuch("too large a factorial")
         return math.lgamma(largest + 1) / math.log(2)

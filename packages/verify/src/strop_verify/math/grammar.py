@@ -58,7 +58,8 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
 def begins_condition(found: Sequence[Token], place: int) -> bool:
     r"""Whether "where …", "for …" or, in parentheses, `k \in …` begins at a place and goes on to the end."""
     if found[place].text != "(":
-        return found[place].kind == "word" and found[place].text in ("for", "where", "if", "when")
+        with_index = found[place].text == "with" and index_of(found[place:]) is not None
+        return with_index or (found[place].kind == "word" and found[place].text in ("for", "where", "if", "when"))
     rest = found[place:]
     return closing_place(rest) == len(rest) - 1 and any(is_symbol(token, *_LIMITS) for token in rest)
 
@@ -114,7 +115,7 @@ def read_tokens(found: list[Token]) -> Reading:
     try:
         answer = _answer(found)
     except Unreadable:
-        if letters is None and wordings.lower_choice(found) is None:
+        if letters is None and wordings.lower_choice(found) is None and wordings.truth(found) is None:
             raise
         answer = words(letters or text_of(found))
     return Reading(answer, letters, tuple(found))
@@ -128,9 +129,6 @@ def is_region(answer: Node) -> bool:
     if answer.op in ("list", "set"):  # x > 1, x ≠ 4
         return len(ex.names_in(answer)) == 1 and all(part.op == "relation" and is_region(part) for part in answer.args)
     return answer.op in ("interval", "∪", "∩", "∖")
-
-
-# ---------------------------------------------------------------------- what is said of several things
 
 
 def _answer(found: Sequence[Token]) -> Node:
@@ -300,9 +298,6 @@ def _residue(found: Sequence[Token]) -> Node | None:
     return Node("residue", (_listed(residue), Parser(modulus).whole(), *left))
 
 
-# ---------------------------------------------------------------------- single answers
-
-
 def _alone(found: Sequence[Token]) -> Node:
     found = trimmed(found)
     if not found:
@@ -404,21 +399,6 @@ def _cases(inner: Sequence[Token]) -> Node:
             read_condition = words(text_of(condition))
         rows.append(Node("case", (_answer(parts[0]), read_condition)))
     return Node("cases", tuple(rows))
-
-
-# ---------------------------------------------------------------------- other readings of the same tokens
-
-
-def with_unit(reading: Reading, unit: str) -> Reading:
-    """A number in a unit; as it is where it is no plain number, or the unit is not known."""
-    if reading.answer.op in ex.KINDS or ex.names_in(reading.answer) or ex.holds(reading.answer, "degree"):
-        return reading
-    found = (*reading.tokens, *tokens(f"1 {unit}")[1:])
-    measured = quantity_of(found)
-    known = measured is not None and (
-        measured.op == "degree" or (measured.op == "measure" and not measured.value.words and not measured.value.thing)
-    )
-    return Reading(measured, None, found) if known and measured is not None else reading
 
 
 def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:

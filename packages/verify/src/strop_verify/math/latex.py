@@ -13,18 +13,14 @@ import unicodedata
 from strop_verify.math.expressions import Token, Unreadable
 from strop_verify.math.units import known_unit
 
-GREEK = frozenset(
-    """
+GREEK = frozenset("""
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega
     Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega hbar ell mho odot aleph nabla partial
-    """.split()  # noqa: SIM905
-)
-FUNCTIONS = frozenset(
-    """
-    sin cos tan cot sec csc cis sinh cosh tanh arcsin arccos arctan arccot log ln exp max min gcd lcm det mod sqrt floor
-    ceil
-    """.split()  # noqa: SIM905
-)
+""".split())  # noqa: SIM905
+FUNCTIONS = frozenset("""
+    sin cos tan cot sec csc cis sinh cosh tanh arcsin arccos arctan arccot arcsinh arccosh arctanh log ln exp max min
+    gcd lcm det mod sqrt floor ceil
+""".split())  # noqa: SIM905
 # A symbol or command, and what means the same; then the next.
 _SYNONYMS = r"""
 * cdot ast star; × times; ∘ circ; / div; ^ **; ≤ le leq leqslant <=; ≥ ge geq geqslant >=; < lt; > gt; ≠ ne neq !=
@@ -35,34 +31,26 @@ _SYNONYMS = r"""
 ⦃ { lbrace; ⦄ } rbrace; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ( langle; ) rangle; [ lbrack; ] rbrack
 ° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
 and land wedge &; or lor vee; frac dfrac tfrac cfrac nicefrac sfrac xfrac; binom dbinom tbinom; overline bar; pmod pod
-mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg; angle measuredangle; epsilon varepsilon; theta vartheta
-phi varphi; rho varrho; vec overrightarrow; i imath; j jmath
+mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg; arcsinh arsinh asinh; arccosh arcosh acosh
+arctanh artanh atanh; angle measuredangle; epsilon varepsilon; theta vartheta; phi varphi
+rho varrho; vec overrightarrow; i imath; j jmath
 """
 SAME = {same: each.split()[0] for each in re.split("[;\n]", _SYNONYMS.strip()) for same in each.split()[1:]}
 SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
-NOTHING = frozenset(
-    """
+NOTHING = frozenset("""
     ! left right num displaystyle textstyle scriptstyle limits nolimits nonumber notag middle mathop boxed fbox framebox
     boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
     bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
     small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
     ensuremath mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
-    """.split()  # noqa: SIM905
-)
+""".split())  # noqa: SIM905
 BOLD = frozenset(("mathbf", "boldsymbol", "bm", "pmb"))  # of one small letter: a vector
 LOWER = frozenset("abcdfghijklmnopqrstuvwxyz")  # e is the number
-TEXT = frozenset(
-    """
-    text textbf textit textrm textnormal textsf texttt textsc textup textmd emph mbox hbox
-    """.split()  # noqa: SIM905
-)
+FONTS = ("", "bf", "it", "rm", "normal", "sf", "tt", "sc", "up", "md")
+TEXT = frozenset(("emph", "mbox", "hbox", *(f"text{font}" for font in FONTS)))
 UPRIGHT = frozenset(("mathrm", "operatorname", "operatorname*", "mathtt"))
 # Commands that go with their first argument; environments that only lay out what is in them.
-DROPPED = frozenset(
-    """
-    color textcolor colorbox tag tag* label phantom hphantom vphantom hspace vspace hskip
-    """.split()  # noqa: SIM905
-)
+DROPPED = frozenset("color textcolor colorbox tag tag* label phantom hphantom vphantom hspace vspace hskip".split())  # noqa: SIM905
 LAYOUT = frozenset(("align", "aligned", "equation", "gather", "gathered", "split", "center", "math", "displaymath"))
 SETS = {"R": "ℝ", "Z": "ℤ", "N": "ℕ", "Q": "ℚ", "C": "ℂ"}
 CHARACTERS = str.maketrans(
@@ -85,13 +73,11 @@ RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "012345678
 LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", strict=True))
 ORDINALS = ("st", "nd", "rd", "th")
 # Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
-SHORT_WORDS = frozenset(
-    """
+SHORT_WORDS = frozenset("""
     no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
     now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm ad bc ce
     bce mod
-    """.split()  # noqa: SIM905
-)
+""".split())  # noqa: SIM905
 
 
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")

@@ -481,8 +481,6 @@ class Field(Ring):
             (turned, *(scaled(self._log_atom(self._prime(p)), e) for p, e in factors_of(abs(factor))))
         )
 
-    # ------------------------------------------------------------------ steps
-
     def _floor(self, form: Form) -> Form:
         """⌊x⌋, a constant integer taken out."""
         whole = Fraction(math.floor(form.get((), 0)))
@@ -498,6 +496,11 @@ class Field(Ring):
     def _factorial(self, form: Form) -> Form:
         """n!, of which (n+k)! is a multiple."""
         shift = form.get((), Fraction(0))
+        if shift.denominator == 2:  # (n - 1/2)! is √π (2n)! / (4^n n!)
+            count = self.node(added(form, {(): HALF}))
+            twice = ex.call("factorial", ex.times(ex.number(2), count))
+            below = ex.times(ex.power(ex.number(4), count), ex.call("factorial", count))
+            return self.of(ex.times(ex.power(ex.PI, ex.HALF), ex.over(twice, below)))
         if shift.denominator > 1 or abs(shift) > _SHIFTS:
             return self._other("factorial", form)
         base = added(form, {(): -shift})
@@ -506,8 +509,6 @@ class Field(Ring):
             factor = added(base, {(): Fraction(step if shift > 0 else 1 - step)})
             out = self._product(out, self.power(factor, Fraction(1 if shift > 0 else -1)))
         return out
-
-    # ------------------------------------------------------------------ expressions
 
     def _of(self, node: Node) -> Form:
         op = node.op

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable
@@ -175,8 +176,8 @@ class Cursor:
 
 _BARS = {"|": "abs", "‖": "norm", "⌊": "floor", "⌈": "ceil"}
 _DEEPEST = 60
-_INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "cot": "arccot"}
-_APPLIED = frozenset("fghFGHPQ")  # a letter before parentheses that is always a function of what is in them
+_INVERSES = {each: f"arc{each}" for each in ("sin", "cos", "tan", "cot", "sinh", "cosh", "tanh")}
+_APPLIED = frozenset((*"fghFGHPQ", "Gamma"))  # a letter before parentheses that is always a function of what is in them
 _ACCENTS = frozenset(("hat", "vec", "dot", "ddot", "tilde", "overline", "widehat"))
 _SEVERAL = ("max", "min", "gcd", "lcm")
 _DIFFERENTIAL = re.compile(r"(?:d|partial)(?: \^ \{? ?(\d) ?\}?)? ?(.*)")
@@ -315,8 +316,6 @@ class Parser(Cursor):
                 self.place += 1
         return ex.call("degree", node)
 
-    # ------------------------------------------------------------------ single tokens
-
     def _primary(self) -> Node:
         token = self.next
         if token.kind == "number":
@@ -420,8 +419,6 @@ class Parser(Cursor):
         self._take(CLOSERS[opener])
         self._bars = bars
         return tuple(found)
-
-    # ------------------------------------------------------------------ commands
 
     def _command(self, text: str) -> Node:
         if text == "frac":
@@ -544,9 +541,8 @@ class Parser(Cursor):
             bound += [token.text for token in self.tokens[begin : self.place]]
         by = ""
         if text == "int":
-            end = next(
-                (place for place in range(self.place, len(self.tokens)) if _is_differential(self.tokens, place)), None
-            )
+            pairs = [(first.text, after.kind, after.space) for first, after in pairwise(self.tokens)]
+            end = next((at for at in range(self.place, len(pairs)) if pairs[at] == ("d", "letter", False)), None)
             if end is None:
                 raise Unreadable("an integral without its differential")
             body = Parser(self.tokens[self.place : end]).whole() if end > self.place else ex.ONE
@@ -561,8 +557,3 @@ def _number(text: str) -> Node:
     """A number as it is written: with a point a decimal, which keeps its digits."""
     text = text.rstrip(".")
     return Node("decimal", (), text if text[0] != "." else f"0{text}") if "." in text else ex.number(int(text))
-
-
-def _is_differential(tokens: Sequence[Token], place: int) -> bool:
-    pair = tokens[place : place + 2]
-    return len(pair) == 2 and pair[0].text == "d" and pair[1].kind == "letter" and not pair[1].space

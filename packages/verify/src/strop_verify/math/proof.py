@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from enum import StrEnum
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
@@ -43,19 +44,7 @@ class Proof(NamedTuple):
         return self.outcome is ProofOutcome.EQUAL
 
 
-def equal(why: str) -> Proof:
-    """Proved equal."""
-    return Proof(ProofOutcome.EQUAL, why)
-
-
-def different(why: str) -> Proof:
-    """Proved different."""
-    return Proof(ProofOutcome.DIFFERENT, why)
-
-
-def unknown(why: str) -> Proof:
-    """Neither proved."""
-    return Proof(ProofOutcome.UNKNOWN, why)
+equal, different, unknown = (partial(Proof, outcome) for outcome in list(ProofOutcome)[:3])
 
 
 def compare(first: Node, second: Node) -> Proof:
@@ -69,9 +58,6 @@ def compare(first: Node, second: Node) -> Proof:
         return unknown(str(limit))
     except Undefined:
         return unknown("one of them has no value")
-
-
-# ---------------------------------------------------------------------- constants
 
 
 def constants(first: Node, second: Node) -> Proof:
@@ -176,9 +162,6 @@ def _sizes_of_power(node: Node, degrees: dict[Node, int], orders: list[int]) -> 
     return upper * abs(raised.numerator), lower * abs(raised.numerator)
 
 
-# ---------------------------------------------------------------------- functions of names
-
-
 def functions(first: Node, second: Node) -> Proof:
     """Two expressions in names: equal wherever both are real."""
     field = Field(is_zero, _under_roots(first) | _under_roots(second), _whole_names(first) | _whole_names(second))
@@ -254,7 +237,7 @@ def _whole_names(node: Node) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for each in ex.parts(node):
         base = rational(each.args[0]) if each.op == "power" else None
-        if each.op in ("factorial", "binom", "gcd", "lcm") or (base is not None and base < 0):
+        if each.op in ("factorial", "apply Gamma", "binom", "gcd", "lcm") or (base is not None and base < 0):
             found |= ex.names_in(each)
     return found
 

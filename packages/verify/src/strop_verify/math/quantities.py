@@ -24,8 +24,8 @@ from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, labe
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Cursor, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
-from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, read_unit
-from strop_verify.math.verifier import MathSettings
+from strop_verify.math.settings import MathSettings
+from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
 from strop_verify.math.wordings import HEDGES, as_words, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
@@ -205,9 +205,11 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
-    if rules.asked and one.unit is None and other.unit is not None:
-        unit = read_unit(tokens(f"1 {rules.asked}")[1:])
-        one = one._replace(unit=unit) if unit is not None and unit.dimension == other.unit.dimension else one
+    said = (other.unit is not None and other.unit.dimension) or ex.holds(second, "degree")
+    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if said and one == _BARE and rules.asked else None
+    if asked is not None and not ex.holds(first, "degree"):
+        in_degrees = asked == known_unit("degree")
+        first, one = (ex.call("degree", first), one) if in_degrees else (first, Measure(asked))
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
     if len(of) > 1 and (one.thing or other.thing):  # things have a dimension that is no unit's
         return unknown(" and ".join(sorted(of)))
@@ -331,7 +333,8 @@ def is_quantity(node: Node) -> bool:
         return False
     numbers = {part.value for part in ex.parts(node) if part.op == "number"}
     factors = node.args if node.op == "product" else (node,)
-    if all(map(_is_point, names)):  # lengths, areas and angles: also their sums and squares
+    # of points, angles, triangles, vectors, and m, the measure of one: also their sums and squares
+    if all(text == "m" or text[:1].isupper() or " " in text for text in names):
         sides = (part.args for part in ex.parts(node) if part.op in ("sum", "product"))
         return numbers <= {-1, 2} and not any(each.op == "number" for side in sides for each in side)
     plain = all(part.op == "name" or (part.op == "power" and part.args[1] == ex.MINUS_ONE) for part in factors)
@@ -339,14 +342,10 @@ def is_quantity(node: Node) -> bool:
     return plain and len(set(names)) > 1 and (divided or not _COORDINATES.intersection(names))
 
 
-def _is_point(text: str) -> bool:
-    """Whether a name is of a point, an angle, a triangle, a vector or the measure (m) of one."""
-    return text == "m" or text[:1].isupper() or " " in text
-
-
 def is_value(node: Node) -> bool:
     """Whether an answer has a value: there are no names in it, and nothing is left to be computed."""
-    return not ex.names_in(node) and is_computed(node) and not any(part.op[:6] == "apply " for part in ex.parts(node))
+    applied = any(part.op[:6] == "apply " and part.op not in ex.DEFINITIONS for part in ex.parts(node))
+    return not ex.names_in(node) and is_computed(node) and not applied
 
 
 def is_computed(node: Node) -> bool:

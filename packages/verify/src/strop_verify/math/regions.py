@@ -55,11 +55,11 @@ def line(answer: Node) -> Line:
     ops = {part.op for part in answer.args} if answer.op in ("list", "set") else set()
     if ops & {"relation", "interval"} and ops <= {"relation", "interval", "tuple"}:
         parts = list(map(line, answer.args))
-        both = _joined(parts, all)
+        both = joined(parts, all)
         conditions = all(part.op == "relation" for part in answer.args) and any(both.inside)
-        return both if conditions else either(parts)  # x > 1, x ≠ 4; but x < 2, x > 3
+        return both if conditions else joined(parts, any)  # x > 1, x ≠ 4; but x < 2, x > 3
     if answer.op == "set":
-        return _joined([Line((point,), (False, True, False)) for point in answer.args], any)
+        return joined([Line((point,), (False, True, False)) for point in answer.args], any)
     if answer.op == "words" and answer.value in (("none",), ("ℝ",)):
         return Line((), (answer.value == ("ℝ",),))
     if answer.op == "relation":
@@ -69,12 +69,7 @@ def line(answer: Node) -> Line:
     }  # fmt: skip
     if answer.op not in rules:
         raise Unsolved
-    return _joined(list(map(line, answer.args)), rules[answer.op])
-
-
-def either(parts: list[Line]) -> Line:
-    """The numbers that are in any of some sets."""
-    return _joined(parts, any)
+    return joined(list(map(line, answer.args)), rules[answer.op])
 
 
 def pieces(function: Node) -> list[tuple[Node, Line]]:
@@ -82,14 +77,14 @@ def pieces(function: Node) -> list[tuple[Node, Line]]:
     rest, found = words("otherwise"), list[tuple[Node, Line]]()
     for value, condition in [each.args for each in function.args] if function.op == "cases" else [(function, rest)]:
         others = [part for _, part in found]
-        found.append((value, _joined(others, lambda flags: not any(flags)) if condition == rest else line(condition)))
+        found.append((value, joined(others, lambda flags: not any(flags)) if condition == rest else line(condition)))
     return found
 
 
 def shared(first: list[tuple[Node, Line]], second: list[tuple[Node, Line]]) -> Iterator[tuple[Node, Node]]:
     """The values of two functions by cases wherever a case of each holds: with their bars resolved, or at a point."""
     for (value, part), (other, also) in product(first, second):
-        both = _joined([part, also], all)
+        both = joined([part, also], all)
         if any(both.inside[::2]):
             yield _without_bars(value, both), _without_bars(other, both)
             continue
@@ -100,7 +95,7 @@ def shared(first: list[tuple[Node, Line]], second: list[tuple[Node, Line]]) -> I
 def _without_bars(value: Node, region: Line) -> Node:
     for bars in [each for each in ex.parts(value) if each.op == "abs"]:
         for inner in (bars.args[0], ex.minus(bars.args[0])):
-            if same(_joined([region, _solved(inner, "≥", ex.ZERO)], all), region):
+            if same(joined([region, _solved(inner, "≥", ex.ZERO)], all), region):
                 value = ex.replaced(value, bars, inner)
     return value
 
@@ -117,10 +112,10 @@ def _interval(low: Node, high: Node, closed: tuple[bool, bool]) -> Line:
         raise Unsolved  # its ends are in the wrong order: it is a pair
     above = Line((), (True,)) if low == ex.minus(ex.INFINITY) else Line((low,), (False, closed[0], True))
     below = Line((), (True,)) if high == ex.INFINITY else Line((high,), (True, closed[1], False))
-    return _joined([above, below], all)
+    return joined([above, below], all)
 
 
-def _joined(parts: list[Line], rule: Callable[[Sequence[bool]], bool]) -> Line:
+def joined(parts: list[Line], rule: Callable[[Sequence[bool]], bool]) -> Line:
     """The set of the points for which a rule holds of their membership in the parts."""
     names = {part.variable for part in parts} - {None}
     if len(names) > 1:
@@ -177,7 +172,7 @@ def _relation(given: Node) -> Line:
         return Line(inside.points, tuple(each is within for each in inside.inside), str(given.args[0].value))
     if not set(given.value) <= set(_HOLDS):
         raise Unsolved
-    return _joined([_solved(*each) for each in zip(given.args, given.value, given.args[1:], strict=False)], all)
+    return joined([_solved(*each) for each in zip(given.args, given.value, given.args[1:], strict=False)], all)
 
 
 def _solved(left: Node, op: str, right: Node) -> Line:
@@ -204,7 +199,7 @@ def _solved(left: Node, op: str, right: Node) -> Line:
     op = _FLIPPED[op] if factor < 0 else op  # factor·|inner| + rest op 0
     limit = ex.times(ex.number(-1 / factor), field.node(rest))
     sides = [_solved(inner, op, limit), _solved(ex.minus(inner), op, limit)]
-    return _joined(sides, any if op in (">", "≥") else all)
+    return joined(sides, any if op in (">", "≥") else all)
 
 
 def _coefficients(field: Field, form: Form) -> list[Node]:

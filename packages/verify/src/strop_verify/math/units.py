@@ -5,6 +5,7 @@ A word that is not in these tables is part of the answer: `12 lakh` is a multipl
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
@@ -13,69 +14,25 @@ from typing import NamedTuple
 
 from strop_verify.math.expressions import Token
 
-# A line: the definition, a colon, names. A definition is a factor and units, defined before or new (`#`), with powers.
+# A definition, a colon, names; then the next. It is a factor and units, defined before or new (`#`), with powers.
 _DEFINITIONS = """
-1 #m: m meter meters metre metres 米
-1 #g: g gm gms gram grams 克
-1 #s: s sec secs second seconds 秒
-1 #A: A amp amps ampere amperes
-1 #K: K kelvin kelvins
-1 #mol: mol mole moles
-1 #bit: bit bits
-1 #usd: $ usd dollar dollars
-1 #eur: € eur euro euros
-1 #gbp: £ gbp
-1 #yen: ¥ yen
-1 #inr: ₹ inr rupee rupees rs
-1 #peso: peso pesos
-1 #celsius: °C celsius
-1 #fahrenheit: °F fahrenheit
-1 #year: year years yr yrs
-1 #rad: rad rads radian radians
-1: unit units
-8 bit: B byte bytes
-1/100 $: cent cents ¢ penny pennies
-1/100 £: pence
-60 s: min mins minute minutes 分钟
-1/100 m: 厘米
-1000 m: 千米 公里
-1000 g: 千克 公斤
-60 min: h hr hrs hour hours 小时
-24 h: day days
-7 day: week weeks wk wks
-1/12 year: month months mo
-254/10000 m: in inch inches
-12 in: ft foot feet
-3 ft: yd yds yard yards
-1760 yd: mi mile miles
-45359237/100000 g: lb lbs pound pounds
-1/16 lb: oz ounce ounces
-2000 lb: ton tons
-1000000 g: tonne tonnes
-1/1000 m^3: L l liter liters litre litres
-3785411784/1000000000 L: gal gallon gallons
-1/4 gal: qt quart quarts
-1/2 qt: pt pint pints
-1/2 pt: cup cups
-1/16 cup: tbsp tablespoon tablespoons
-1/3 tbsp: tsp teaspoon teaspoons
-10000 m^2: ha hectare hectares
-4840 yd^2: acre acres
-1 mi h^-1: mph
-1000 m h^-1: kph kmh kmph
-1000 g m s^-2: N newton newtons
-1 N m: J joule joules
-1 J s^-1: W watt watts
-1 N m^-2: Pa pascal pascals
-1 s^-1: Hz hertz
-1 A s: C coulomb coulombs
-1 J C^-1: V volt volts
-1 V A^-1: Ω Omega ohm ohms
-1 C V^-1: F farad farads
-1 V s m^-2: T tesla teslas
-1602176634/10000000000000000000000000000 J: eV
-4184/1000 J: cal calorie calories
-101325 Pa: atm
+1 #m: m meter meters metre metres 米; 1 #g: g gm gms gram grams 克; 1 #s: s sec secs second seconds 秒
+1 #A: A amp amps ampere amperes; 1 #K: K kelvin kelvins; 1 #mol: mol mole moles; 1 #bit: bit bits
+1 #usd: $ usd dollar dollars; 1 #eur: € eur euro euros; 1 #gbp: £ gbp; 1 #yen: ¥ yen; 1 #inr: ₹ inr rupee rupees rs
+1 #peso: peso pesos; 1 #celsius: °C celsius; 1 #fahrenheit: °F fahrenheit; 1 #year: year years yr yrs
+1 #degree: ° degree degrees; 1 #rad: rad rads radian radians; 1: unit units; 8 bit: B byte bytes
+1/100 $: cent cents ¢ penny pennies; 1/100 £: pence; 60 s: min mins minute minutes 分钟; 1/100 m: 厘米
+1000 m: 千米 公里; 1000 g: 千克 公斤; 60 min: h hr hrs hour hours 小时; 24 h: day days; 7 day: week weeks wk wks
+1/12 year: month months mo; 254/10000 m: in inch inches; 12 in: ft foot feet; 3 ft: yd yds yard yards
+1760 yd: mi mile miles; 45359237/100000 g: lb lbs pound pounds; 1/16 lb: oz ounce ounces
+2000 lb: ton tons; 1000000 g: tonne tonnes; 1/1000 m^3: L l liter liters litre litres
+3785411784/1000000000 L: gal gallon gallons; 1/4 gal: qt quart quarts; 1/2 qt: pt pint pints
+1/2 pt: cup cups; 1/16 cup: tbsp tablespoon tablespoons; 1/3 tbsp: tsp teaspoon teaspoons
+10000 m^2: ha hectare hectares; 4840 yd^2: acre acres; 1 mi h^-1: mph; 1000 m h^-1: kph kmh kmph
+1000 g m s^-2: N newton newtons; 1 N m: J joule joules; 1 J s^-1: W watt watts; 1 N m^-2: Pa pascal pascals
+1 s^-1: Hz hertz; 1 A s: C coulomb coulombs; 1 J C^-1: V volt volts; 1 V A^-1: Ω Omega ohm ohms
+1 C V^-1: F farad farads; 1 V s m^-2: T tesla teslas; 1602176634/10000000000000000000000000000 J: eV
+4184/1000 J: cal calorie calories; 101325 Pa: atm
 """
 _PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "d": -1, "m": -3, "μ": -6, "mu": -6, "u": -6, "n": -9, "p": -12}
 _LONG_PREFIXES = {"kilo": 3, "mega": 6, "giga": 9, "centi": -2, "deci": -1, "milli": -3, "micro": -6, "nano": -9}
@@ -126,7 +83,7 @@ _NONE = Unit(Fraction(1))
 def table() -> dict[str, Unit]:
     """Every known unit by its names."""
     known: dict[str, Unit] = {}
-    for line in _DEFINITIONS.strip().splitlines():
+    for line in re.split("; |\n", _DEFINITIONS.strip()):
         definition, _, names = line.partition(": " if ": " in line else ":")
         factor, *parts = definition.split()
         unit = Unit(Fraction(factor))

@@ -1,18 +1,19 @@
 """Is the answer of a response the same mathematics as the reference?
 
-    verify(r"\frac{1}{2}", r"so it is \boxed{0.5}")      # Verdict(score=1.0, status="correct", …), in a killable worker
-    verify_here(gold, response, settings)                # the same in this process, without a limit of time
+verify(r"\frac{1}{2}", r"so it is \boxed{0.5}")      # Verdict(score=1.0, status="correct", …), in a killable worker
+verify_here(gold, response, settings)                # the same in this process, without a limit of time
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from strop_verify.math.expressions import MOST_DIGITS, refuse_answer
+from strop_verify.math.settings import GoldForm, MathSettings
 from strop_verify.pool import JobReply, WorkerLimits, submit
 from strop_verify.verdict import Status, Verdict, shortened
 
@@ -20,59 +21,8 @@ if TYPE_CHECKING:
     from strop_verify.math.grammar import Reading
     from strop_verify.math.proof import Proof
 
-MatchType = Literal["latex", "expr"]
-GoldForm = Literal["bare", "raw"]
 KEPT = 8192
 SERVE = "strop_verify.math.verifier:serve"
-
-
-@dataclass(frozen=True)
-class MathSettings:
-    r"""How answers are found, read and compared.
-
-    Attributes:
-        extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
-            (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
-        box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
-        gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
-        match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
-        precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
-        strict: names count, else they match by their order (math-verify's `strict`).
-        allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
-        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
-        undecided: the verdict on an answer that is proved neither equal nor different: `leave_out` (of status
-            `undecided`, which is not usable) or `wrong`.
-        explain: the detail says the kinds, the normal forms and the proof.
-        tolerance: how much a number may differ from the reference.
-        unit: of a reference that states none.
-        antiderivative: the answer may have a constant of integration that the reference has not.
-        positive: names that stand for positive numbers.
-        asked: the unit that a question asks for; it counts where the answer is in another one of its dimension.
-        share: by what part of itself the reference may be missed.
-        variables: the names of a question that asks for a general solution; all others are its free constants.
-    """
-
-    extract: Literal["boxed", "answer_tag", "any"] = "boxed"
-    box_required: bool = False
-    gold_form: GoldForm = "bare"
-    match_types: tuple[MatchType, ...] = ("latex", "expr")
-    precision: int = 6
-    strict: bool = True
-    allow_set_relation_comp: bool = False
-    ordered_lists: bool = False
-    undecided: Literal["leave_out", "wrong"] = "leave_out"
-    explain: bool = False
-    tolerance: float = 0.0
-    unit: str = ""
-    antiderivative: bool = False
-    positive: tuple[str, ...] = ()
-    asked: str = ""
-    share: float = 0.0
-    variables: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.gold_form not in get_args(GoldForm) or not set(self.match_types) <= set(get_args(MatchType)):
-            raise ValueError(f"gold_form {self.gold_form!r} and match_types {self.match_types} are not settings")
 
 
 def verify(
@@ -127,7 +77,7 @@ def verdict_of(reply: JobReply) -> Verdict:
 
 def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     """The verdict, made in this process: correct, wrong, undecided, unparsed or error."""
-    reference = _reference(gold, settings.gold_form, settings.unit)
+    reference = _reference(gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
     found = _found(text, settings)
@@ -151,7 +101,7 @@ def unreadable(gold: str, settings: MathSettings) -> str | None:
 
 def narrow(gold: str, settings: MathSettings) -> str | None:
     """Why a reference that can be read is met only by the same words or the same form; else None."""
-    from strop_verify.math.compare import against_itself
+    from strop_verify.math.compare import compare_readings
     from strop_verify.math.quantities import is_computed
 
     reading = _reference(gold, settings.gold_form)
@@ -161,7 +111,7 @@ def narrow(gold: str, settings: MathSettings) -> str | None:
         return "words are compared as words"
     if not is_computed(reading.answer):
         return "what is left to be computed is met only by the same operation"
-    proof = against_itself(reading, settings)
+    proof = compare_readings(reading, reading, settings, by_text=False)
     return None if proof.equal else "only the same text is proved equal"
 
 
@@ -237,11 +187,10 @@ def _verdict(proof: Proof, reference: Reading, found: Reading, settings: MathSet
 
 
 @lru_cache(maxsize=KEPT)
-def _reference(text: str, form: GoldForm, unit: str = "") -> Reading | str:
+def _reference(text: str, form: GoldForm) -> Reading | str:
     """A reference as it was read, or why it cannot be; in a `raw` or marked one the answer is found first."""
     from strop_verify.math.compare import without_value
     from strop_verify.math.expressions import TooMuch
-    from strop_verify.math.grammar import with_unit
     from strop_verify.math.prose import Finder
 
     shown = shortened(text)
@@ -257,6 +206,6 @@ def _reference(text: str, form: GoldForm, unit: str = "") -> Reading | str:
             return f"the reference {shown!r} is {reason}"
         if without_value(reading.answer):
             return f"the reference {shown!r} has no value"
-        return with_unit(reading, unit) if unit else reading
+        return reading
     except TooMuch as error:
         return f"the reference {shown!r} is beyond the bounds: {error}"

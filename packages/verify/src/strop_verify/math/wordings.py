@@ -91,20 +91,18 @@ HEDGES = (
     "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
 )
 _SYNONYMS = {
-    **dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "no real roots",
-                     "no values", "nothing", "empty", "empty set", "∅"), "none"),
-    **dict.fromkeys(("dne", "doesnotexist", "no limit", "∄"), "does not exist"),
-    **dict.fromkeys(("infinite", "infinity", "infinitely many", "infinitely many solutions"), "∞"),
-    **dict.fromkeys(("nonnegative real numbers", "non-negative real numbers", "nonnegative reals"), "ℝ≥0"),
-    **dict.fromkeys(("positive real numbers", "positive reals", "positive numbers"), "ℝ>0"),
-    **dict.fromkeys(("real numbers", "reals", "real number"), "ℝ"),
-    **dict.fromkeys(("integers", "integer"), "ℤ"),
-    **dict.fromkeys(("even integers", "even integer", "even numbers"), "2ℤ"),
-    **dict.fromkeys(("odd integers", "odd integer", "odd numbers"), "2ℤ+1"),
-    **dict.fromkeys(("natural numbers", "natural number"), "ℕ"),
-    **dict.fromkeys(("rational numbers", "rationals", "rational number"), "ℚ"),
-    **dict.fromkeys(("complex numbers", "complex number"), "ℂ"),
-}  # fmt: skip
+    same.strip(): each.split(": ")[0]
+    for each in """
+none: no solution, no solutions, no real solution, no real solutions, no real roots, no values, nothing, empty
+none: empty set, ∅; does not exist: dne, doesnotexist, no limit, ∄
+∞: infinite, infinity, infinitely many, infinitely many solutions; ℂ: complex numbers, complex number
+ℝ≥0: nonnegative real numbers, non-negative real numbers, nonnegative reals; ℝ: real numbers, reals, real number
+ℝ>0: positive real numbers, positive reals, positive numbers; ℤ: integers, integer; ℕ: natural numbers, natural number
+2ℤ: even integers, even integer, even numbers; 2ℤ+1: odd integers, odd integer, odd numbers
+ℚ: rational numbers, rationals, rational number
+""".strip().replace("; ", "\n").splitlines()
+    for same in each.split(": ")[1].split(",")
+}
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -124,6 +122,7 @@ def words(text: str) -> Node:
     text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
     text = every[1] if every is not None and every[1] in _SYNONYMS else text
+    text = next((name for name in (*_DAYS, *_MONTHS) if text[2:] and name.startswith(text)), text)
     return Node("words", (), tuple(_ENDING.sub("", each) for each in _SYNONYMS.get(text, text).split()))
 
 
@@ -150,6 +149,18 @@ def label_in_words(piece: Sequence[Token]) -> int:
     """How many words stand before the colon in a value with a name; 0 where none do."""
     end = next((place for place, token in enumerate(piece) if is_symbol(token, ":")), 0)
     return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
+
+
+_TRUTHS = ("yes", "no", "true", "false")
+
+
+def truth(found: Sequence[Token]) -> str | None:
+    """The truth value that an answer begins with, where the rest is a reason: `Yes, it is prime`; else None."""
+    end = next((place for place, token in enumerate(found) if is_symbol(token, *",.;:-")), len(found))
+    said, rest = text_of(found[:end]).lower(), {token.text.lower() for token in found[end:]}
+    taken_back = rest & {*HEDGES.split(), *_TRUTHS} - ({"not"} if said in ("no", "false") else set())
+    clause = end + 2 < len(found)  # yes, odd: two answers
+    return said if said in _TRUTHS and not taken_back and (clause or len(rest) < 2) else None
 
 
 def as_words(found: Sequence[Token]) -> Node | None:

@@ -1,18 +1,19 @@
-"""What a row and its question say of the answer: its order, tolerance, unit, and which names are positive."""
+"""How answers are found, read and compared; and what a row and its question say of it: order, tolerance, unit."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from strop_verify.math.latex import GREEK, tokens
 from strop_verify.math.units import read_unit
-from strop_verify.math.verifier import MathSettings
 
+MatchType = Literal["latex", "expr"]
+GoldForm = Literal["bare", "raw"]
 FORM = ("is_multiple_answer", "error", "unit")  # the columns of a row that are read, as OlympiadBench calls them
 
 _ORDER = re.compile(
@@ -24,7 +25,9 @@ _ORDER = re.compile(
 _INTERVAL = re.compile(r"\binterval notation\b", re.IGNORECASE)
 _PRIMITIVE = re.compile(r"\b(?:antiderivative|indefinite integral)\b", re.IGNORECASE)
 _WITHIN = re.compile(r"\b(?:answers?|accepted|accurate|correct)\b[^.$]{0,40}\bwithin \$?(\d+(?:\.\d+)?)\s?\\?%", re.I)
-_UNIT = re.compile(r"\b(?:how many|in) ((?:square |cubic )?[a-z]+(?:/[a-z]+| per [a-z]+)?)\b", re.I)
+_UNIT = re.compile(
+    r"\b(?:how many|in|(?<!\\)to) (?:degrees (?=(?-i:[CF])))?((?:square |cubic )?[a-z]+(?:(?:/| per )[a-z]+)?)\b", re.I
+)
 _GENERAL = re.compile(r"\b(?:general solution|differential equation|all (?:\w+ )?functions)\b", re.IGNORECASE)
 _FORMULAS = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NAME = re.compile(r"\\mathbb\s?\{?\w\}?|[A-Za-z]+")
@@ -34,6 +37,53 @@ _POSITIVE = re.compile(
     rf"(?<![\w\\^_{{]){_LETTERS}\s*(?:>|\\gt)\s*0(?![.\d])"
     rf"|\bpositive (?:real )?(?:numbers?|integers?|constants?|reals?) \$?{_LETTERS}(?!\w)",
 )
+
+
+@dataclass(frozen=True)
+class MathSettings:
+    r"""How answers are found, read and compared.
+
+    Attributes:
+        extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
+            (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
+        box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
+        gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
+        match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
+        precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
+        strict: names count, else they match by their order (math-verify's `strict`).
+        allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
+        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
+        undecided: the verdict on an answer that is proved neither equal nor different: `leave_out` (of status
+            `undecided`, which is not usable) or `wrong`.
+        explain: the detail says the kinds, the normal forms and the proof.
+        tolerance: how much a number may differ from the reference.
+        antiderivative: the answer may have a constant of integration that the reference has not.
+        positive: names that stand for positive numbers.
+        asked: the unit of a reference that states none; it counts where the answer states one.
+        share: by what part of itself the reference may be missed.
+        variables: the names of a question that asks for a general solution; all others are its free constants.
+    """
+
+    extract: Literal["boxed", "answer_tag", "any"] = "boxed"
+    box_required: bool = False
+    gold_form: GoldForm = "bare"
+    match_types: tuple[MatchType, ...] = ("latex", "expr")
+    precision: int = 6
+    strict: bool = True
+    allow_set_relation_comp: bool = False
+    ordered_lists: bool = False
+    undecided: Literal["leave_out", "wrong"] = "leave_out"
+    explain: bool = False
+    tolerance: float = 0.0
+    antiderivative: bool = False
+    positive: tuple[str, ...] = ()
+    asked: str = ""
+    share: float = 0.0
+    variables: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.gold_form not in get_args(GoldForm) or not set(self.match_types) <= set(get_args(MatchType)):
+            raise ValueError(f"gold_form {self.gold_form!r} and match_types {self.match_types} are not settings")
 
 
 def stated_form(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +114,7 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
     names = [each for run in _NAME.findall(formulas) for each in ([run] if run in GREEK else run) if "\\" not in run]
     return replace(
         settings,
-        asked=units[0] if len(units) == 1 else "",
+        asked=said.get("unit", "").replace("$", "").strip() or (units[0] if len(units) == 1 else ""),
         variables=tuple(dict.fromkeys((*names, "x", "t"))) if names else (),
         share=_number(share[1]) / 100 if share is not None else 0.0,
         ordered_lists=not several and (settings.ordered_lists or _ORDER.search(question) is not None),
@@ -72,7 +122,6 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
         antiderivative=_PRIMITIVE.search(question) is not None,
         positive=tuple(dict.fromkeys(letters)),
         tolerance=_number(said.get("error", "")),
-        unit=said.get("unit", "").replace("$", "").strip(),
     )
 
 
