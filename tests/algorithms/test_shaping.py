@@ -26,7 +26,7 @@ def test_scalerls_penalty_is_for_correct_completions(length: int, expected: floa
     assert LengthPenalty()(completion(length), WRONG) == 0
 
 
-@pytest.mark.parametrize(("length", "expected"), [(5, 0.0), (6, 0.0), (7, -0.125), (8, -0.25), (10, -0.5)])
+@pytest.mark.parametrize(("length", "expected"), [(6, 0.0), (7, -0.125), (8, -0.25), (10, -0.5), (12, -0.5)])
 def test_dapos_shaping_is_for_all(length: int, expected: float) -> None:
     piece = OverlongShaping(max_tokens=10, buffer_tokens=4, factor=0.5)
     for verdict in (RIGHT, WRONG):

@@ -13,7 +13,7 @@ from tests.training.cases import EOS, VOCABULARY, TinyPolicy, parameters
 from strop.base.metrics import values
 from strop.base.types import InputError
 from strop.training.settings import AdamW, SftSettings
-from strop.training.sft import Demonstration, FineTuning, _batches
+from strop.training.sft import Demonstration, FineTuning, _batches, _sample
 
 
 def mapping(count: int = 12) -> list[Demonstration]:
@@ -42,10 +42,10 @@ def test_a_trivial_mapping_is_learnt_in_a_few_steps():
 
 
 def test_completion_and_eos_are_trained_and_the_prompt_is_not():
-    tuning = FineTuning(TinyPolicy(), mapping(1), settings())
-    assert tuning._samples[0].trained.tolist() == [False, False, True, True]
-    assert tuning._samples[0].token_ids.tolist() == [4, 4, 7, EOS]
-    metrics = values(next(tuning.events()).metrics)
+    (sample,) = (_sample(one, 0) for one in mapping(1))
+    assert sample.trained.tolist() == [False, False, True, True]
+    assert sample.token_ids.tolist() == [4, 4, 7, EOS]
+    metrics = values(next(FineTuning(TinyPolicy(), mapping(1), settings()).events()).metrics)
     assert (metrics["tokens"], metrics["trained_tokens"]) == (4, 2)
 
 

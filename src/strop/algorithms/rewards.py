@@ -74,9 +74,9 @@ class LengthPenalty(LengthShaping):
 
 
 class OverlongShaping(LengthShaping):
-    """min(−(|y| − (max_tokens − buffer_tokens)) / buffer_tokens · factor, 0), whatever the verdict (DAPO).
+    """clip(−(|y| − (max_tokens − buffer_tokens)) / buffer_tokens, −1, 0) · factor, whatever the verdict (DAPO, Eq. 13).
 
-    Nothing up to max_tokens − buffer_tokens, −factor at max_tokens. DAPO: 20,480 tokens with a buffer of 4,096.
+    Nothing up to max_tokens − buffer_tokens, −factor from max_tokens on. DAPO: 20,480 tokens with a buffer of 4,096.
     """
 
     max_tokens: Count = 20_480
@@ -90,7 +90,7 @@ class OverlongShaping(LengthShaping):
 
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
         excess = completion.sampled_tokens - (self.max_tokens - self.buffer_tokens)
-        return min(-excess / self.buffer_tokens * self.factor, 0.0)
+        return min(max(-excess / self.buffer_tokens, -1.0), 0.0) * self.factor
 
 
 def _refuse_large_buffer(name: str, buffer: int, limit: int) -> None:

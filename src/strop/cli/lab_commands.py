@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -28,8 +28,9 @@ from strop.cli.options import (
 if TYPE_CHECKING:
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
+    from strop.lab.scaling.curves import Curve
     from strop.lab.scaling.fitting import FitSettings
-    from strop.lab.scaling.study import Study
+    from strop.lab.scaling.study import Study, TextTable
 
 
 Unit = Literal["device_hours", "device_seconds", "flops", "tokens", "steps"]
@@ -244,6 +245,7 @@ Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="The evalu
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="PATH.png", help="Draw the curves; PNG and SVG are both written.")
 ]
+Joint = Annotated[bool, typer.Option("--joint", help="One law for several model sizes, such as 0.5B=runs/small.")]
 
 
 def fit(
@@ -258,6 +260,7 @@ def fit(
     level: FitLevel = 0.9,
     margin: FitMargin = 0.02,
     metric: Metric = "evaluation/pass_rate",
+    joint: Joint = False,
     plot: Picture = None,
     as_json: Json = False,
 ) -> None:
@@ -280,6 +283,7 @@ def fit(
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
     strop fit runs/scalerl --json
     strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
+    strop fit --joint 0.5B=runs/a 1.5B=runs/b 7B=runs/c     log L(N, X) = -k(N) log X + E(N) for model sizes N
     """
     from strop.base.types import InputError
     from strop.lab.scaling import study
@@ -295,12 +299,32 @@ def fit(
     chosen = study.fit_settings(settings)
     computes = study.computes("--predict", predict)
     recipes = read_sources(sources, x, r0, metric)
+    if joint:
+        if plot is not None or predict or method != "refined":
+            raise InputError("--joint takes none of --plot, --predict and --method")
+        _fit_joint(recipes, chosen, as_json)
+        return
     with waiting("fitting"):
         found = fit_study(recipes, chosen, computes, margin)
     pictures = _draw(plot, found) if plot is not None else []
     show(as_json, plain_values(found), lambda: _print(found, pictures))
     if all(each.refused is not None for each in found.fits):
         print("strop: nothing was fitted, every curve is refused", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _fit_joint(recipes: Mapping[str, Sequence[Curve]], settings: FitSettings, as_json: bool) -> None:
+    """Fit the law of several model sizes, and print it.
+
+    Raises:
+        Exit: it determines nothing (status 1).
+    """
+    from strop.lab.scaling.joint import fit_joint, joint_as_json, joint_tables
+
+    with waiting("fitting"):
+        found = fit_joint(recipes, settings)
+    show(as_json, joint_as_json(found), lambda: _print_parts(joint_tables(found)))
+    if found.refused is not None:
         raise typer.Exit(1)
 
 
@@ -316,13 +340,17 @@ def _draw(plot: Path, found: Study) -> list[Path]:
 def _print(found: Study, written: list[Path]) -> None:
     from strop.lab.scaling.study import tables
 
-    for part in tables(found):
+    _print_parts(tables(found))
+    for path in written:
+        print(path)
+
+
+def _print_parts(parts: Iterable[TextTable | str]) -> None:
+    for part in parts:
         if isinstance(part, str):
             print(part)
         else:
             print_table(*part)
-    for path in written:
-        print(path)
 
 
 def audit(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from strop.cli.lab_commands import Over
 from strop.cli.options import Imports, Json, Sets, allow, print_table, show, waiting
 
 if TYPE_CHECKING:
     from strop.config.schema import RunConfig
     from strop.lab.planning import Costs, Lengths, Simulation
     from strop.run.memory import MemoryPlan
-
 
 class _TimeByDefault(TyperGroup):
     """`strop plan RECIPE` is `strop plan time RECIPE`."""
@@ -33,6 +33,7 @@ plan_app = typer.Typer(
     \b
     strop plan scalerl                     the same as: strop plan time scalerl
     strop plan power --deviation 0.03
+    strop plan allocate 8=runs/a 32=runs/b 128=runs/c
     """,
 )
 
@@ -273,3 +274,50 @@ def _print_power(rows: list[dict[str, Any]], difference: float, margin: float) -
         f"Seeds that call a difference of {100 * difference:g} points better (margin {100 * margin:g}) with a "
         "probability of 80 %. until decided: in the mean, and N of strop ablate --until-decided N."
     )
+
+
+@plan_app.command("allocate", short_help="How many samples per prompt suit a budget.")
+def allocate(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="N=PATH...", help="Runs or CSV files, each by its samples per prompt.")
+    ],
+    budgets: Annotated[
+        str, typer.Option("--budget", metavar="C1,C2", help="Budgets in the unit of --x; by default nine.")
+    ] = "",
+    x: Over = "tokens",
+    as_json: Json = False,
+) -> None:
+    """Which number of samples per prompt is best at each budget (IsoCompute, arXiv 2603.12151).
+
+    The runs differ only in samples per prompt. Each gets its curve, as by strop fit; the highest curve at a budget is
+    the best, and bootstrap samples say how surely. The steps are what the budget leaves. No curve is extrapolated.
+
+    \b
+    strop plan allocate 8=runs/a 32=runs/b 128=runs/c
+    strop plan allocate 8=a.csv 32=b.csv --budget 1e6,1e7
+    """
+    from dataclasses import asdict
+
+    from strop.base.text import number
+    from strop.lab.scaling import study
+    from strop.lab.scaling.allocate import allocate as best_at
+    from strop.lab.scaling.curves import PASS_RATE, read_sources
+    from strop.lab.scaling.fitting import FitSettings
+
+    recipes = read_sources(sources, x, None, PASS_RATE)
+    with waiting("fitting"):
+        found = best_at(recipes, FitSettings(), study.computes("--budget", budgets))
+
+    def printed() -> None:
+        print_table(
+            (x.replace("_", "-"), "best n", "in samples", "next", "pass rate"),
+            [(number(b.compute), str(b.n), f"{b.sure:.0%}", str(b.next_best or ""), f"{b.pass_rate:.3f}")
+             for b in found.best],
+        )  # fmt: skip
+        print(found.verdict + ".")
+        for n, reason in refused.items():
+            print(f"{n}: left out, {reason}")
+
+    refused = {n: curve.refused for n, curve in found.fits.items() if curve.refused is not None}
+    value = {"best": [asdict(each) for each in found.best], "verdict": found.verdict, "refused": refused}
+    show(as_json, value, printed)

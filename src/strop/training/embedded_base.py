@@ -16,7 +16,7 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from strop.base.files import cache_folder
 from strop.base.metrics import values
@@ -229,7 +229,7 @@ def _make(settings: EmbeddedBase, folder: Path, view: View) -> None:
     export(policy.model, tokenizer, folder)
 
 
-def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -> list[Demonstration]:
+def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerFast) -> list[Demonstration]:
     """Completions by the demonstrator for questions of the training part; a question may come more than once."""
     rng = random.Random(derive(settings.seed, "demonstrations"))
     questions: list[str] = []
@@ -240,11 +240,11 @@ def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -
             for prompt, completion in settings.demonstrator.turns(question, rng, EOS):
                 questions.append(prompt)
                 completions.append(completion)
-    prompt_ids = tokenizer(questions, add_special_tokens=False)["input_ids"]
-    completion_ids = tokenizer(completions, add_special_tokens=False)["input_ids"]
+    core, end = tokenizer.backend_tokenizer, tokenizer.eos_token_id  # calling `tokenizer` itself takes far longer
+    prompts, written = (core.encode_batch_fast(texts, add_special_tokens=False) for texts in (questions, completions))
     return [
-        Demonstration(np.array(prompt, dtype=np.int32), np.array([*ids, tokenizer.eos_token_id], dtype=np.int32))
-        for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
+        Demonstration(np.array(prompt.ids, dtype=np.int32), np.array([*completion.ids, end], dtype=np.int32))
+        for prompt, completion in zip(prompts, written, strict=True)
     ]
 
 

@@ -116,16 +116,15 @@ class FineTuning:
         ranks: Ranks = ALONE,
     ) -> None:
         """`ranks` hold shards of the policy between them; each makes every call, with the same demonstrations."""
-        fitting, self._batches, self.overflow = planned(demonstrations, settings)
-        self.dropped = len(demonstrations) - len(fitting)
+        self._fitting, self._batches, self.overflow = planned(demonstrations, settings)
+        self.dropped = len(demonstrations) - len(self._fitting)
         self.settings = settings
-        self._samples = [_sample(demonstration, group) for group, demonstration in enumerate(fitting)]
         self.total = len(self._batches)
         self.trainer = Trainer(policy, SupervisedLoss(), settings.optimizer, self.total, temperature=1.0, ranks=ranks)
 
     def update(self) -> Metrics:
         """Train on the batch that is next by the number of updates that `trainer` has made."""
-        samples = [self._samples[index] for index in self._batches[self.trainer.updates]]
+        samples = [_sample(self._fitting[index], index) for index in self._batches[self.trainer.updates]]
         update = pack(samples, TokenMean(), self.settings.tokens_per_microbatch, self.trainer.ranks.size)
         with breakable():
             return self.trainer.update(update)

@@ -223,6 +223,7 @@ def _csv_rows(path: Path, columns: Mapping[str, float]) -> list[_Row]:
 
 def _csv_row(cells: Mapping[str, str | None], where: str, x: str, units: float) -> _Row:
     def value(column: str, most: float = math.inf) -> float | None:
+        """The number of a cell, from 0 to `most`; None where it is empty."""
         text = (cells.get(column) or "").strip()
         if not text:
             return None

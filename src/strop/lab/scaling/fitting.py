@@ -149,7 +149,7 @@ class Fit:
 
     def band(self, compute: ArrayLike) -> Array:
         """Lower and upper end of the curve's interval, [2, m] for m compute values."""
-        return np.quantile(self._sampled(compute), _tails(self.settings.level), axis=0, method="weibull")
+        return np.quantile(self.sampled(compute), _tails(self.settings.level), axis=0, method="weibull")
 
     def held_back_error(self) -> HeldBack | None:
         """The error on the points beyond `fit_until`; None where there are none or the fit was refused."""
@@ -185,7 +185,7 @@ class Fit:
             raise ValueError(f"{self.name} has no fit: {self.refused}")
         return self.sigmoid
 
-    def _sampled(self, compute: ArrayLike) -> Array:
+    def sampled(self, compute: ArrayLike) -> Array:
         """The curves of all bootstrap samples, [S, m]."""
         self.accepted()
         a, b, mid, r0 = (self.samples[:, k : k + 1] for k in range(4))
@@ -193,7 +193,7 @@ class Fit:
         return r0 + (a - r0) * share(log_compute[None, :], b, np.log(mid))
 
     def _measured_band(self, compute: Array, noise: Array) -> Array:
-        curves = self._sampled(compute)
+        curves = self.sampled(compute)
         rng = np.random.default_rng(self.settings.seed + 1)
         drawn = np.repeat(curves, 4, axis=0)
         drawn = drawn + noise * rng.standard_normal(drawn.shape)

@@ -44,6 +44,7 @@ def fit_power_law(curve: Curve, weight: Array) -> PowerLaw:
     logs = np.log(curve.compute / scale)
 
     def at(b: Array) -> tuple[Array, Array, Array]:
+        """For each exponent of b [cells] the best A and D, in closed form, and their weighted squared error."""
         falling = np.exp(-np.minimum(b[:, None] * logs[None, :], 700.0))  # [cells, n]
         mean_u = (falling * weight).sum(1) / weight.sum()
         mean_y = (curve.pass_rate * weight).sum() / weight.sum()
@@ -71,6 +72,7 @@ def growth_error(curve: Curve, weight: Array, r0_weight: float | None = None) ->
     gained = curve.pass_rate - curve.r0
 
     def error(b: Array) -> Array:
+        """The error [cells] with the best k, and R_0 where it may move, of each exponent of b [cells]."""
         rising = np.exp(np.maximum(b[:, None] * logs[None, :], -700.0))
         square, cross = (rising**2 * weight).sum(1), (rising * weight) @ gained
         if r0_weight is None:
