@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 from string import Formatter
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -15,7 +17,7 @@ from strop.algorithms.regularizers import KlInReward, Regularizer
 from strop.algorithms.rewards import LengthShaping, Reward
 from strop.algorithms.token_types import TokenTypes
 from strop.base.pieces import Settings
-from strop.base.types import Rollout
+from strop.base.types import Completion, InputError, Rollout, Verdict
 
 
 class Selection(Settings):
@@ -145,6 +147,21 @@ class AlgorithmSettings(Settings):
     regularizers: tuple[SerializeAsAny[Regularizer], ...] = ()
     reference: ReferenceSettings = ReferenceSettings()
     aggregation: SerializeAsAny[Aggregation]
+
+    def reward_of(self, completion: Completion, verdict: Verdict) -> float:
+        """The shaped reward of a completion with a usable verdict.
+
+        Raises:
+            InputError: a piece, perhaps the user's own, gives no finite number.
+        """
+        pieces: tuple[Reward | LengthShaping, ...] = (self.reward, *self.shaping)
+        total = 0.0
+        for piece in pieces:
+            value: Any = piece(completion, verdict)
+            if not (isinstance(value, Real) and math.isfinite(value)):
+                raise InputError(f"{piece.piece_name()} gave {value!r} for a completion: a reward is a finite number")
+            total += float(value)
+        return total
 
     @property
     def needs_reference(self) -> bool:

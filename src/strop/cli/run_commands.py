@@ -1,4 +1,4 @@
-"""Commands that make a run, and on the folders of runs: status, runs, report, plot, dashboard, verify compare."""
+"""Commands that make a run, and on the folders of runs: status, runs, report, plot, dashboard."""
 
 from __future__ import annotations
 
@@ -315,43 +315,6 @@ def print_next(*commands: tuple[str, str]) -> None:
         print(f"  {words:<{width}}   {purpose}")
 
 
-def replay(
-    run: Run,
-    begin: Annotated[
-        int, typer.Option("--from", metavar="STEP", help="Begin after this step; it needs a checkpoint.", min=0)
-    ] = 0,
-    end: Annotated[int | None, typer.Option("--to", metavar="STEP", help="By default the run's last step.")] = None,
-    imports: Imports = [],  # noqa: B006  (typer copies it)
-    as_json: Json = False,
-) -> None:
-    """Train again from the rollouts that a run stored, and compare every step with what it recorded.
-
-    Nothing is generated, judged or written. On the same machine and software all is equal, bit for bit, at any lag: the
-    advantages and log-probs of every token, the metrics of the update and the weights after it. It ends at the first
-    difference, with exit code 1.
-
-    \b
-    strop replay runs/first
-    strop replay runs/first --from 40 --to 42
-    """
-    from dataclasses import asdict
-
-    from strop.run.folder import RunFolder
-
-    allow(imports)
-    folder, done = RunFolder.open(run), []
-    from strop.run import replay as heavy
-
-    with viewing(True, "strop · replay", "stopped", to_stderr=True) as view:
-        for step in heavy.replay(folder, view, begin, end):
-            done.append(asdict(step))
-            if not as_json:
-                print(f"step {step.step}: {step.difference or 'equal'} ({step.seconds:.1f} s)", flush=True)
-    show(as_json, done, lambda: None)
-    if done[-1]["difference"] is not None:
-        raise typer.Exit(1)
-
-
 def runs(
     root: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look; by default runs/.")] = Path("runs"),
     as_json: Json = False,
@@ -575,58 +538,3 @@ def dashboard(
     print(f"dashboard of {counted(len(runs), 'runs')}: {server.url}/", flush=True)
     with CURRENT.quiet():
         server.run()
-
-
-verify_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-
-
-@verify_app.callback()
-def verify() -> None:
-    """Run verifiers over the rollouts of a run. Files of cases are judged by the command `strop-verify`.
-
-    \b
-    strop verify compare runs/grpo --verifier Answer --verifier MathVerifier
-    """
-
-
-@verify_app.command("compare", short_help="Hold verifiers against each other on the same rollouts.")
-def compare_verifiers(
-    rollouts: Annotated[
-        Path,
-        typer.Argument(metavar="RUN_OR_JSONL", help="A run folder, or lines of problem_id, reference, completion."),
-    ],
-    verifiers: Annotated[
-        list[str], typer.Option("--verifier", metavar="PIECE", help="A verifier, by name or as JSON; give two or more.")
-    ],
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="PATH.png", help="Draw the counts; PNG and SVG are both written.")
-    ] = None,
-    imports: Imports = [],  # noqa: B006  (typer copies it)
-    as_json: Json = False,
-) -> None:
-    """How many problems each verifier counts as solved 0, 1, 2 … times, and where they disagree (Skywork-OR1, Fig. 27).
-
-    A verifier with settings is written as JSON: '{"piece": "MathVerifier", "extract": "any"}'.
-    """
-    from strop.lab.agreement import compare_verifiers as compared
-    from strop.lab.agreement import named_verifier, read_rollouts
-
-    allow(imports)
-    with waiting("judging"):
-        found = compared([named_verifier(text) for text in verifiers], read_rollouts(rollouts))
-    if plot is not None:
-        from strop.report.lab_figures import plot_agreement
-
-        found["picture"] = str(plot_agreement(found["histograms"], plot))
-
-    def table() -> None:
-        columns = found["histograms"]
-        rows = [tuple(map(str, (solved, *row))) for solved, row in enumerate(zip(*columns.values(), strict=True))]
-        print_table(("solved", *columns), rows)
-        differ = f"verdicts differ on {found['disagreements']}"
-        print(f"{found['rollouts']} rollouts of {found['problems']} problems; {differ}")
-        print(f"could not be judged: {', '.join(f'{name} {count}' for name, count in found['failures'].items())}")
-        if plot is not None:
-            print(found["picture"])
-
-    show(as_json, found, table)

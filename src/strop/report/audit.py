@@ -91,7 +91,7 @@ def draw(run: RunFolder, count: int, seed: int) -> AuditSample:
         for one in rng.choice(len(places[stratum]), take, replace=False).tolist():
             step, place = places[stratum][one]
             chosen[step][place] = stratum
-    opened = _openings(run)
+    opened = openings(run)
     completions = [
         _completion(run, row, of[place], opened) for step, of in sorted(chosen.items())
         for place, row in enumerate(run.read_rollouts(step)) if place in of
@@ -99,7 +99,7 @@ def draw(run: RunFolder, count: int, seed: int) -> AuditSample:
     return AuditSample(completions, {stratum: len(found) for stratum, found in places.items()})
 
 
-def _openings(run: RunFolder) -> Callable[[Mapping[str, Any]], str]:
+def openings(run: RunFolder) -> Callable[[Mapping[str, Any]], str]:
     """What the prompt of a row wrote of the response; nothing where the tokenizer is not on this machine."""
     tokenizer = tokenizer_of(read_runs([run.path])[0])
     return lambda row: "" if tokenizer is None else opening(prompt_of(tokenizer, row))

@@ -23,6 +23,7 @@ from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.audit import AUDIT, AuditSample, alert, rates
 from strop.report.drawing import Chart, page_svg
+from strop.report.rejudging import REJUDGED, example_rows, lines
 from strop.report.runs import ABSENT, COMBINED, RunData, changes, clip, ends, read_runs, visible
 from strop.report.samples import ShownCompletion, ShownToken, recorded_answers, tokenizer_of
 from strop.report.training_figures import not_drawn, time_shares, training_charts
@@ -327,12 +328,17 @@ def _benchmarks(run: RunData) -> Table | None:
 
 
 def audits(run: RunData, named: bool) -> Iterator[Block]:
-    """What `strop audit` found, if it has looked at the run."""
+    """What `strop audit` and `strop rejudge` found, where they have looked at the run."""
     if (run.path / AUDIT).is_file():
         found = run.folder.read_json(AUDIT)
         yield from [Text(run.name, "heading")] if named else []
         yield Table(("judged by " + found["by"], "", "95 % interval"), rates(found))
         yield Text(alert(found))
+    if (run.path / REJUDGED).is_file():
+        found = run.folder.read_json(REJUDGED)
+        yield Table(("under " + ", ".join(found["settings"]), "was", "now"), lines(found))
+        heads = ("step", "question", "reference", "completion", "was", "now")
+        yield Folded("completions that it judges otherwise", Table(heads, example_rows(found)))
 
 
 def audit_page(run: RunFolder, drawn: AuditSample, advice: str) -> str:

@@ -21,25 +21,22 @@ right column run at the same time, and nothing in this file changes.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from strop.algorithms.alerts import Memory, alerts
-from strop.algorithms.rewards import LengthShaping, Reward
 from strop.algorithms.step_diagnostics import group_metrics, lag_metrics, step_diagnostics, verifier_failures
 from strop.base import progress
 from strop.base.metrics import merge, values
 from strop.base.pieces import States
 from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
+from strop.base.types import Completion, Group, Observation, StropError, Verdict
 from strop.engines.protocol import Request
 from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import Executor, Lost, Probe, Publication
@@ -299,7 +296,9 @@ class Loop:
         if sample not in entry.completions:
             prompt_ids = self.dataset[entry.index].prompt_ids
             entry.completions[sample] = unspoken(request_id, sample, prompt_ids)
-        reward = self._reward(entry.completions[sample], verdict) if verdict.usable else 0.0
+        reward = 0.0
+        if verdict.usable:
+            reward = self.config.algorithm.reward_of(entry.completions[sample], verdict)
         group = self.ledger.judge(entry, sample, verdict, reward)
         if group is None:
             return
@@ -318,17 +317,6 @@ class Loop:
     def _forget(self, group: Group) -> None:
         """Mark the group as finished: a resume will not regenerate it."""
         self.curriculum.visited(self.ledger.forget(group.ticket).index, group, self.step + 1)
-
-    def _reward(self, completion: Completion, verdict: Verdict) -> float:
-        algorithm = self.config.algorithm
-        pieces: tuple[Reward | LengthShaping, ...] = (algorithm.reward, *algorithm.shaping)
-        total = 0.0
-        for piece in pieces:
-            value: Any = piece(completion, verdict)  # may be a user's piece
-            if not (isinstance(value, Real) and math.isfinite(value)):
-                raise InputError(f"{piece.piece_name()} gave {value!r} for a completion: a reward is a finite number")
-            total += float(value)
-        return total
 
     # ------------------------------------------------------------------ training
 

@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from strop.base import rollout_table
+from strop.base import progress, rollout_table
 from strop.base.batch_record import BatchRecord, inputs_of
 from strop.base.metrics import values
 from strop.base.types import FloatArray, Group, InputError
@@ -50,12 +50,36 @@ def replay(folder: RunFolder, view: View, begin: int = 0, end: int | None = None
     Raises:
         StropError: there is no such checkpoint, or no rollouts of a step; or what a step was given was not recorded.
     """
+    for process, stored in stored_steps(folder, view, begin, end):
+        done = process.replayed(stored)
+        yield done
+        if done.difference is not None:
+            return
+
+
+class StoredStep(NamedTuple):
+    """What a run stored of a step: the file of its rollouts, its record and its metrics."""
+
+    step: int
+    path: Path
+    record: BatchRecord
+    row: Mapping[str, float | None]
+
+    def groups(self) -> list[Group]:
+        """The groups that the learner took."""
+        return rollout_table.read_groups(self.path)[self.record.skipped :]
+
+
+def stored_steps(
+    folder: RunFolder, view: View, begin: int, end: int | None
+) -> Iterator[tuple[TrainingProcess, StoredStep]]:
+    """Each step of `replay`, with what is to train it; it must be trained before the next one is asked for."""
     last = max(folder.rollout_steps(), default=0) if end is None else end
     if folder.fine_tunes or last <= begin:
         raise InputError(f"{folder.path} has no rollouts after step {begin}, so that there is nothing to replay")
     rows = {int(row["step"] or 0): row for row in folder.read_metrics()}
     with TemporaryDirectory(prefix="strop-replay-") as scratch, ExitStack() as stack:
-        process: _Process | None = None
+        process: TrainingProcess | None = None
         for step in range(begin + 1, last + 1):
             path = folder.rollouts_path(step)
             if not path.is_file():
@@ -65,16 +89,14 @@ def replay(folder: RunFolder, view: View, begin: int = 0, end: int | None = None
                 root = folder.checkpoints.resolve() if process is None else process.save(Path(scratch), step - 1)
                 found = checkpoint.load(root, step - 1) if step > 1 else None
                 stack.close()
-                process = _Process(data, record.made, stack, Path(scratch), view)
+                process = TrainingProcess(data, record.made, stack, Path(scratch), view)
                 if found is not None:
                     process.go_on(found, root)
-            done = process.replayed(step, path, record, rows.get(step, {}))
-            yield done
-            if done.difference is not None:
-                return
+            progress.part("steps", step - begin - 1, last - begin)
+            yield process, StoredStep(step, path, record, rows.get(step, {}))
 
 
-class _Process:
+class TrainingProcess:
     """What one process of the run had of training: the learner, and the stage that it was in.
 
     Args:
@@ -114,10 +136,10 @@ class _Process:
         self.learner.settle(wait=True)
         return root
 
-    def replayed(self, step: int, path: Path, record: BatchRecord, row: Mapping[str, float | None]) -> Replayed:
-        """Train `step` again, on the rollouts at `path`; `row` are its metrics."""
-        begin = time.perf_counter()
-        groups = rollout_table.read_groups(path)[record.skipped :]
+    def replayed(self, stored: StoredStep) -> Replayed:
+        """Train a step again."""
+        begin, (step, path, record, row) = time.perf_counter(), stored
+        groups = stored.groups()
         difference: str | None = None
         if inputs_of(groups) != record.inputs:
             difference = f"{path} does not hold what was trained on: a value in it was changed"

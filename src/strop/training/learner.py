@@ -11,7 +11,7 @@ policy at each update are computed by the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -37,7 +37,7 @@ from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of, peak_of
 from strop.training.optimizer import own_part
-from strop.training.packing import pack, split_into_updates
+from strop.training.packing import Update, pack, split_into_updates
 from strop.training.samples import (
     Candidate,
     Sizes,
@@ -101,6 +101,7 @@ class Learner:
         self.storage = Storage() if storage is None else storage
         self.prompt_of = prompt_of
         self._reference_moved = False
+        self.before_update: Callable[[Update, UpdateContext], None] = lambda update, context: None  # of the policy
 
     def start(self, folder: Path) -> None:
         """Nothing to start."""
@@ -151,13 +152,9 @@ class Learner:
     def _learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
     ) -> TrainResult | None:
-        candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
-        if not any(candidate.trains for candidate in candidates):
+        samples = self.samples(groups, survivors)
+        if samples is None:
             return None
-        candidates = self._scored(candidates, groups)
-        token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
-        algorithm = self.settings.algorithm
-        samples = self._corrected(make_samples(candidates, algorithm.advantage, token_rewards, algorithm.shaping))
         metrics: list[Metrics] = []
         try:
             if self.critic is not None:
@@ -179,6 +176,16 @@ class Learner:
         return settings
 
     # ------------------------------------------------------------------ once a batch
+
+    def samples(self, groups: Sequence[Group], survivors: Collection[int]) -> list[Sample] | None:
+        """What a batch trains on, with advantages; None if no completion of it can be trained on. See `learn`."""
+        candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
+        if not any(candidate.trains for candidate in candidates):
+            return None
+        candidates = self._scored(candidates, groups)
+        token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
+        algorithm = self.settings.algorithm
+        return self._corrected(make_samples(candidates, algorithm.advantage, token_rewards, algorithm.shaping))
 
     def _scored(self, candidates: Sequence[Candidate], groups: Sequence[Group]) -> list[Candidate]:
         """The candidates with the scores that the pieces need before the first update."""
@@ -279,22 +286,29 @@ class Learner:
         self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Metrics, dict[int, dict[str, FloatArray | None]]]:
         """All updates of the policy in one step; returns metrics, and columns of each sample from its last update."""
-        batch = self.settings.batch
-        groups = len({sample.group for sample in samples})
-        seed = derive(self.settings.seed, "split", step)
-        updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
-        sampled = -float(np.concatenate([sample.logprobs[sample.trained] for sample in samples]).mean(dtype=np.float64))
         parts: list[Metrics] = []
         columns: dict[int, dict[str, FloatArray | None]] = {}
-        for number, chosen in enumerate(updates):
-            ranks = self.trainer.ranks.teams
-            update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
-            context = UpdateContext(derive(self.settings.seed, "update", step, number), states, sampled)
+        for chosen, update, context in self.updates(samples, step, states):
+            self.before_update(update, context)
             parts.append(self.trainer.update(update, context))
             logprobs, entropies = (by_sample(update, part, chosen) for part in zip(*self.trainer.outputs, strict=True))
             for sample, logprob, entropy in zip(chosen, logprobs, entropies, strict=True):
                 columns[sample.id] = {"trainer_logprobs": logprob, "trainer_entropies": entropy}
-        return merge(parts) | {"updates": Total(len(updates))}, columns
+        return merge(parts) | {"updates": Total(len(parts))}, columns
+
+    def updates(
+        self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[list[Sample], Update, UpdateContext]]:
+        """The policy's updates in one step: the samples of each, those packed, and what else the update needs."""
+        batch = self.settings.batch
+        groups = len({sample.group for sample in samples})
+        seed = derive(self.settings.seed, "split", step)
+        sampled = -float(np.concatenate([sample.logprobs[sample.trained] for sample in samples]).mean(dtype=np.float64))
+        parts = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
+        for number, chosen in enumerate(parts):
+            ranks = self.trainer.ranks.teams
+            update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
+            yield chosen, update, UpdateContext(derive(self.settings.seed, "update", step, number), states, sampled)
 
     def _teach_critic(self, samples: list[Sample], step: int) -> Metrics:
         """All updates of the critic in one training step, its metrics under `critic/`."""

@@ -174,13 +174,39 @@ class Trainer:
     def update(self, update: Update, context: UpdateContext = NO_CONTEXT) -> Metrics:
         """Train on the update: one optimizer step, whatever the number of micro-batches.
 
+        Returns:
+            The metrics of `gradient`, and: `lr`, `packing_efficiency`, `tokens`, `trained_tokens`, `sequences`,
+            `micro_batches`.
+
+        Raises:
+            NonFiniteLoss: the loss or the gradient is not finite; parameters and optimizer are as they were.
+        """
+        metrics, norm = self.gradient(update, context)
+        lr = self.settings.learning_rate(self.updates - self.schedule_start, self.total_updates)
+        hold()
+        self.optimizer.step(lr, norm)
+        if isinstance(self.policy, Merges):
+            self.policy.merge()
+        self.updates += 1
+        return metrics | {
+            "lr": Mean(lr, 1),
+            "packing_efficiency": Mean(update.tokens, update.room),
+            "tokens": Total(update.tokens),
+            "pairs": Total(update.pairs),
+            "trained_tokens": Total(update.trained_tokens),
+            "sequences": Total(update.sequences),
+            "micro_batches": Total(len(update.micro_batches)),
+        }
+
+    def gradient(self, update: Update, context: UpdateContext = NO_CONTEXT) -> tuple[Metrics, Tensor]:
+        """Compute the gradient of the update, which the optimizer then holds, and its norm before clipping.
+
         Scores first where the objective asks for it. A micro-batch whose gradient is known to be 0 has no backward
-        pass; the step is the same.
+        pass; the gradient is the same.
 
         Returns:
-            The objective's metrics, and: `loss`, `grad_norm` (before clipping), `lr`, `entropy` (full vocabulary,
-            nats, mean over trained tokens), `packing_efficiency`, `tokens`, `trained_tokens`, `sequences`,
-            `micro_batches`.
+            The objective's metrics with `loss`, `grad_norm` and `entropy` (full vocabulary, nats, mean over trained
+            tokens); and the norm.
 
         Raises:
             NonFiniteLoss: the loss or the gradient is not finite; parameters and optimizer are as they were.
@@ -196,27 +222,11 @@ class Trainer:
                 self.ranks.average(self.optimizer.unsharded_gradients())
             found = share.collect(own)
             losses, parts, self.outputs = zip(*found, strict=True)
-            loss, norm = torch.stack(losses), self.optimizer.grad_norm()
-            if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
-                self.optimizer.zero_grad()
-                raise NonFiniteLoss(f"update {self.updates}, {_broken(loss, norm)}; no parameter was changed")
-            lr = self.settings.learning_rate(self.updates - self.schedule_start, self.total_updates)
-            hold()
-            self.optimizer.step(lr, norm)
-            if isinstance(self.policy, Merges):
-                self.policy.merge()
-        self.updates += 1
-        return merge(parts) | {
-            "loss": Mean(loss.double().sum(), 1),
-            "grad_norm": Mean(norm, 1),
-            "lr": Mean(lr, 1),
-            "packing_efficiency": Mean(update.tokens, update.room),
-            "tokens": Total(update.tokens),
-            "pairs": Total(update.pairs),
-            "trained_tokens": Total(update.trained_tokens),
-            "sequences": Total(update.sequences),
-            "micro_batches": Total(len(losses)),
-        }
+        loss, norm = torch.stack(losses), self.optimizer.grad_norm()
+        if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
+            self.optimizer.zero_grad()
+            raise NonFiniteLoss(f"update {self.updates}, {_broken(loss, norm)}; no parameter was changed")
+        return merge(parts) | {"loss": Mean(loss.double().sum(), 1), "grad_norm": Mean(norm, 1)}, norm
 
     @contextmanager
     def gradients_dropped(self) -> Iterator[None]:

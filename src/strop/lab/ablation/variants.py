@@ -163,14 +163,24 @@ def _grid(base: RunConfig, grid: Sequence[str]) -> list[Variant]:
     return found
 
 
-def _named(base: RunConfig, text: str) -> Variant:
+def named_sets(text: str) -> tuple[str, list[str]]:
+    """The name and the settings of `NAME:key=value,key=value`.
+
+    Raises:
+        InputError: it is written otherwise.
+    """
     name, colon, rest = text.partition(":")
     sets = split(rest)
     if not colon or not name.strip() or not sets or not all("=" in part for part in sets):
         raise InputError(f"--variant {text!r}: write NAME:key=value, more settings with commas between")
+    return name.strip(), sets
+
+
+def _named(base: RunConfig, text: str) -> Variant:
+    name, sets = named_sets(text)
     if any(part.partition("=")[0].strip() == "seed" for part in sets):
         raise InputError(f"--variant {name}: seeds are paired over all variants; give them by --seeds 0,1,2")
-    return _edited(base, name.strip(), sets, f"--variant {name.strip()}")
+    return _edited(base, name, sets, f"--variant {name}")
 
 
 def _edited(base: RunConfig, name: str, sets: list[str], origin: str) -> Variant:
