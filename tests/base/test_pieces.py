@@ -14,6 +14,7 @@ import strop.config.schema  # noqa: F401  (defines the families)
 import strop.prepare  # noqa: F401
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
+from strop.algorithms.proximal_losses import OffPolicySequenceMask
 from strop.base.imports import allow_module
 from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
 from strop.data.generators import ChainSum, Mixture, ReasoningGym
@@ -52,6 +53,7 @@ EXAMPLES: dict[str, Piece] = {
     "JsonLines": JsonLines(path="a.jsonl"),
     "ParquetFile": ParquetFile(path="a.parquet"),
     "HubDataset": HubDataset(dataset="a/b"),
+    "OffPolicySequenceMask": OffPolicySequenceMask(threshold=0.5),
     "ReasoningGym": ReasoningGym(task="chain_sum"),
     "PythonFunction": PythonFunction(function="operator:eq"),
     "FromEnvironment": FromEnvironment(environment=Calculator()),

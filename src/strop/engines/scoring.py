@@ -21,7 +21,7 @@ from strop.model.policy import PackedInputs
 AT_ONCE = 64  # requests
 
 
-class Place(NamedTuple):
+class ScoredToken(NamedTuple):
     """What a server says of one token: its log-prob, and the ids and log-probs of the most probable tokens there."""
 
     logprob: float
@@ -48,7 +48,7 @@ class ScoringServer(nn.Module):
         sequences = [ids.tolist() for ids in packed.token_ids.cpu().split(list(packed.lengths))]
         found = self._loop.run_until_complete(self._ask(sequences, top))
         # The token after position t is predicted by row t; after the last of a sequence there is none.
-        places = [place for places in found for place in (*places, Place(0.0, [0] * top, [0.0] * top))]
+        places = [place for places in found for place in (*places, ScoredToken(0.0, [0] * top, [0.0] * top))]
         rows = [places[row] for row in packed.rows.tolist()]
         logprob = torch.tensor([place.logprob for place in rows], dtype=torch.float32)
         ids = torch.tensor([place.ids for place in rows], dtype=torch.int64).view(len(rows), top)
@@ -56,10 +56,10 @@ class ScoringServer(nn.Module):
         scored = (logprob, torch.zeros_like(logprob)) + ((ids, logprobs) if top else ())
         return tuple(column.to(packed.rows.device) for column in scored)
 
-    async def _ask(self, sequences: list[list[int]], top: int) -> list[list[Place]]:
+    async def _ask(self, sequences: list[list[int]], top: int) -> list[list[ScoredToken]]:
         client, slots = EndpointClient(self._endpoint), asyncio.Semaphore(AT_ONCE)
 
-        async def one(ids: list[int]) -> list[Place]:
+        async def one(ids: list[int]) -> list[ScoredToken]:
             if len(ids) < 2:
                 return []
             body = {"prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": top}
@@ -76,7 +76,7 @@ class ScoringServer(nn.Module):
             await client.close()
 
 
-def _places(answer: Any, ids: list[int], top: int) -> list[Place] | None:
+def _places(answer: Any, ids: list[int], top: int) -> list[ScoredToken] | None:
     """What is said of the tokens `ids` [L] after the first, L - 1 places; None where the answer says nothing."""
     given = answer["choices"][0].get("prompt_logprobs")
     if given is None:
@@ -85,5 +85,5 @@ def _places(answer: Any, ids: list[int], top: int) -> list[Place] | None:
     for known, token in zip(given[1:], ids[1:], strict=True):
         best = sorted(known, key=lambda name: int(known[name]["rank"]))[:top] if top else []
         logprobs = [float(known[name]["logprob"]) for name in best]
-        places.append(Place(float(known[str(token)]["logprob"]), [int(name) for name in best], logprobs))
+        places.append(ScoredToken(float(known[str(token)]["logprob"]), [int(name) for name in best], logprobs))
     return places

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """The stages of a run: which one it is in, and what the learner is told of it."""
+    """The stages of a run: which one it is in, and what the learner takes from it."""
 
     def __init__(self, config: RunConfig) -> None:
         self._stages = config.stages

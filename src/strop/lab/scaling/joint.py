@@ -1,7 +1,7 @@
 """One law for runs of several model sizes: log L(N, X) = −k(N) log X + E(N), k(N) = K_max / (1 + N_0/N).
 
 Tan et al. (arXiv 2509.25300). L is 1 − pass rate, X the compute or data spent (repeated data counts each time), N the
-parameters of the model, E(N) a number for each size. Given N_0 the rest is linear, so N_0 is searched for alone. The
+parameters of the model, E(N) a number for each size. Given N_0 the rest is linear, so only N_0 is searched for. The
 law has no ceiling: it is not to be trusted where the pass rate levels off, nor for sizes beyond the largest, of which
 E is unknown. Shapes: R runs, n points of one, S bootstrap samples.
 """
@@ -179,8 +179,8 @@ def _held_out(found: JointFit) -> dict[str, HeldOut]:
         if len(rest):
             own = fit(curve, found.settings).held_back_error()
             joint = float(np.abs(found.pass_rate(run, rest.compute) - rest.pass_rate).mean())
-            alone = (None, None) if own is None else (own.mean_absolute_error, own.power_law)
-            errors[curve.name] = HeldOut(len(rest), joint, *alone)
+            separate = (None, None) if own is None else (own.mean_absolute_error, own.power_law)
+            errors[curve.name] = HeldOut(len(rest), joint, *separate)
     return errors
 
 
