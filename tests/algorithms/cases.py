@@ -14,6 +14,7 @@ from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Metrics, merge, values
 
 VOCABULARY = 5
+TOP = 3  # tokens of which the reference gives log-probs
 
 
 def tokens_of(
@@ -59,8 +60,10 @@ def table(seed: int, lengths: Sequence[int], spread: float = 1.0) -> Table:
     anchor = logprob - spread * normal(count)
     advantage = torch.repeat_interleave(normal(len(lengths)), torch.tensor(lengths))
     columns = {"old_entropy": entropy + 0.1 * normal(count).abs(), "reference_logprob": logprob - 0.3 * normal(count)}
+    reference_top = (logits + normal(count, VOCABULARY)).log_softmax(-1)[:, :TOP]
     weight = torch.rand(count, generator=random, dtype=torch.float64) / count
     tokens = Tokens(sequence, position, sequence + 1000, sequence, anchor, anchor, advantage, weight, **columns)
+    tokens = replace(tokens, reference_top=reference_top)
     return Table(logits, chosen, tokens)
 
 
@@ -100,6 +103,7 @@ def run(objective: Objective, data: Table, parts: Sequence[Sequence[int]], conte
         part = rows(prepared, torch.arange(start, start + len(batch)))
         start += len(batch)
         logits = data.logits[batch].clone().requires_grad_()
+        part = replace(part, top_logprob=logits.log_softmax(-1)[:, :TOP])
         loss, metrics = objective(part, *scores(logits, data.chosen[batch]), context)
         loss.backward()
         assert logits.grad is not None

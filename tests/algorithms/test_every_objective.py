@@ -15,7 +15,7 @@ from strop.algorithms.entropy_losses import ArcherClip, ClipCov, KlCov, LowEntro
 from strop.algorithms.losses import Cispo, Gspo, MaskedLoss, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.proximal_losses import Dppo, Gmpo, OffPolicySequenceMask, Sapo, Vespo
-from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus, KlPenalty, Regularizer
+from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus, KlPenalty, Regularizer, TopKl
 from strop.algorithms.token_types import EntropyQuantile
 from strop.base.pieces import choices
 
@@ -45,6 +45,7 @@ LOSSES: list[PolicyLoss] = [
 REGULARIZERS: list[Regularizer] = [
     KlPenalty(beta=0.3),
     KlPenalty(beta=0.3, unbiased=True),
+    TopKl(beta=0.3),
     KlPenalty(beta=0.3, beta_reasoning=0.1, normalization="type", estimator="k2"),
     EntropyBonus(),
     AdaptiveEntropy(),

@@ -27,7 +27,7 @@ import typer.main
 from numpy.typing import NDArray
 from tests.forks import forking
 from tests.lab.ablation.cases import write_ablation
-from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth, write_curve, write_run
+from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth, write_csv, write_curve, write_run
 from tests.runs import small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 
@@ -82,7 +82,7 @@ SMALL = {
     "eval": "--limit 2 --samples 1 --set sampling.max_new_tokens=8",
     "sample": "--max-new-tokens 8 --n 1",
     "report": "--samples 1",
-    "plan power": "",
+    "plan power": "", "plan allocate": "",
     "plan": "--steps 1 --set batch.prompts_per_step=16",
     "ablate show": "",
     "ablate": "--dry-run --out runs/ablation",
@@ -229,6 +229,9 @@ def _problems() -> None:
         lines(f"benchmarks/{name}.jsonl", [{"question": f"{n}+2?", "answer": f"{mark}{n + 2}"} for n in range(3)])
     for name in ("curve.csv", "scalerl.csv", "dapo.csv"):
         write_curve(Path(name), drawn(truth().value(COMPUTE), seed=len(name)))
+    for seed, name in enumerate(("a.csv", "b.csv")):
+        rates = drawn(truth().value(COMPUTE), seed).pass_rate
+        write_csv(Path(name), {"tokens": [0, *(600 * COMPUTE)], "pass_rate": [R_0, *rates]})
     Path("prepare.toml").write_text(example_config().replace("count = 1000", "count = 4"))
 
 
@@ -268,14 +271,20 @@ def _runs() -> None:
         shutil.copytree("runs/first", f"runs/{name}")
     train(small_config(*sets, "steps=1", "model.lora.rank=2"), Path("runs/lora"), SilentView())
     for seed, name in enumerate(("scalerl", "s0", "s1", "s2", "d0")):
-        _curve(Path("runs") / name, seed, truth(), COMPUTE)
-    _curve(Path("runs/curve"), 0, Sigmoid(0.7, 2.0, 140.0, R_0), np.linspace(9.3, 556.0, 60), 1.0)
+        _curve(Path("runs") / name, seed, truth().value(COMPUTE), COMPUTE)
+    for billions, name in ((0.5, "a"), (1.5, "b"), (7.0, "c")):  # of the law of `strop fit --joint`
+        failing = 0.8 * (COMPUTE / COMPUTE[0]) ** (-0.5 / (1 + 1 / billions))
+        _curve(Path("runs") / name, 0, 1 - failing, COMPUTE)
+    spent = np.linspace(9.3, 556.0, 60)
+    _curve(Path("runs/curve"), 0, Sigmoid(0.7, 2.0, 140.0, R_0).value(spent), spent, 1.0)
     write_ablation(Path("runs/ablate-scalerl"), Path(), {"base": 0.7, "without": 0.6})
 
 
-def _curve(run: Path, seed: int, sigmoid: Sigmoid, at: NDArray[np.float64], seconds: float = 3600.0) -> None:
-    """A run whose pass rate rises as a fit wants it, over so many device-hours, or units of so many seconds."""
-    curve = drawn(sigmoid.value(at), seed, at)
+def _curve(
+    run: Path, seed: int, rates: NDArray[np.float64], at: NDArray[np.float64], seconds: float = 3600.0
+) -> None:
+    """A run with these pass rates but for noise, after so many device-hours, or units of so many seconds."""
+    curve = drawn(rates, seed, at)
     assert curve.stderr is not None
     rows: list[tuple[int, dict[str, float | None]]] = [(0, {"evaluation/pass_rate": R_0, "evaluation/stderr": 0.003})]
     for step, (spent, rate, error) in enumerate(zip(at, curve.pass_rate, curve.stderr, strict=True), 1):

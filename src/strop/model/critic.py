@@ -134,9 +134,9 @@ class Critic(nn.Module):
         The state of target t is the sequence before it: the hidden state of `packed.rows`. The zeros stand where a
         policy gives entropies; the temperature has no part in it.
         """
-        if self.checkpoints_layers and torch.is_grad_enabled() and not self.model.training:
-            self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
-        part = None if self.sequence is None else self.sequence.part(**vars(packed))
+        if self.checkpoints_layers and self.model.training != torch.is_grad_enabled():
+            self.model.train(torch.is_grad_enabled())  # transformers checkpoints in training mode only
+        part = None if self.sequence is None else self.sequence.part(packed)
         if part is None:
             context = PackedContext(packed.lengths, packed.token_ids.device)
             hidden = last_hidden(self.model, packed.token_ids, packed.positions, context)[packed.rows]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -343,7 +344,7 @@ class Policy(nn.Module):
         # Rows are shared too, and unlike indexing's, this gradient is summed in the same order by any threads.
         return F.embedding(layout.rows, hidden)
 
-    @property
+    @cached_property
     def _head_dim(self) -> int | None:
         """Size of a head's queries, keys and values; None where values differ (multi-head latent attention)."""
         config = self.model.config
@@ -375,11 +376,10 @@ class Policy(nn.Module):
         Raises:
             ValueError: the temperature is not positive.
         """
-        if self.checkpoints_layers and torch.is_grad_enabled() and not self.model.training:
-            self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
+        if self.checkpoints_layers and self.model.training != torch.is_grad_enabled():
+            self.model.train(torch.is_grad_enabled())  # transformers checkpoints in training mode only
         self.use_kernels()
-        own = {name: value for name, value in vars(packed).items() if name != "candidates"}
-        part = None if self.sequence is None else self.sequence.part(**own)
+        part = None if self.sequence is None else self.sequence.part(packed)
         with self._keeping():
             if part is None:
                 hidden, targets = self._predicting(packed), packed.targets

@@ -215,13 +215,12 @@ class Trainer:
         vanishes = self.objective.vanishes if isinstance(self.objective, Vanishes) else lambda tokens: False
         zeros = share.rounds([vanishes(batch.tokens) for batch in update.micro_batches])
         batches = self._prepared(update, share, context)
-        with _training(self.policy):
-            self.optimizer.zero_grad()
-            own = self._backward_all(batches, zeros, context)
-            if self.ranks.size > 1:
-                self.ranks.average(self.optimizer.unsharded_gradients())
-            found = share.collect(own)
-            losses, parts, self.outputs = zip(*found, strict=True)
+        self.optimizer.zero_grad()
+        own = self._backward_all(batches, zeros, context)
+        if self.ranks.size > 1:
+            self.ranks.average(self.optimizer.unsharded_gradients())
+        found = share.collect(own)
+        losses, parts, self.outputs = zip(*found, strict=True)
         loss, norm = torch.stack(losses), self.optimizer.grad_norm()
         if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
             self.optimizer.zero_grad()
@@ -231,12 +230,11 @@ class Trainer:
     @contextmanager
     def gradients_dropped(self) -> Iterator[None]:
         """Inside, one backward may run whose gradients are forgotten: to measure it."""
-        with _training(self.policy):
-            try:
-                with self.optimizer.accumulating():
-                    yield
-            finally:
-                self.optimizer.zero_grad()
+        try:
+            with self.optimizer.accumulating():
+                yield
+        finally:
+            self.optimizer.zero_grad()
 
     def _prepared(self, update: Update, share: Share, context: UpdateContext) -> list[MicroBatch]:
         """This rank's micro-batches on its device, with what the objective computes over all tokens of the update."""
@@ -298,17 +296,6 @@ class Trainer:
         self.optimizer.load_state_dict(tensors)
         self.updates = int(state["updates"])
         self.schedule_start, self.total_updates = int(state["schedule_start"]), int(state["total_updates"])
-
-
-@contextmanager
-def _training(policy: nn.Module) -> Iterator[None]:
-    """Train mode inside, the former mode afterwards: an engine may share the module."""
-    before = policy.training
-    policy.train()
-    try:
-        yield
-    finally:
-        policy.train(before)
 
 
 def _broken(loss: Tensor, norm: Tensor) -> str:
