@@ -1,4 +1,4 @@
-"""Numbers of the papers that are no single key: stages, schedules, batches; and those of DAPO and GRPO.
+"""Numbers of the papers that are no single key: stages, schedules, batches; and those of recipes without a page.
 
 Every other number stands in the tables of docs/papers/numbers, which `test_docs` holds against the recipes.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from strop.algorithms.regularizers import KlPenalty
 from strop.config.edits import flatten
 from strop.recipes.resolve import resolve
 
@@ -24,6 +25,41 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "algorithm.aggregation.piece": "TokenMean", "algorithm.selection.zero_variance": "drop",
         "algorithm.selection.refill": "true", "batch.prompts_per_step": "512", "batch.samples_per_prompt": "16",
         "batch.updates_per_step": "16", "optim.lr": "1e-06", "optim.warmup_steps": "320",
+    },
+    "just_rl": {  # arXiv 2512.16649, Table 2, and run_scaling_ssh_distill.sh
+        "steps": "4380", "batch.prompts_per_step": "256", "batch.samples_per_prompt": "8",
+        "batch.updates_per_step": "4", "data.max_prompt_tokens": "1024", "sampling.max_new_tokens": "15360",
+        "sampling.temperature": "1.0", "algorithm.loss.clip_low": "0.2", "algorithm.loss.clip_high": "0.28",
+        "algorithm.loss.dual_clip": "10.0", "algorithm.advantage.normalization": "prompt_std",
+        "algorithm.aggregation.piece": "TokenMean", "algorithm.selection.zero_variance": "keep",
+        "algorithm.shaping": "[]", "algorithm.regularizers": "[]", "algorithm.kl_in_reward": "none",
+        "algorithm.reward.correct": "1.0", "algorithm.reward.wrong": "-1.0", "algorithm.truncation_mask": '"none"',
+        "optim.lr": "1e-06", "optim.schedule.piece": "Constant", "optim.warmup_steps": "10",
+        "optim.weight_decay": "0.1", "optim.max_grad_norm": "1.0", "evaluation.every": "50",
+        "evaluation.temperature": "0.7", "evaluation.top_p": "0.9",
+    },
+    "prorl_v2": {  # OpenRLHF's train_prorlv2_math_hybrid_engine.sh
+        "batch.prompts_per_step": "512", "batch.samples_per_prompt": "16", "batch.updates_per_step": "8",
+        "data.max_prompt_tokens": "1024", "sampling.max_new_tokens": "8192", "sampling.temperature": "1.0",
+        "algorithm.loss.clip_low": "0.2", "algorithm.loss.clip_high": "0.27",
+        "algorithm.correction.piece": "IcePop", "algorithm.correction.low": "0.5", "algorithm.correction.high": "5.0",
+        "algorithm.advantage.normalization": "token_std", "algorithm.selection.zero_variance": "drop",
+        "algorithm.selection.refill": "true", "algorithm.reward.correct": "1.0", "algorithm.reward.wrong": "0.0",
+        "algorithm.aggregation.piece": "TokenMean", "verifier.require_stop": "true", "optim.lr": "1e-06",
+        "optim.betas": "[0.9, 0.95]", "optim.weight_decay": "0.0", "optim.schedule.final_fraction": "0.1",
+        "evaluation.every": "5", "checkpoint.every": "5",
+    },
+    "olmo3_zero": {  # open-instruct's 7b_rlzero_math.sh
+        "batch.prompts_per_step": "32", "batch.samples_per_prompt": "8", "batch.updates_per_step": "1",
+        "data.max_prompt_tokens": "2048", "sampling.max_new_tokens": "16384", "sampling.temperature": "1.0",
+        "algorithm.loss.clip_low": "0.2", "algorithm.loss.clip_high": "0.272", "algorithm.correction.piece": "TokenTis",
+        "algorithm.correction.cap": "2.0", "algorithm.advantage.normalization": '"none"',
+        "algorithm.selection.zero_variance": "drop", "algorithm.selection.refill": "true",
+        "algorithm.selection.no_positive_resampling": "0.875", "algorithm.truncation_mask": '"none"',
+        "algorithm.regularizers": "[]", "algorithm.reward.correct": "10.0", "algorithm.reward.wrong": "0.0",
+        "algorithm.aggregation.piece": "TokenMean", "orchestration.max_lag": "8", "orchestration.kv": "keep",
+        "optim.lr": "1e-06", "optim.schedule.piece": "Constant", "optim.warmup_steps": "0",
+        "optim.weight_decay": "0.0", "evaluation.every": "25", "checkpoint.every": "100",
     },
 }  # fmt: skip
 
@@ -69,6 +105,21 @@ def test_the_annealing_of_open_reasoner_zero() -> None:
     from strop.data.history import Visit
 
     assert hard([Visit(1, 0, 64, 3.0)], 1) and not hard([Visit(1, 0, 64, 4.0)], 1) and not hard([], 1)
+
+
+def test_the_course_of_prorl() -> None:
+    config = resolve("prorl_v2")
+    updates = config.steps * config.batch.updates_per_step
+    assert config.optim.warmup_steps == math.ceil(0.03 * updates)
+    assert config.optim.learning_rate(updates, updates) == pytest.approx(1e-7)
+    assert config.steps == 3000 and 200 <= (config.algorithm.reference.reset_every or 0) <= 500
+    (penalty,) = config.algorithm.regularizers
+    assert penalty == KlPenalty(estimator="k2", beta=1e-4)
+
+
+def test_olmos_episodes() -> None:
+    config = resolve("olmo3_zero")
+    assert config.steps * config.batch.prompts_per_step * config.batch.samples_per_prompt == 768_000
 
 
 def test_opefo_scales_its_learning_rate_by_the_root_of_the_updates() -> None:

@@ -170,7 +170,7 @@ def test_a_starter_is_shown_and_its_function_is_what_the_tests_call(tmp_path: Pa
 
 
 MATHEMATICS = ("skywork_or1.math_7b", "archer.math", "open_reasoner_zero.7b", "open_reasoner_zero.r1_distill_14b",
-               "opefo.qwen3_4b", "dapo", "scalerl")  # fmt: skip
+               "opefo.qwen3_4b", "dapo", "just_rl", "scalerl")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MATHEMATICS)

@@ -292,7 +292,8 @@ def test_a_policy_learns_from_itself_with_the_answer_in_its_prompt(run: Runner) 
 FIELD = {
     "field.sapo": "ratio/max", "field.dppo": "ratio/clipped_share", "field.gmpo": "ratio/clipped_share",
     "field.vespo": "ratio/max", "field.deepseek_v32": "kl/penalised", "field.maxrl": "advantage/max",
-    "field.luspo": "ratio/clipped_share", "field.gdpo": "advantage/max",
+    "field.luspo": "ratio/clipped_share", "field.gdpo": "advantage/max", "field.dr_grpo": "advantage/max",
+    "just_rl": "ratio/clipped_share", "prorl_v2": "kl/penalised", "olmo3_zero": "lag/max",
 }  # fmt: skip
 
 

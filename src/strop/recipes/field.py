@@ -1,8 +1,8 @@
 """Losses and estimators of 2025 and 2026, each as one change of the same GRPO: 32 × 8, 8 updates a step at 1e-6.
 
 They are for comparison with each other: model, data, batch and learning rate are those of `opefo.grpo`, not of the
-papers that proposed them. The threshold and β of `field.deepseek_v32` and the length of `field.gdpo` are
-a choice made here.
+papers that proposed them. The threshold and β of `field.deepseek_v32` and the lengths of `field.gdpo` and
+`field.dr_grpo` are a choice made here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ VARIANTS: Variants = {
         "GRPO with DeepSeek-V3.2's off-policy sequence mask and unbiased KL.",
         BASE, 'algorithm.loss={piece="OffPolicySequenceMask", threshold=0.1}',
         'algorithm.regularizers=[{piece="KlPenalty", beta=0.001, unbiased=true}]',
+    ),
+    "field.dr_grpo": (
+        "GRPO without its two divisions, by a group's deviation and by a completion's length (Dr. GRPO).",
+        BASE, "algorithm.advantage.normalization=none",
+        'algorithm.aggregation={piece="ConstantDenominator", tokens=3000}',
     ),
     "field.maxrl": (
         "GRPO whose advantage is divided by the group's mean reward (MaxRL).",
