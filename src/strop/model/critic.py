@@ -136,7 +136,7 @@ class Critic(nn.Module):
         """
         if self.checkpoints_layers and self.model.training != torch.is_grad_enabled():
             self.model.train(torch.is_grad_enabled())  # transformers checkpoints in training mode only
-        part = None if self.sequence is None else self.sequence.part(packed)
+        part = None if self.sequence is None else self.sequence.part(*packed.sequences)
         if part is None:
             context = PackedContext(packed.lengths, packed.token_ids.device)
             hidden = last_hidden(self.model, packed.token_ids, packed.positions, context)[packed.rows]

@@ -90,6 +90,11 @@ class PackedInputs:
                 f"{sum(self.lengths)}, {len(self.rows)} rows, {len(self.targets)} targets"
             )
 
+    @property
+    def sequences(self) -> tuple[Tensor, Tensor, tuple[int, ...], Tensor, Tensor, RecordedExperts | None]:
+        """All but the candidates, as ranks share it (`SequenceParallel.part`)."""
+        return self.token_ids, self.positions, self.lengths, self.rows, self.targets, self.experts
+
     @classmethod
     def whole(cls, sequences: Sequence[Sequence[int]]) -> PackedInputs:
         """Every token but the first of each sequence as a target, in order."""
@@ -379,7 +384,7 @@ class Policy(nn.Module):
         if self.checkpoints_layers and self.model.training != torch.is_grad_enabled():
             self.model.train(torch.is_grad_enabled())  # transformers checkpoints in training mode only
         self.use_kernels()
-        part = None if self.sequence is None else self.sequence.part(packed)
+        part = None if self.sequence is None else self.sequence.part(*packed.sequences)
         with self._keeping():
             if part is None:
                 hidden, targets = self._predicting(packed), packed.targets

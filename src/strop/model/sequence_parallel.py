@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,9 +24,7 @@ from torch import Tensor
 from strop.base.types import InputError
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import PLAIN, AttentionKind
-
-if TYPE_CHECKING:
-    from strop.model.policy import PackedInputs
+from strop.model.routing import RecordedExperts
 
 KEY = "orchestration.sequence_parallel"
 
@@ -63,10 +61,12 @@ class SequenceParallel:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
-    def part(self, packed: PackedInputs) -> Part:
-        """What this rank computes of a micro-batch without candidates. All call it with the same."""
-        token_ids, positions, lengths, rows = packed.token_ids, packed.positions, packed.lengths, packed.rows
-        routes = None if packed.experts is None else packed.experts.to(token_ids.device)
+    def part(
+        self, token_ids: Tensor, positions: Tensor, lengths: tuple[int, ...], rows: Tensor, targets: Tensor,
+        experts: RecordedExperts | None,
+    ) -> Part:  # fmt: skip
+        """What this rank computes of a micro-batch; see `PackedInputs`. All call it with the same arguments."""
+        routes = None if experts is None else experts.to(token_ids.device)
         missing = -len(token_ids) % self.size
         if missing:  # padding: a separate sequence at the end, which nothing reads
             lengths = (*lengths, missing)
@@ -80,7 +80,7 @@ class SequenceParallel:
             token_ids=token_ids[own],
             positions=positions[own],
             rows=rows[mine] - own.start,
-            targets=packed.targets[mine],
+            targets=targets[mine],
             experts=None if routes is None else routes[own],
             context=UlyssesContext(PackedContext(lengths, token_ids.device), self.group),
             counts=tuple(torch.bincount(owner, minlength=self.size).tolist()),
