@@ -69,9 +69,8 @@ def published(models: str, unit: Unit) -> dict[str, list[Curve]]:
     for row in csv.DictReader(POINTS.read_text().splitlines()):
         if row["models"] == models:
             found.setdefault(row["size"], []).append((float(row[unit]), 1 - float(row["loss"])))
-    return {
-        size: [Curve(size, *np.array(points).T, r0=points[0][1], unit=unit)] for size, points in found.items()
-    }  # fmt: skip
+    columns = {size: np.array(points).T for size, points in found.items()}
+    return {size: [Curve(size, x, rate, float(rate[0]), unit=unit)] for size, (x, rate) in columns.items()}
 
 
 def law(bootstrap: int) -> None:
