@@ -15,11 +15,11 @@ import strop.prepare  # noqa: F401
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
 from strop.algorithms.proximal_losses import OffPolicySequenceMask
+from strop.base.endpoint import ChatEndpoint
 from strop.base.imports import allow_module
 from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
 from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
-from strop.engines.endpoint import ChatEndpoint
 from strop.environments.agent import Agent
 from strop.environments.base import FromEnvironment
 from strop.environments.outside import OpenEnv, OutsideClass
