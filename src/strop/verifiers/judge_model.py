@@ -137,8 +137,9 @@ def read_vote(text: str, partial_credit: bool) -> Vote:
     except (ValueError, RecursionError):
         found = None
     score = found["score"] if isinstance(found, dict) and found.keys() == {"score"} else None
-    if type(score) in (int, float) and (score in (0, 1) or (partial_credit and 0 < score < 1)):
-        return Vote(float(score), shortened(" ".join(lines[-2:-1]), 200))
+    wanted = isinstance(score, int | float) and not isinstance(score, bool) and 0 <= score <= 1
+    if wanted and (partial_credit or score in (0, 1)):
+        return Vote(float(found["score"]), shortened(" ".join(lines[-2:-1]), 200))
     return Vote(None, f"the last line of its answer is no vote: {shortened(lines[-1], 100)!r}")
 
 
