@@ -32,7 +32,7 @@ from strop.cli import app
 from strop.config.schema import RunConfig
 from strop.run import assembly
 from strop.run.folder import RunFolder
-from strop.run.replay import replay
+from strop.run.replay import WITHIN, replay
 from strop.run.run import Interrupted, resume, train
 from strop.training.step import Trainer
 
@@ -196,9 +196,7 @@ def test_what_came_out_otherwise_is_named(finished: Path, tmp_path: Path, column
 
 def test_other_settings_are_found(finished: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
-    text = (run / "config.json").read_text()
-    (run / "config.json").write_text(text.replace('"lr": 0.001', '"lr": 0.0010000000000000002'))
-    assert text != (run / "config.json").read_text()
+    change_config(run, '"lr": 0.001', '"lr": 0.0010000000000000002')
     assert "lr: 0.001 was recorded" in str(differences(run)[1])
 
 
@@ -213,6 +211,54 @@ def test_one_bit_of_one_weight_is_found(finished: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Trainer, "update", flipping)
     assert differences(finished) == {1: None, 2: "the weights after it"}
+
+
+@pytest.fixture
+def elsewhere(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of another machine, which rounded otherwise: torch's operators compute here what C kernels did there."""
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    change_config(run, '"cpu_kernels": true', '"cpu_kernels": false')
+    monkeypatch.setattr("strop.run.replay.machine", lambda: "another")
+    return run
+
+
+def change_config(run: Path, old: str, new: str) -> None:
+    text = (run / "config.json").read_text()
+    assert old in text
+    (run / "config.json").write_text(text.replace(old, new))
+
+
+def test_another_machine_comes_to_the_same_but_for_rounding(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view, notes = SilentView(), list[str]()
+    monkeypatch.setattr(view, "note", notes.append)
+    found = list(replay(RunFolder.open(elsewhere), view))
+    assert [done.difference for done in found] == [None] * 3
+    assert all(0 < done.apart < WITHIN["float32"] / 10 for done in found)
+    assert any("another machine" in note and "0.001" in note for note in notes)
+
+
+def test_rounding_is_a_difference_on_the_same_machine(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert "trainer_logprobs of sample" in str(differences(elsewhere)[1])
+
+
+def test_one_bit_of_a_rollout_is_found_elsewhere_too(elsewhere: Path) -> None:
+    rewrite(RunFolder.open(elsewhere).rollouts_path(2), lambda table: one_bit(table, "logprobs"))
+    found = differences(elsewhere)
+    assert found[1] is None and "does not hold what was trained on" in str(found[2])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"lr": 0.001', '"lr": 0.00101', "the weights of its checkpoint"),
+        ('"temperature": 1.0', '"temperature": 1.01', "trainer_logprobs of sample"),
+        ('"SampleMean"', '"TokenMean"', "grad_norm"),
+    ],
+)
+def test_more_than_rounding_is_found_elsewhere(elsewhere: Path, old: str, new: str, said: str) -> None:
+    change_config(elsewhere, old, new)
+    assert said in str(differences(elsewhere)[1])
 
 
 def test_a_step_far_on_needs_no_step_before_it(finished: Path, tmp_path: Path) -> None:

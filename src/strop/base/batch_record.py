@@ -27,8 +27,8 @@ class BatchRecord:
         states: of stateful pieces, by path.
         inputs: digest of all that the learner reads of the groups.
         weights: digest of the parameters after the step, see `Learner.digest`.
-        made: what the bits depend on beyond the configuration: `threads`, `torch`, and `chosen`, the settings that were
-            left to strop and the memory of this machine decided.
+        made: what the bits depend on beyond the configuration: a digest of the `machine`, `threads`, `dtype` of the
+            weights, and `chosen`, the settings that were left to strop and the memory of the machine decided.
     """
 
     kept: tuple[int, ...]
