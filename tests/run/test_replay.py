@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -87,6 +88,32 @@ KINDS = {
 @pytest.mark.parametrize("sets", KINDS.values(), ids=KINDS)
 def test_a_replay_comes_to_the_same_weights(tmp_path: Path, weights: dict[str, Tensor], sets: Sequence[str]) -> None:
     train(small(*sets), tmp_path / "run", SilentView())
+    assert_equal(tmp_path / "run", weights)
+
+
+def distilling(folder: Path) -> tuple[str, ...]:
+    """Settings of self-distillation: the teacher reads a worked solution, which only the problem has."""
+    problems, rows = folder / "problems.jsonl", range(8)
+    lines = [{"question": f"{n}+{n}=", "answer": str(2 * n), "solution": f"Twice {n} is {2 * n}."} for n in rows]
+    problems.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return (
+        f"data.source={problems}", "data.held_out=none", "algorithm.advantage=Distillation",
+        "algorithm.kl_in_reward.beta=0.5", 'algorithm.reference.prompt="{question} {solution} {feedback}"',
+    )  # fmt: skip
+
+
+def test_a_teacher_with_a_prompt_of_its_own_is_replayed(tmp_path: Path, weights: dict[str, Tensor]) -> None:
+    train(small(*distilling(tmp_path)), tmp_path / "run", SilentView())
+    (tmp_path / "problems.jsonl").unlink()
+    assert_equal(tmp_path / "run", weights)
+    folder = RunFolder.open(tmp_path / "run")
+    rewrite(folder.rollouts_path(2), lambda table: one_bit(table, "teacher_prompt_ids"))
+    assert "does not hold" in str(differences(folder.path)[2])
+
+
+def test_teachers_of_domains_are_replayed(finished: Path, tmp_path: Path, weights: dict[str, Tensor]) -> None:
+    teacher = f"algorithm.reference={{path='{finished}/model', domains={{code='{finished}/model'}}}}"
+    train(small(teacher, "algorithm.regularizers=[{piece='TopKl', top_k=2}]"), tmp_path / "run", SilentView())
     assert_equal(tmp_path / "run", weights)
 
 

@@ -77,6 +77,8 @@ def _parts(rollout: Rollout) -> Iterator[bytes]:
     yield repr((places, spans, scores, reward, completion.finish_reason, verdict.usable)).encode()
     columns = [(completion.logprobs, np.float32), (completion.injected, np.bool_)]
     texts = [completion.prompt_ids, completion.token_ids, *(restart.prompt_ids for restart in completion.restarts)]
+    if rollout.teacher_prompt_ids is not None:
+        texts.append(rollout.teacher_prompt_ids)
     for column, kind in [*columns, *((ids, np.int32) for ids in texts)]:
         yield np.ascontiguousarray(column, dtype=kind).tobytes()
     yield repr([int(restart.start) for restart in completion.restarts]).encode()
