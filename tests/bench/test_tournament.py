@@ -99,6 +99,6 @@ def test_rates_are_chosen_on_another_seed_and_the_final_is_told(
     assert "| `Sapo` | `field.sapo` | 0.0003 (highest) | 70.2 | +0.2" in told and "**worse**" in told
     assert told.strip() in (docs / "claims.md").read_text()
     assert (docs / "claims" / "tournament.png").stat().st_size > 1000
-    chosen = (out / "plan.json").read_text()
+    written = (out / "plan.json").read_text()
     kept(out, "Sapo", 1e-4, TUNING, 0.99)
-    assert main(["--out", str(out), "--tell"]) == 0 and (out / "plan.json").read_text() == chosen  # it is kept
+    assert main(["--out", str(out), "--tell"]) == 0 and (out / "plan.json").read_text() == written  # it is kept
