@@ -402,7 +402,7 @@ class Loop:
         self._warn_of_rewards_without_scale(groups)
         if self.config.batch.samples_per_prompt == 1:
             row = {**row, "groups/zero_variance_share": None}  # always 1 for groups of one
-        lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
+        lines, self._alerts = alerts(row, self._alerts, self.config.alerts, self.step / self.config.steps)
         for line in lines:
             self.view.note(f"step {self.step}: {line}")
 
