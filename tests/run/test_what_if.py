@@ -81,7 +81,7 @@ def test_twice_the_distillation_is_twice_the_gradient(tmp_path: Path) -> None:
     train(small("steps=1", *distilling(tmp_path)), tmp_path / "run", SilentView())
     [[one]] = compared(tmp_path / "run", "algorithm.kl_in_reward.beta=1.0")
     assert one.recorded_norm == pytest.approx(metrics(tmp_path / "run")[0]["grad_norm"], rel=1e-6)
-    assert one.norm == pytest.approx(2 * (one.recorded_norm or 0), rel=1e-3) and one.norm > 0
+    assert one.recorded_norm and one.norm == pytest.approx(2 * one.recorded_norm, rel=1e-3)
     assert one.cosine == pytest.approx(1, abs=1e-4)
 
 

@@ -21,7 +21,6 @@ from strop.base.types import (
     FloatArray,
     Group,
     InputError,
-    IntArray,
     Problem,
     Restart,
     Rollout,
@@ -105,7 +104,7 @@ def read_groups(path: Path) -> list[Group]:
     for place, row in enumerate(small):
         columns = {name: column[place] for name, column in arrays.items()}
         known = {name: column[place] for name, column in present.items()}
-        rollouts.append((row["ticket"], _rollout(row, **known, **columns)))
+        rollouts.append((row["ticket"], _rollout(row, known, **columns)))
     groups = groupby(rollouts, key=lambda pair: pair[0])
     return [Group(ticket, own[0].problem, own) for ticket, pairs in groups for own in [tuple(one for _, one in pairs)]]
 
@@ -130,23 +129,21 @@ def _present(column: pa.ChunkedArray) -> list[np.ndarray | None]:
     return [values if there else None for there, values in pairs]
 
 
-def _rollout(
-    row: dict[str, Any], entropies: FloatArray | None, teacher_prompt_ids: IntArray | None, **arrays: np.ndarray
-) -> Rollout:
+def _rollout(row: dict[str, Any], known: Mapping[str, np.ndarray | None], **arrays: np.ndarray) -> Rollout:
     injected = np.zeros(len(arrays["token_ids"]), dtype=np.bool_)
     for span in row["injected"]:
         injected[span["start"] : span["end"]] = True
     completion = Completion(
         request_id=f"{row['ticket']}", index=row["sample"], versions=tuple(VersionSpan(**s) for s in row["versions"]),
         injected=injected, text=row["completion"], finish_reason=row["finish_reason"],
-        interrupted_at=row["interrupted_at"], entropies=entropies, turns=tuple(row["turns"]),
+        interrupted_at=row["interrupted_at"], entropies=known["entropies"], turns=tuple(row["turns"]),
         restarts=tuple(Restart(r["start"], np.array(r["prompt_ids"], np.int32)) for r in row["restarts"]),
         last_turn_at=row["last_turn_at"], **arrays,
     )  # fmt: skip
     problem = Problem(row["problem_id"], row["prompt"], row["reference"], row["domain"], row["source"])
     score, status = row["score"] or 0.0, Status(row["status"])
     verdict = Verdict(score, status, row["detail"], turn_scores=tuple(row["turn_scores"]))
-    return Rollout(problem, completion, verdict, row["reward"] or 0.0, teacher_prompt_ids)
+    return Rollout(problem, completion, verdict, row["reward"] or 0.0, known["teacher_prompt_ids"])
 
 
 def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> pa.Table:
