@@ -26,6 +26,7 @@ from strop.model.files import byte_tokenizer, export, fresh_model
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
 from strop.run.assembly import assemble
+from strop.run.reference import teacher_prompts
 from strop.training.learner import Learner
 
 SETS = (
@@ -178,8 +179,9 @@ def test_only_the_outcome_compares_completions() -> None:
 
 
 def test_a_prompt_with_what_the_policy_does_not_know(tmp_path: Path) -> None:
-    learner = made(*STILL, "data.template=Plain", 'algorithm.reference.prompt="{success}{answer}={question}"')
-    result = learner.learn([forced()], {3}, 0, {})
+    sets = (*STILL, "data.template=Plain", 'algorithm.reference.prompt="{success}{answer}={question}"')
+    learner = made(*sets)
+    result = learner.learn([teacher_prompts(small_config(*sets))(forced())], {3}, 0, {})
     assert result is not None
     right, wrong = result.samples
     assert not right.advantages.any()  # there is no other right completion to show
