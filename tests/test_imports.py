@@ -125,4 +125,5 @@ def test_the_loop_imports_nothing_it_must_not_know() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
+    assert closure_lines("strop.run.loop") <= 8_000
     assert "multiprocessing" not in (ROOT / "run" / "loop.py").read_text()

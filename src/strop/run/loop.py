@@ -22,7 +22,7 @@ right column run at the same time, and nothing in this file changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,6 @@ from strop.environments.turns import counted, next_turn, out_of_room, unspoken, 
 from strop.orchestration.executor import Executor, Lost, Probe, Publication
 from strop.orchestration.lag_gate import BatchTickets, LagGate, Ledger, LedgerGroup
 from strop.run.curriculum import Curriculum
-from strop.run.reference import teacher_prompts
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
 
@@ -139,11 +138,15 @@ class StepRecord:
 
 
 class Loop:
-    """The controller. `next_step` trains one step and returns its record, which the caller writes to disk."""
+    """The controller. `next_step` trains one step and returns its record, which the caller writes to disk.
+
+    `prompted` gives each group that is trained on the prompts that a teacher reads (`run.reference.teacher_prompts`).
+    """
 
     def __init__(
-        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Responder, learner: Learning, view: View
-    ) -> None:
+        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Responder, learner: Learning, view: View,
+        prompted: Callable[[Group], Group] = lambda group: group,
+    ) -> None:  # fmt: skip
         self.dataset = dataset
         self.executor = executor
         self.judge = judge
@@ -155,7 +158,7 @@ class Loop:
         self.curriculum = Curriculum(config, dataset.problems)
         self.config = self.curriculum.config
         orchestration = config.orchestration
-        self._asking = teacher_prompts(config)
+        self._prompted = prompted
         self.gate = LagGate(
             config.batch.prompts_per_step, orchestration.max_lag, refill=False, adaptive=orchestration.adapts_window
         )
@@ -326,7 +329,7 @@ class Loop:
         """Train on a batch; None where no group of it is trained on, which makes no step."""
         version = self.gate.version
         chosen = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
-        groups = sorted(map(self._asking, [*chosen, *self._refilled]), key=lambda group: group.ticket)
+        groups = sorted(map(self._prompted, [*chosen, *self._refilled]), key=lambda group: group.ticket)
         self._refilled = []
         with self.clock.section("update"), progress.doing(f"the update of step {self.step + 1}"):
             result = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)

@@ -48,6 +48,7 @@ from strop.run.folder import (
 )
 from strop.run.learners import Learning
 from strop.run.loop import Loop, NothingToLearn, StepRecord
+from strop.run.reference import teacher_prompts
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems, rising_rate
 from strop.run.timing import is_tiny, measure, of_time
 from strop.run.tracking import Trackers
@@ -251,7 +252,9 @@ class _Run:
         self.view = self.watch.view
         self.parts = parts
         parts.start(folder.path, self.view)
-        self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
+        self.loop = Loop(
+            config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view, teacher_prompts(config)
+        )
         sizes = parts.learner.sizes()
         trainers, generators = devices_apart(config, sizes.devices)
         self.compute = ComputeMeter(
