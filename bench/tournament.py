@@ -115,12 +115,8 @@ def curves(out: Path, entrant: str, rate: float, seeds: Sequence[int]) -> dict[i
     return {seed: curve for seed, curve in found if curve is not None}
 
 
-def passed(out: Path, entrant: str, rate: float, seeds: Sequence[int]) -> dict[int, float]:
-    """What an entrant passes at a rate, by seed."""
-    return _by_seed(PASSED, curves(out, entrant, rate, seeds))
-
-
-def _by_seed(measure: m.Measure, found: Mapping[int, Curve]) -> dict[int, float]:
+def by_seed(measure: m.Measure, found: Mapping[int, Curve]) -> dict[int, float]:
+    """A measure of each curve."""
     return {seed: value for seed, curve in found.items() if (value := measure(curve)) is not None}
 
 
@@ -131,7 +127,10 @@ def level() -> float:
 
 def tuned(out: Path) -> dict[str, dict[float, float]]:
     """What every entrant passes at each of its rates on the tuning seed."""
-    return {name: {rate: passed(out, name, rate, [TUNING])[TUNING] for rate in e.rates} for name, e in ENTRANTS.items()}
+    return {
+        name: {rate: by_seed(PASSED, curves(out, name, rate, [TUNING]))[TUNING] for rate in each.rates}
+        for name, each in ENTRANTS.items()
+    }
 
 
 def chosen(out: Path) -> dict[str, float]:
@@ -146,7 +145,7 @@ def plan(out: Path) -> dict[str, Any]:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return kept
     rates, seeds = chosen(out), [TUNING, PILOT]
-    both = {name: passed(out, name, rate, seeds) for name, rate in rates.items()}
+    both = {name: by_seed(PASSED, curves(out, name, rate, seeds)) for name, rate in rates.items()}
     base = both.pop(BASELINE)
     deviation = pooled([[found[seed] - base[seed] for seed in seeds] for found in both.values()])
     made = {
@@ -206,16 +205,21 @@ def judged(differences: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[Re
     return results
 
 
+def gaps(passed: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
+    """Of each other entrant what it passes less what the baseline does, by seed."""
+    base = passed[BASELINE]
+    others = {name: found for name, found in passed.items() if name != BASELINE}
+    return {name: {seed: rate - base[seed] for seed, rate in found.items()} for name, found in others.items()}
+
+
 def told(out: Path) -> list[dict[str, Any]]:
     """A line an entrant, the best first, of the seeds that all have run."""
     rates = plan(out)["rates"]
     final = {name: curves(out, name, rates[name], FINAL) for name in ENTRANTS}
     whole = set.intersection(*map(set, final.values()))
     final = {name: {seed: found[seed] for seed in sorted(whole)} for name, found in final.items()}
-    rows = {name: _by_seed(PASSED, found) for name, found in final.items()}
-    base = rows[BASELINE]
-    gaps = {name: {seed: rate - base[seed] for seed, rate in found.items()} for name, found in rows.items()}
-    results = judged({name: found for name, found in gaps.items() if name != BASELINE})
+    rows = {name: by_seed(PASSED, found) for name, found in final.items()}
+    results = judged(gaps(rows))
     lines = []
     for name, entrant in ENTRANTS.items():
         result, p = results.get(name, (None, None))
@@ -224,7 +228,7 @@ def told(out: Path) -> list[dict[str, Any]]:
             "pass_rate": PASSED, "entropy": ENTROPY, "tokens": m.total("tokens/generated"),
             "clipped": m.mean("ratio/clipped_share"),
         }  # fmt: skip
-        shown = {key: _mean(_by_seed(measure, final[name])) for key, measure in means.items()}
+        shown = {key: _mean(by_seed(measure, final[name])) for key, measure in means.items()}
         lines.append(
             {"entrant": name, "recipe": entrant.recipe, "sets": entrant.sets, "rate": rates[name], **shown}
             | {"effect": None if effect is None else round(effect.value, 5), "p": p and float(f"{p:.3g}")}
@@ -264,17 +268,12 @@ def table(lines: Sequence[Mapping[str, Any]], planned: Mapping[str, Any]) -> str
 
 def draw(lines: Sequence[Mapping[str, Any]], target: Path) -> None:
     """Every loss's difference from the baseline with its interval and every seed."""
-    base = next(line for line in lines if line["entrant"] == BASELINE)["values"]
-    gaps = {
-        line["entrant"]: {seed: value - base[seed] for seed, value in line["values"].items()}
-        for line in lines if line["entrant"] != BASELINE
-    }  # fmt: skip
-    results = {name: result for name, (result, _) in judged(gaps).items()}
-    rows = [Claim(name, "", "", (), "", lambda curves: None, margin=0.0) for name in gaps]
+    results = judged(gaps({line["entrant"]: line["values"] for line in lines}))
+    rows = [Claim(name, "", "", (), "", lambda curves: None, margin=0.0) for name in results]
     title = "Pass rate less GRPO's, points; beyond ±10 the axis is logarithmic"
 
     def fill(figure: Figure) -> None:
-        panel(figure.add_subplot(), title, rows, results, 100.0)
+        panel(figure.add_subplot(), title, rows, {name: result for name, (result, _) in results.items()}, 100.0)
 
     write_figure(target, (8.6, 0.26 * len(rows) + 0.9), fill, dpi=110)
 

@@ -41,6 +41,8 @@ METHODS = "OPEFO's Table 1 compares methods whole: itself strictly on-policy, it
 EQUAL_MINI_BATCHES = "as many updates on as many prompts each: four of a step's sixteen, or a step of four"
 SCHEDULES = "as many updates on as many prompts each, generated eight updates ahead at most or eight at once"
 LENGTH_CONTROL = "one has what belongs to an interruption, the other its penalty; their last step, alike, has neither"
+TEACHER = "methods are compared whole: what a teacher says of every token, or whether the answer is right"
+REACHED = 0.6
 BOTH_SIDES = "the head is one choice, made on both sides"
 HALFWAY = f"rank correlation over {len(ALIKE)} arms of entropy up to step {STEPS // 2} and the last pass rate"
 
@@ -340,6 +342,24 @@ def _scalerl() -> list[Claim]:
     ]
 
 
+def _distillation() -> list[Claim]:
+    """One update of 128 completions a step in every arm, so that updates count completions."""
+    steps = "on-policy distillation takes a seventh to a tenth of RL's steps"
+    tokens = "“8-12× token efficiency compared to reinforcement learning methods such as GRPO”"
+    return [
+        Claim(
+            f"{name}-sooner", paper, quote, (arm, rl),
+            f"log of completions until a pass rate of {REACHED}, `{rl}` / `{arm}`",
+            timing.fewer(arm, rl, REACHED), "above", LOG_MARGIN, "log ratio", together=TEACHER,
+        )
+        for name, paper, quote, arm, rl in (
+            ("distillation", "Thinking Machines 2025", steps, "distill", "base"),
+            ("top-k-distillation", "Thinking Machines 2025", steps, "distill_top", "base"),
+            ("self-distillation", "OPSD 2601.18734", tokens, "self_distill", "rl_hinted"),
+        )
+    ]
+
+
 def _others() -> list[Claim]:
     robust = "sigmoidal fits are “substantially more robust and stable than power-law fits”"
     bar = "a fit on the first half of a run predicts the second within .03"
@@ -376,7 +396,7 @@ def _others() -> list[Claim]:
 
 CLAIMS: dict[str, Claim] = {
     claim.name: claim
-    for group in (_updates, _opefo, _entropy_control, _sampling, _kl, _lengths, _scalerl, _others)
+    for group in (_updates, _opefo, _entropy_control, _sampling, _kl, _lengths, _scalerl, _distillation, _others)
     for claim in group()
 }
 assert all(arm in ARMS for claim in CLAIMS.values() for arm in claim.arms)
