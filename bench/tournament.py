@@ -244,26 +244,33 @@ def _mean(values: Mapping[int, float]) -> float | None:
 
 
 def table(lines: Sequence[Mapping[str, Any]], planned: Mapping[str, Any]) -> str:
-    """What came out, in Markdown."""
+    """What came out, in Markdown; what was not run has no numbers."""
     rows = []
     for line in lines:
-        low, high = line["interval"] or (math.nan, math.nan)
-        rates = ENTRANTS[line["entrant"]].rates
-        edge = {rates[0]: " (lowest)", rates[-1]: " (highest)"}.get(line["rate"], "")
-        against = "" if line["p"] is None else f"{100 * line['effect']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+        found = planned["tuning"][line["entrant"]]
+        tuning = ", ".join(
+            f"{_points(v)} at {rate}" if float(rate) == line["rate"] else _points(v) for rate, v in found.items()
+        )
+        ends = line["interval"]
+        against = f"{_points(line['effect'], '+')} ({_points(ends[0], '+')} to {_points(ends[1], '+')})" if ends else ""
         rows.append((
-            f"`{line['entrant']}`", f"`{line['recipe']}`", f"{line['rate']:g}{edge}", f"{100 * line['pass_rate']:.1f}",
-            against, "" if line["p"] is None else f"{line['p']:.2g}", WORDS.get(line["verdict"], ""),
-            f"{line['entropy']:.3f}", f"{100 * line['clipped']:.2f}",
+            f"`{line['entrant']}`", f"`{line['recipe']}`", tuning, _points(line["pass_rate"]), against,
+            f"{line['p']:.2g}" if ends else "", WORDS.get(line["verdict"], "") if ends else "",
+            "" if line["entropy"] is None else f"{line['entropy']:.3f}", _points(line["clipped"]),
         ))  # fmt: skip
-    seeds = len(lines[0]["values"])
+    head = ("loss", "recipe", "tuning", "pass rate", "less GRPO's", "p", "verdict", "entropy", "clipped, %")
+    seen = ", ".join(f"{n} seeds {_points(size)}" for n, size in planned["sees"].items())
     said = (
-        f"{len(lines)} losses, {seeds} seeds each. Stated before the final: with a deviation of "
-        f"{100 * planned['deviation']:.1f} points between differences so many seeds tell a difference "
-        f"of {100 * planned['sees'][str(seeds)]:.1f} points from GRPO with a probability of 80 %.\n\n"
+        f"Stated before the final: with a deviation of {_points(planned['deviation'])} points between differences, a\n"
+        f"loss is told from GRPO with a probability of 80 % where it differs by so many points: {seen}.\n"
+        f"The final has {len(lines[0]['values'])} seeds.\n\n"
     )
-    head = ("loss", "recipe", "rate", "pass rate", "less GRPO's", "p", "verdict", "entropy", "clipped, %")
-    return said + markdown(head, rows)
+    picture = "![Differences from GRPO with their intervals](claims/tournament.png)\n\n"
+    return said + (picture if any(line["interval"] for line in lines) else "") + markdown(head, rows)
+
+
+def _points(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{100 * value:{sign}.1f}"
 
 
 def draw(lines: Sequence[Mapping[str, Any]], target: Path) -> None:
@@ -320,7 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.docs is not None:
         page = asked.docs / "claims.md"
         _write(asked.docs / "claims" / "tournament.json", {"plan": planned, "final": lines})
-        draw(lines, asked.docs / "claims" / "tournament.png")
+        if any(line["interval"] for line in lines):
+            draw(lines, asked.docs / "claims" / "tournament.png")
         with replacing(page) as temporary:
             temporary.write_text(between(page.read_text(encoding="utf-8"), "tournament", text), encoding="utf-8")
     return 0
