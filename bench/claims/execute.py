@@ -94,7 +94,6 @@ def load(out: Path, arm: str, seed: int, config: RunConfig | None = None) -> Cur
 
 def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = False) -> Curve:
     """Train, and keep the curve. A run that was cut off begins anew: it takes less than a minute."""
-    ARMS[arm].prepare(seed)
     folder = out / "runs" / f"{arm}-seed{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     begin = time.perf_counter()
