@@ -39,7 +39,7 @@ from strop.lab.ablation.power import MOST, fewest, standard
 Says = Literal["above", "same", "apart", "not above"]
 Verdict = Literal["agrees", "disagrees", "undecided", "not tried"]
 
-Array = NDArray[np.float64]
+Array, Flags = NDArray[np.float64], NDArray[np.bool_]
 
 LOOKS = {3: 0.01, 5: 0.02, 10: 0.02}  # how many seeds have been run: the probability of error that the look spends
 ERROR = sum(LOOKS.values())
@@ -91,15 +91,15 @@ def judge(values: Mapping[int, float], says: Says, margin: float, looks: Mapping
 
 def _verdict(effect: Paired, says: Says, margin: float) -> Verdict:
     assert effect.interval is not None
-    found = np.array((effect.value, *effect.interval))
-    holds, fails = map(bool, _rule(*found, says, margin))
+    mean, low, high = (np.asarray(value) for value in (effect.value, *effect.interval))
+    holds, fails = map(bool, _rule(mean, low, high, says, margin))
     # With a margin an effect may be both there and too small to matter: then what matters counts.
     if holds == fails:
         return "undecided"
     return "agrees" if holds else "disagrees"
 
 
-def _rule(mean: Array, low: Array, high: Array, says: Says, margin: float) -> tuple[Array, Array]:
+def _rule(mean: Array, low: Array, high: Array, says: Says, margin: float) -> tuple[Flags, Flags]:
     """Whether means with intervals hold up a claim, and whether they refute it."""
     away = (low > 0.0) | (high < 0.0)
     raised = (low > 0.0) & (mean >= margin)

@@ -38,7 +38,7 @@ def table(claims: Sequence[Claim], results: Results) -> str:
         told = effect(claim, found), str(len(found.values)), _verdict(claim, found)
         rows.append((f"`{claim.name}`", said, measured, _apart(claim, found), *told))
     head = "claim", "what the paper says", "what was measured", "the arms differ in", "effect", "seeds", "verdict"
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _apart(claim: Claim, found: Result) -> str:
@@ -62,7 +62,8 @@ def _shown(by_seed: Mapping[int, float | None]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
     told = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |\n" for row in told)
 
@@ -210,4 +211,4 @@ def arms_table(out: Path, results: Results, before: Sequence[Sequence[str]] = ()
             first_last = (sum(values) / len(values) for values in zip(*ends, strict=True))
             cells.append(", ".join(f"{value:.3f}" for value in first_last))
         rows.append((f"`{name}`", arm.about, str(len(curves)), *cells, told))
-    return _markdown(("arm", "what it is", "seeds", *ENDS, "its runs show"), rows)
+    return markdown(("arm", "what it is", "seeds", *ENDS, "its runs show"), rows)
