@@ -39,7 +39,8 @@ from strop.lab.ablation.power import MOST, fewest, standard
 Says = Literal["above", "same", "apart", "not above"]
 Verdict = Literal["agrees", "disagrees", "undecided", "not tried"]
 
-Array, Flags = NDArray[np.float64], NDArray[np.bool_]
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 LOOKS = {3: 0.01, 5: 0.02, 10: 0.02}  # how many seeds have been run: the probability of error that the look spends
 ERROR = sum(LOOKS.values())
