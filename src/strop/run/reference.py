@@ -13,12 +13,12 @@ from string import Formatter
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from strop.base.endpoint import ChatEndpoint
 from strop.base.seeds import derive
 from strop.base.types import Group, InputError, IntArray, Message, Rollout
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import make_example
-from strop.engines.endpoint import ChatEndpoint
 from strop.engines.scoring import ScoringServer
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.settings import ModelSettings

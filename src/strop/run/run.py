@@ -56,6 +56,7 @@ from strop.run.watchdog import Watch
 from strop.training import checkpoint
 from strop.training.compute import ComputeMeter
 from strop.training.learner import Learner
+from strop.verifiers.judge_model import keep_in
 
 DISK_FULL_RETRIES = 3
 
@@ -218,6 +219,7 @@ def _to_the_end(
     """
     evaluations: dict[int, EvaluationResult] = {}
     losses = 0
+    keep_in(folder.path)
     run: _Run | None = None
     while True:
         try:
