@@ -97,7 +97,7 @@ def _multiplied(node: Node, names: frozenset[str] | set[str]) -> Node:
 
 def chosen(node: Node, other: Node) -> Node:
     """`C(n, k)` as a binomial coefficient where the other side is no point and knows no C."""
-    if other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
+    if not ex.holds(node, "apply C") or other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
         return node
     args = tuple(chosen(arg, other) for arg in node.args)
     return Node("binom", args) if node.op == "apply C" and len(args) == 2 else node._replace(args=args)

@@ -60,7 +60,7 @@ def _value(node: Node, point: Point) -> Value:
     if op == "name" and node.value in point:
         return point[node.value]
     if op == "constant" and node.value != "inf":
-        return {"pi": _CONTEXT.pi, "e": _CONTEXT.e, "i": _COMPLEX(0, 1)}[node.value] * _CONTEXT.one
+        return _COMPLEX(0, 1) if node.value == "i" else getattr(_CONTEXT, node.value) * _CONTEXT.one
     if op in DEFINITIONS:
         return _value(DEFINITIONS[op](*node.args), point)
     if op == "derivative" or op.startswith("apply "):
@@ -102,6 +102,8 @@ def sign(given: Value) -> int:
 
 def rational(node: Node, precision: int = 200) -> Fraction | None:
     """The value of an expression without names if it is known to be rational, else None."""
+    if node.op in ("number", "name"):
+        return node.value if node.op == "number" else None
     try:
         found = value(node, {}, precision)
     except (Undefined, Vague, TooMuch):

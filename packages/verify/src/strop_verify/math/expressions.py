@@ -169,9 +169,11 @@ DEFINITIONS: dict[str, Callable[..., Node]] = {
 
 def parts(node: Node) -> Iterator[Node]:
     """A tree and all trees in it, the innermost first."""
-    for arg in node.args:
-        yield from parts(arg)
-    yield node
+    found, left = [], [node]
+    while left:
+        found.append(left.pop())
+        left += found[-1].args
+    return reversed(found)
 
 
 def names_in(node: Node) -> frozenset[str]:

@@ -7,6 +7,7 @@ are those of `expressions`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -99,6 +100,7 @@ _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
 
 
+@lru_cache(maxsize=2048)  # the samples of a group give the same few answers again and again
 def read(text: str) -> Reading:
     """Read an answer.
 
@@ -147,7 +149,8 @@ def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
-    found = [token._replace(text=wordings.CONJUNCTIONS.get(token.text, token.text)) for token in found]
+    same = wordings.CONJUNCTIONS
+    found = [token._replace(text=same[token.text]) if token.text in same else token for token in found]
     if wordings.is_labelled(found):
         named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))

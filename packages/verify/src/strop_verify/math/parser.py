@@ -148,7 +148,8 @@ class Cursor:
         return self.tokens[self.place] if self.place < len(self.tokens) else END
 
     def _at(self, *texts: str) -> bool:
-        return self.next.kind == "symbol" and self.next.text in texts
+        token = self.next
+        return token.kind == "symbol" and token.text in texts
 
     def _step(self) -> str:
         if self.next is END:

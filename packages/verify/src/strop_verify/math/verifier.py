@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, as_completed
-from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +62,7 @@ def verify_all(
 
 def begin(gold: str, response: str, settings: MathSettings | None, limits: WorkerLimits | None) -> Future[JobReply]:
     """Start a verdict in a worker; `verdict_of` reads the reply."""
-    job = {"gold": gold, "response": response, "settings": asdict(settings or MathSettings())}
+    job = {"gold": gold, "response": response, "settings": vars(settings or MathSettings())}
     return submit(SERVE, None, limits or WorkerLimits(), job)
 
 
@@ -162,7 +161,7 @@ def _found(text: str, settings: MathSettings) -> Reading | str:
         return "beyond the bounds: too deeply nested"
 
 
-@lru_cache(maxsize=2 * KEPT)  # the samples of a group give the same few answers again and again
+@lru_cache(maxsize=2 * KEPT)
 def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
     from strop_verify.math.compare import compare_readings
 

@@ -60,6 +60,8 @@ def closing_place(found: Sequence[Token]) -> int:
 
 def split_at(found: Sequence[Token], here: Callable[[Token], bool]) -> tuple[list[list[Token]], tuple[str, ...]]:
     """The parts between separators outside all brackets, and the separators."""
+    if not any(map(here, found)):
+        return [list(found)], ()
     parts: list[list[Token]] = [[]]
     separators = []
     depth = bars = 0
@@ -211,7 +213,8 @@ def _date(found: Sequence[Token]) -> Node | None:
     said = [token.text.lower() for token in found if token.text not in (*",.{}", "of", "the", "on")]
     weekday = said.pop(0) if said[:1] and said[0] in _DAYS else None
     numbers = [each for each in said if each.isdigit()]
-    months = [1 + place for place, name in enumerate(_MONTHS) for each in said if name.startswith(each) and each[2:]]
+    longer = [each for each in said if each[2:].isalpha()]
+    months = [1 + place for each in longer for place, name in enumerate(_MONTHS) if name.startswith(each)]
     if re.fullmatch(r"\d{4} ([-/]) \d\d \1 \d\d", " ".join(said)):
         year, month, number = map(int, numbers)
     elif len(months) == 1 and [len(each) for each in numbers[1:]] in ([], [4]) and len(said) == 1 + len(numbers) < 4:
