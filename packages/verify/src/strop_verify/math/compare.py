@@ -350,7 +350,7 @@ class _Comparison:
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
         ours, theirs = _apart(gold), _apart(given)
         family = next(each for each in (*ours, *theirs) if each.op == "family")
-        if family not in ours and family.args[1] not in _EVERY:
+        if family not in ours and (family.args[1] not in _EVERY or is_region(family.args[0])):
             return unknown("only for some integers")
         others = ex.names_in(gold) ^ ex.names_in(given)
         ours, theirs = ([_as_family(each, family, others) for each in side] for side in (ours, theirs))

@@ -30,6 +30,8 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple
 
+from mpmath.libmp import bernfrac
+
 
 class Unreadable(Exception):
     """A text that is an answer of no kind; its message says where reading stopped."""
@@ -147,6 +149,22 @@ def call(function: str, *args: Node) -> Node:
     return Node(function, args)
 
 
+def _zeta(*args: Node) -> Node:
+    """ζ(n) = |B_n| (2π)^n / (2 n!) of an even n; of no other a value is known."""
+    at = int(args[0].value) if len(args) == 1 and args[0].op == "number" else 0
+    if not 0 < at <= 100 or at % 2:
+        return call("zeta", *args)
+    share = Fraction(*bernfrac(at)) * 2 ** (at - 1) / math.factorial(at)
+    return times(number(abs(share)), power(PI, args[0]))
+
+
+def _double_factorial(n: Node) -> Node:
+    """n!! = 2^{n/2 + c} π^{−c} (n/2)! with c = (1 − cos πn)/4."""
+    c = times(number(Fraction(1, 4)), plus(ONE, minus(call("cos", times(PI, n)))))
+    half = times(HALF, n)
+    return times(power(number(2), plus(half, c)), power(PI, minus(c)), call("factorial", half))
+
+
 # Functions that are defined by others.
 DEFINITIONS: dict[str, Callable[..., Node]] = {
     "tan": lambda x: over(call("sin", x), call("cos", x)), "cot": lambda x: over(call("cos", x), call("sin", x)),
@@ -162,7 +180,7 @@ DEFINITIONS: dict[str, Callable[..., Node]] = {
     "arccosh": lambda x: call("ln", plus(x, power(plus(times(x, x), MINUS_ONE), HALF))),
     "arctanh": lambda x: times(HALF, call("ln", over(plus(ONE, x), plus(ONE, minus(x))))),
     "apply Gamma": lambda *x: call("factorial", plus(*x, MINUS_ONE)) if len(x) == 1 else call("incomplete Gamma", *x),
-    "apply zeta": lambda *x: call("zeta", *x),  # of which no value is known
+    "apply zeta": _zeta, "double factorial": _double_factorial,
     "ceil": lambda x: minus(call("floor", minus(x))), "min": lambda *args: minus(call("max", *map(minus, args))),
 }  # fmt: skip
 
@@ -312,7 +330,7 @@ def _bits(node: Node) -> float:
         if max(raised, bits[0] * raised / 4) > _EXPONENT:
             raise TooMuch("too large an exponent")
         return 0.0 if small is not None and small < 0 else bits[0] * raised
-    if node.op in ("factorial", "apply Gamma"):
+    if "factorial" in node.op or node.op == "apply Gamma":
         if largest > _FACTORIAL + 0.5:
             raise TooMuch("too large a factorial")
         return math.lgamma(largest + 1) / math.log(2)

@@ -22,6 +22,7 @@ from strop_verify.math.wordings import (
     as_words,
     closing_place,
     depth_of,
+    in_digits,
     is_symbol,
     pieces_of,
     special_kind,
@@ -138,7 +139,7 @@ def _answer(found: Sequence[Token]) -> Node:
     if not found:
         raise Unreadable("nothing to read")
     logical = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
-    return as_words(found) or special_kind(found) or (proposition(found) if logical else None) or _groups(found)
+    return as_words(found) or special_kind(found) or (proposition(found) if logical else None) or _groups(in_digits(found))
 
 
 def _groups(found: Sequence[Token]) -> Node:
@@ -202,9 +203,14 @@ def _listed(found: Sequence[Token]) -> Node:
         for part in found_parts[1:]
     ):
         raise Unreadable("a condition")
-    first = found_parts[0]
-    if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
-        found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
+    at = max((at for at, part in enumerate(found_parts) if part.op == "relation"), default=0)
+    named, unequal = found_parts[at], found_parts[at][::2] == ("relation", ("≠",))
+    ranges = 0 < at < len(found_parts) - 1 and label(named) in set(ex.parts(found_parts[0]))  # e^{ik}, k = 0, 1, 2
+    if (ranges or not at) and (label(named) or unequal):  # x = 1, 2
+        sign = ("≠" if unequal else "=",)
+        found_parts[at + 1 :] = [Node("relation", (named.args[0], part), sign) for part in found_parts[at + 1 :]]
+    if ranges:
+        return _under(_joined("list", found_parts[:at]), Node("list", tuple(found_parts[at:])))
     return _joined("list", found_parts)
 
 
@@ -227,7 +233,9 @@ def _family(body: Node, index: str, numbers: Node) -> Node:
 
 def _under(body: Node, condition: Node) -> Node:
     """An answer with the values of its names for which it holds."""
-    limits = condition.args if condition.op == "list" else (condition,)  # a, b > 0
+    limits = condition.args if condition.op in ("list", "set") else (condition,)  # a, b > 0
+    if len(limits) > 1 and len(indices := set(map(label, limits))) == 1 and indices <= set(ex.parts(body)):
+        return _joined("set", [ex.replaced(body, *each.args) for each in limits])  # k = 0, 1, 2
     named = ex.names_in(condition) and ex.names_in(condition) <= ex.names_in(body)
     if not named or not is_region(limits[-1]) or any(each.op != "name" and not is_region(each) for each in limits):
         raise Unreadable("a condition")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 from strop_verify.math import expressions as ex
@@ -300,7 +301,8 @@ class Parser(Cursor):
             elif sign in ("%", "‰"):
                 node = ex.over(node, ex.number(100 if sign == "%" else 1000))
             elif sign == "!" and self._at("!"):
-                raise Unreadable("a double factorial")
+                self.place += 1
+                node = ex.call("double factorial", node)
             else:
                 node = ex.call("factorial" if sign == "!" else "prime", node)
         return node
@@ -557,4 +559,4 @@ class Parser(Cursor):
 def _number(text: str) -> Node:
     """A number as it is written: with a point a decimal, which keeps its digits."""
     text = text.rstrip(".")
-    return Node("decimal", (), text if text[0] != "." else f"0{text}") if "." in text else ex.number(int(text))
+    return Node("decimal", (), text if text[0] != "." else f"0{text}") if "." in text else ex.number(Fraction(text))

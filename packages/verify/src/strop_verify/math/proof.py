@@ -247,7 +247,8 @@ def _whole_names(node: Node) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for each in ex.parts(node):
         base = rational(each.args[0]) if each.op == "power" else None
-        if each.op in ("factorial", "apply Gamma", "binom", "gcd", "lcm") or (base is not None and base < 0):
+        whole = "factorial" in each.op or each.op in ("apply Gamma", "binom", "gcd", "lcm")
+        if whole or (base is not None and base < 0):
             found |= ex.names_in(each)
     return found
 

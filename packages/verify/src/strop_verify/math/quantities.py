@@ -26,7 +26,7 @@ from strop_verify.math.parser import UNDONE, Cursor, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
-from strop_verify.math.wordings import HEDGES, as_words, is_symbol, text_of, words
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _NEGATIVE = ("minus", "negative")
@@ -56,9 +56,7 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     found = list(found)
     if found and found[0].text.lower() in _NEGATIVE:
         found[0] = Token("symbol", "-")
-    word = as_words(found[:1]) if len(found) > 1 else None
-    found = [Token("number", str(word.value)), *found[1:]] if word is not None and word.op == "number" else found
-    found = _without_fractions_of_units(found)
+    found = _without_fractions_of_units(in_digits(found))
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))

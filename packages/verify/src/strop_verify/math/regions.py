@@ -172,6 +172,8 @@ def _relation(given: Node) -> Line:
         return Line(inside.points, tuple(each is within for each in inside.inside), str(given.args[0].value))
     if not set(given.value) <= set(_HOLDS):
         raise Unsolved
+    if given.value == ("≠",) and ex.holds(given, "±", "∓"):
+        return joined(list(map(_relation, ex.variants(given))), all)
     return joined([_solved(*each) for each in zip(given.args, given.value, given.args[1:], strict=False)], all)
 
 
