@@ -28,11 +28,14 @@ from strop_verify.math.settings import MathSettings
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
 _ANY_REAL = ((words("ℝ"),), (words("constant"),))
-# Sets of real numbers in words: where they begin, and whether that point belongs to them.
-_HALF_LINES = {("ℝ",): (ex.minus(ex.INFINITY), False), ("ℝ≥0",): (ex.ZERO, True), ("ℝ>0",): (ex.ZERO, False)}
 _EVEN = ex.times(ex.number(2), ex.name("k"))
-_FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
-             ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k")}  # fmt: skip
+_SAID = {  # what words say of numbers
+    ("∞",): ex.INFINITY, ("ℝ",): Node("interval", (ex.minus(ex.INFINITY), ex.INFINITY), (False, False)),
+    ("ℝ≥0",): Node("interval", (ex.ZERO, ex.INFINITY), (True, False)),
+    ("ℝ>0",): Node("interval", (ex.ZERO, ex.INFINITY), (False, False)),
+    ("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
+    ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k"),
+}  # fmt: skip
 _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant")))
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
@@ -430,13 +433,8 @@ def _plain(answer: Node) -> Node:
     single = answer.op in ("tuple", "list", "set") and len(answer.args) == 1
     if single and answer.args[0].op != "words" and (answer.op, answer.args[0].op) != ("set", "set"):
         return _plain(answer.args[0])
-    if answer.op == "words" and answer.value == ("∞",):
-        return ex.INFINITY
-    if answer.op == "words" and answer.value in _FAMILIES:
-        return _FAMILIES[answer.value]
-    if answer.op == "words" and answer.value in _HALF_LINES:
-        low, closed = _HALF_LINES[answer.value]
-        return Node("interval", (low, ex.INFINITY), (closed, False))
+    if answer.op == "words":
+        return _SAID.get(answer.value, answer)
     if answer.op in ("list", "set"):  # -2, 1 ± √5
         return answer._replace(args=tuple(part for each in answer.args for part in _both(each)))
     if ex.holds(answer, "±", "∓") and answer.op not in ("list", "set", "ratio", "relation", "family", "cases"):

@@ -34,12 +34,7 @@ class Vague(Exception):
 
 
 def value(node: Node, point: Point, precision: int) -> Value:
-    """The value of an expression.
-
-    Args:
-        node: the expression.
-        point: the value of each of its names.
-        precision: bits of the intervals.
+    """The value of an expression where its names have those of a point; the precision is that of intervals, in bits.
 
     Raises:
         Undefined: a pole, a name without value, an integral, anything else without a value.

@@ -27,7 +27,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import product
+from itertools import accumulate, product
 from typing import Any, NamedTuple
 
 from mpmath.libmp import bernfrac
@@ -287,14 +287,10 @@ def refuse_text(text: str) -> str | None:
     """Which bound a text breaks before it is read, or None."""
     if len(text) > _CHARACTERS:
         return f"beyond the bounds: {len(text)} characters"
-    round_depth = brace_depth = 0
-    for character in text:
-        round_depth = max(round_depth + (character in "([") - (character in ")]"), 0)
-        brace_depth = max(brace_depth + (character == "{") - (character == "}"), 0)
-        if round_depth > _PARENTHESES:
-            return f"beyond the bounds: more than {_PARENTHESES} nested parentheses"
-        if brace_depth > _BRACES:
-            return f"beyond the bounds: more than {_BRACES} nested braces"
+    for openers, closers, most, what in (("([", ")]", _PARENTHESES, "parentheses"), ("{", "}", _BRACES, "braces")):
+        steps = ((character in openers) - (character in closers) for character in text)
+        if max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0)) > most:
+            return f"beyond the bounds: more than {most} nested {what}"
     longest = max(map(len, _DIGITS.findall(text)), default=0)
     if longest > MOST_DIGITS:
         return f"beyond the bounds: a number of {longest} digits"

@@ -51,10 +51,8 @@ class Atom(NamedTuple):
 class Ring:
     """The atoms that the forms of one comparison share, and sums, products and powers of forms.
 
-    Args:
-        is_zero: whether a constant expression is proved to be 0.
-        positive: names that are taken to be positive, as they stand under roots or logarithms.
-        whole: names that are taken to be integers.
+    `is_zero` says whether a constant is proved to be 0; names are taken to be positive that stand under roots or
+    logarithms, and integers where they are `whole`.
     """
 
     def __init__(
@@ -416,12 +414,7 @@ class Field(Ring):
     """Normal forms of expressions."""
 
     def of(self, node: Node) -> Form:
-        """The form of an expression.
-
-        Raises:
-            Undefined: it divides by zero, or holds what has no form.
-            TooMuch: it has too many terms.
-        """
+        """The form of an expression; raises `Undefined` where it has none, `TooMuch` where it has too many terms."""
         if node not in self._known:
             self._known[node] = self._of(node)
         return self._known[node]

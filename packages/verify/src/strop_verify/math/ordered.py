@@ -59,13 +59,7 @@ def unmarked(answer: Node) -> Node:
 
 
 def in_order(answer: Node, matrices: frozenset[str], vectors: bool) -> Node:
-    """An answer of which each product of matrices, and each cross product of vectors, is one name.
-
-    Args:
-        answer: any answer.
-        matrices: the names of which the order counts.
-        vectors: whether `×` between names is a cross product; else it is a product like any other.
-    """
+    """An answer of which each product of matrices is one name, and each cross product where names are vectors."""
     if answer.op in ex.NO_EXPRESSIONS:
         return answer._replace(args=tuple(in_order(arg, matrices, vectors) for arg in answer.args))
     return _expression(_terms(answer, matrices, vectors))

@@ -23,16 +23,10 @@ _BINDS = ("=", "→", "∈", "≥", ">", "|")
 def undone(op: str, body: Node, low: Sequence[str], high: Sequence[str], by: str = "") -> Node:
     r"""A sum, product, integral or limit of a body, with the texts of its bounds.
 
-    Args:
-        op: `Σ`, `Π`, `integral` or `limit`.
-        body: what is added, multiplied, integrated or approached.
-        low: the tokens of the lower bound; for a sum, product or limit they begin with the name that runs.
-        high: the tokens of the upper bound.
-        by: the variable of an integral.
-
-    The name that runs is replaced by a number, counted from the innermost operation outwards: two operations that
-    differ only in this name are one tree, and `i` is no imaginary unit where it runs. An integral without bounds is a
-    function of its variable, which keeps its name.
+    The lower bound of a sum, product or limit begins with the name that runs; an integral runs `by` its variable. That
+    name is replaced by a number, counted from the innermost operation outwards: two operations that differ only in it
+    are one tree, and `i` is no imaginary unit where it runs. An integral without bounds keeps its name: it is a
+    function of its variable.
     """
     runs = low[0] if len(low) > 1 and low[0].isalpha() and low[1] in _BINDS else ""
     bound = (by if low else "") if op == "integral" else runs

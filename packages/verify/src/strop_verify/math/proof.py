@@ -175,20 +175,18 @@ def functions(first: Node, second: Node) -> Proof:
     if ex.UNIT in ex.parts(first) or ex.UNIT in ex.parts(second):  # no real functions
         bounds = [[], []]
     for point in islice(_points(first, second, whole), 7 if same else None):
-        apart = _apart_at(first, second, point, bounds, _PRECISIONS[: 1 if same else 3])
+        apart = _apart_at(first, second, point, bounds, 1 if same else 3)
         if apart is not None:
             return unknown(f"one normal form, but {apart.why}") if same else apart
     return equal(f"one normal form: {field.node(field.of(first))}") if same else unknown("no point separates them")
 
 
-def _apart_at(
-    first: Node, second: Node, point: Point, bounds: list[list[Node]], precisions: tuple[int, ...]
-) -> Proof | None:
+def _apart_at(first: Node, second: Node, point: Point, bounds: list[list[Node]], most: int) -> Proof | None:
     """The proof that two functions differ at a point; of real functions only where every root and logarithm is real.
 
     Where only the second is not real, that is no proof unless the first has no root and no logarithm.
     """
-    for precision in precisions:
+    for precision in _PRECISIONS[:most]:
         try:
             if not _in_domain(bounds[0], point, precision):
                 return None

@@ -85,16 +85,7 @@ class Finder(NamedTuple):
     plain: bool = True
 
     def find(self, text: str, where: str, box_required: bool = False) -> Reading | str:
-        """The answer of a response as it was read, or why it has no answer.
-
-        Args:
-            text: the whole response.
-            where: `boxed`, `answer_tag` or `any`.
-            box_required: an answer tag without a box in it gives no answer.
-
-        Raises:
-            TooMuch: what is marked is too large to be read.
-        """
+        """The answer of a whole response as it was read, or why it has none; see `extract` in `MathSettings`."""
         final = after_thinking(text)
         if final is None:
             return OPEN_THINKING
@@ -115,6 +106,10 @@ class Finder(NamedTuple):
             return read(text)
         except Unreadable as error:
             return f"cannot be read: {shortened(text)}: {error}"
+        except TooMuch as limit:
+            return f"beyond the bounds: {limit}"
+        except RecursionError:
+            return "beyond the bounds: too deeply nested"
 
     def in_prose(self, text: str) -> Reading | str:
         """The answer of a text that may state it in any way; references are read by it too."""
@@ -194,7 +189,7 @@ class Finder(NamedTuple):
         for begin, candidate in _candidates(sentence):
             try:
                 found = read(candidate)
-            except (Unreadable, TooMuch):
+            except (Unreadable, TooMuch, RecursionError):
                 continue
             if _states(found, marked):
                 earlier = (sentence[verb.end() : begin] for verb in _SAYS.finditer(sentence[:begin]))

@@ -44,11 +44,7 @@ class Line(NamedTuple):
 
 
 def line(answer: Node) -> Line:
-    """The set that an answer describes.
-
-    Raises:
-        Unsolved: it describes none, or none whose points can be found and put in order.
-    """
+    """The set that an answer describes; raises `Unsolved` where its points cannot be found and put in order."""
     if answer.op == "interval" or (answer.op == "tuple" and len(answer.args) == 2):
         low, high = answer.args
         return _interval(low, high, answer.value or (False, False))

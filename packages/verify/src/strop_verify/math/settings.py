@@ -92,13 +92,7 @@ def stated_form(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stated_settings(settings: MathSettings, question: str, form: Mapping[str, Any]) -> MathSettings:
-    """Settings with what is said of one answer.
-
-    Args:
-        settings: for what neither says.
-        question: its text.
-        form: see `stated_form`; it counts more than the question.
-    """
+    """Settings with what a question says of its answer, and what its `stated_form` says, which counts more."""
     return _stated(settings, question, tuple((name, str(form[name])) for name in FORM if name in form))
 
 
