@@ -71,6 +71,28 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", r"\{1,i,-1,-i\}", r"e^{ik\pi/2}, k=0,1,2,3 | z=e^{ik\pi/2}\text{ for }k=0,1,2,3", r"e^{ik\pi/2}, k=0,1,2"),
         ("", r"(0,\infty)", r"x>0", r"x>0, x\in\mathbb{Z}"),
     ],
+    "families with dots": [
+        ("", r"k\pi,k\in\mathbb{Z}", r"n\pi, n=0,\pm1,\pm2,\ldots", r"n\pi, n=1,2,\ldots | n\pi, n=0,\pm1"),
+        ("", r"2k\text{ for positive integers }k", r"2n, n=1,2,3,\ldots", r"2n, n=0,1,2,\ldots | 2n, n=1,3,5,\ldots"),
+        ("", r"f(x)=x+c\text{ for any real constant }c", r"f(x)=x+a, a\in\mathbb{R}", r"f(x)=x+a, a\in\mathbb{Z}"),
+    ],
+    "what a question says": [
+        ("Who won the race, Anna or Bob?", r"\text{Anna}", r"\text{Anna won the race}",
+         r"\text{Anna lost the race} | \text{Anna or Bob} | \text{Bob won the race} | \text{Anna and Bob}"),
+        (r"Which is it? (A) $2\pi$ (B) $4\pi$ (C) $8\pi$", "B", r"4\pi | (B) | B", r"2\pi | 8\pi | C"),
+    ],
+    "sentences": [
+        ("", "9", r"\text{The hexagon has 9 diagonals.}", r"\text{The hexagon has 9 or 8.} | \text{It is not 9.}"),
+        ("", "540", r"540}. Check: it is \boxed{540}, if I may say so, \text{",
+         r"360}, or \boxed{540}; both may be right. \text{"),
+    ],
+    "vector functions": [
+        ("", "(1+t,2,3-t)", r"\mathbf r(t)=(1+t,2,3-t) | \vec{r}(t)=(1+t,2,3-t)", r"\mathbf r(t)=(1-t,2,3-t)"),
+    ],
+    "names in a denominator": [
+        ("", "e^{-t/RC}", r"e^{-\frac{t}{RC}} | e^{-t/(RC)}", r"e^{-tC/R}"), ("", "x/2", "x/2 | 1/2x", r"\frac{1}{2x}"),
+    ],
+    "ratios like times": [("", "5:12", r"\frac{5}{12} | 5:12", r"\frac{12}{5} | 0.5")],
     "special functions": [
         ("", "(n-1)!", r"\Gamma(n)", r"\Gamma(n+1) | \Gamma(n,1)"), ("", "720", r"\Gamma(7)", r"\Gamma(6)"),
         ("", r"\frac{\sqrt\pi}{2}", r"\Gamma\left(\frac32\right)", r"\Gamma\left(\frac12\right)"),

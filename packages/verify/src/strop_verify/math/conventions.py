@@ -34,9 +34,8 @@ def factor_between(first: Form, second: Form) -> Fraction | None:
 
 
 def as_ratio(node: Node) -> Node:
-    """A time of the day as the quotient of its hours and minutes, where it may be one."""
-    hours, minutes = divmod(node.value, 60) if node.op == "clock" else (0, 0)
-    return ex.over(ex.number(hours), ex.number(minutes)) if minutes and minutes == int(minutes) else node
+    """A time of the day as the quotient of its hours and minutes; anything else as it is."""
+    return ex.over(*map(ex.number, divmod(node.value, 60))) if node.op == "clock" and node.value % 60 else node
 
 
 def as_family(residue: Node) -> Node:

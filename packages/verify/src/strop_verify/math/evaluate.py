@@ -34,12 +34,9 @@ class Vague(Exception):
 
 
 def value(node: Node, point: Point, precision: int) -> Value:
-    """The value of an expression where its names have those of a point; the precision is that of intervals, in bits.
+    """The value of an expression where its names have those of a point; intervals have a precision in bits.
 
-    Raises:
-        Undefined: a pole, a name without value, an integral, anything else without a value.
-        Vague: more bits could decide.
-        TooMuch: numbers of more than `MOST_BITS`.
+    Raises `Undefined` where there is none (a pole, an integral …), `Vague` where more bits could decide, or `TooMuch`.
     """
     _CONTEXT.prec = precision
     return _value(node, point)

@@ -67,13 +67,7 @@ class Effort:
 
 
 class Token(NamedTuple):
-    r"""A piece of an answer.
-
-    Attributes:
-        kind: `number`, `letter`, `word`, `command` (`frac`, `sin` …) or `symbol`.
-        text: what it says, synonyms made one.
-        space: whether white space stands before it.
-    """
+    """A `number`, `letter`, `word`, `command` (`frac`, `sin` …) or `symbol`, and whether a space stands before it."""
 
     kind: str
     text: str
@@ -227,11 +221,7 @@ def replaced(node: Node, old: Node, new: Node) -> Node:
 
 
 def variants(node: Node) -> list[Node]:
-    r"""What an expression with `\pm` stands for: each `±` both ways, each `∓` against the first of them.
-
-    Raises:
-        TooMuch: more than four signs.
-    """
+    r"""What an expression with `\pm` stands for: each `±` both ways, each `∓` against the first of them."""
     if not holds(node, "±"):  # `1 ∓ √2` by itself is `1 ± √2`
         node = _turned(node)
     count = sum(each.op == "±" for each in parts(node))

@@ -121,11 +121,7 @@ def unescaped(text: str) -> str:
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of an answer.
-
-    Raises:
-        Unreadable: a group is never closed.
-    """
+    """The tokens of an answer; raises `Unreadable` where a group is never closed."""
     text = _SPECIAL.sub(" ", unescaped(text))
     if not text.isascii():
         text = re.sub(r"⁻(?=\d)", "-", text)

@@ -44,11 +44,6 @@ def has_vectors(answer: Node) -> bool:
     return any(name.startswith(_VECTORS) for name in ex.names_in(answer))
 
 
-def has_cross(answer: Node) -> bool:
-    """Whether `×` stands between names."""
-    return ex.holds(answer, "cross")
-
-
 def unmarked(answer: Node) -> Node:
     """An answer without the marks of vectors: the other side has none."""
     for name in ex.names_in(answer):

@@ -214,8 +214,10 @@ class Parser(Cursor):
         factors = [self._power()]
         while True:
             if self._at("*", "/", "×"):
-                sign = self._step()
+                sign, denominator = self._step(), self.next.kind == "letter"
                 factor = self._signed()
+                while sign == "/" and denominator and self.next.kind == "letter" and not self.next.space:  # t/RC
+                    factor = ex.times(factor, self._power())
                 if sign == "×" and ex.names_in(factors[-1]) and ex.names_in(factor):
                     factors[-1] = ex.call("cross", factors[-1], factor)
                 else:
@@ -357,19 +359,18 @@ class Parser(Cursor):
 
     def _letter(self) -> Node:
         text = self._step()
-        indexed = self._indexed(text)
-        if text in ("e", "i") and indexed == text:
+        if text in ("e", "i") and not self._at("_", "′"):
             return ex.E if text == "e" else ex.UNIT
         if text == "d" and self.next.kind == "letter" and not self.next.space:  # dy/dt
             texts = [token.text for token in self.tokens[self.place : self.place + 4]]
             if len(texts) == 4 and texts[1:3] == ["/", "d"] and self.tokens[self.place + 3].kind == "letter":
                 self.place += 4
                 return ex.call("derivative", ex.name(texts[0]), ex.name(texts[3]), ex.ONE)
-        applied = self._at("(") and self._applies(text)
-        return ex.call(f"apply {indexed}", *self._arguments()) if applied else ex.name(indexed)
+        return self._named(text)
 
-    def _indexed(self, text: str) -> str:
-        """A name with its index and primes: `a_{n+1}`, `y'`."""
+    def _named(self, text: str) -> Node:
+        """A name with its index and primes, `a_{n+1}`, `y'`, and what it is a function of."""
+        begin = text
         while self._at("_", "′"):
             if self._step() == "′":
                 text += "'"
@@ -377,7 +378,8 @@ class Parser(Cursor):
             inner = self.inside("{") if self._at("{") else [Token("", self._step())]
             index = "".join(token.text for token in inner)
             text += "_" + ("+".join(sorted(index.split("+"))) if "+" in index and index.isascii() else index)
-        return text
+        applied = self._at("(") and self._applies(begin)
+        return ex.call(f"apply {text}", *self._arguments()) if applied else ex.name(text)
 
     def _applies(self, text: str) -> bool:
         """Whether a name before parentheses is a function of what is in them, no factor: `f(x+1)`, `x(t)`, `I(0)`."""
@@ -440,7 +442,7 @@ class Parser(Cursor):
                 number = Parser(group).whole()
                 if not ex.names_in(number):
                     return ex.replaced(number, ex.UNIT, ex.minus(ex.UNIT))
-            return ex.name(self._indexed(f"{'vec' if inner in ('i', 'j', 'k') and 'hat' in text else text} {inner}"))
+            return self._named(f"{'vec' if inner in ('i', 'j', 'k') and 'hat' in text else text} {inner}")
         if text in ("angle", "triangle"):
             begin = self.place
             while self.next.kind in ("letter", "word") or (self._at("_") and self.place > begin):

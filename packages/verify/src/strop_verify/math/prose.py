@@ -53,6 +53,7 @@ _JOINED = re.compile(r"\b(?:and|or)\b")
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
+_SENTENCE = re.compile(r"\\text\w*\{([^{}]*)\}")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 # Verbs after which a sentence says what something is.
 _SAYS = _pattern(
@@ -74,12 +75,7 @@ _TWO = re.compile(r"\d.*\b(?:and|but|while)\b", re.DOTALL)
 
 
 class Finder(NamedTuple):
-    """Finds answers and reads them.
-
-    Attributes:
-        latex: formulas in delimiters are looked for where nothing marks the answer.
-        plain: so are plain sentences.
-    """
+    """Finds answers and reads them; where none is marked, in `latex` formulas in delimiters and `plain` sentences."""
 
     latex: bool = True
     plain: bool = True
@@ -92,7 +88,7 @@ class Finder(NamedTuple):
         final = unescaped(final)
         if where == "any":
             return self.in_prose(final)
-        if where == "boxed" and (said := boxes(final)) and _DENIED.match(final, said[-1].outer_end):
+        if where == "boxed" and (said := boxes(final)) and _taken_back(final, said):
             return "the answer is denied"
         found = last_boxed(final) if where == "boxed" else answer_tag(final, box_required)
         return NO_ANSWER if found is None else self.read(found)
@@ -105,7 +101,9 @@ class Finder(NamedTuple):
         try:
             return read(text)
         except Unreadable as error:
-            return f"cannot be read: {shortened(text)}: {error}"
+            sentence = _SENTENCE.fullmatch(text.strip())
+            found = self._asserted(sentence[1], marked=True) if sentence is not None else NO_ANSWER
+            return f"cannot be read: {shortened(text)}: {error}" if isinstance(found, str) else found
         except TooMuch as limit:
             return f"beyond the bounds: {limit}"
         except RecursionError:
@@ -124,7 +122,7 @@ class Finder(NamedTuple):
             later = self._asserted(after[said[-1].end() :], marked=True) if said else NO_ANSWER
             if isinstance(later, Reading):
                 return later
-            return "the answer is denied" if _DENIED.match(text, found[-1].outer_end) else self._boxed(text, found)
+            return "the answer is denied" if _taken_back(text, found) else self._boxed(text, found)
         if tagged is not None:
             return self.read(tagged)
         text = _window(text.replace("**", " "))
@@ -195,6 +193,13 @@ class Finder(NamedTuple):
                 earlier = (sentence[verb.end() : begin] for verb in _SAYS.finditer(sentence[:begin]))
                 return "a sentence with several answers" if not marked and any(map(_TWO.search, earlier)) else found
         return self.read(_stripped(sentence)) if marked and sentence else NO_ANSWER
+
+
+def _taken_back(text: str, found: list[Box]) -> bool:
+    """Whether what follows the last box denies it or, where boxes differ, doubts it."""
+    rest = text[found[-1].outer_end :]
+    several = len({text[box.begin : box.end] for box in found}) > 1
+    return _DENIED.match(rest) is not None or (several and _DOUBT.search(_first_sentence(rest)) is not None)
 
 
 def _window(text: str) -> str:

@@ -34,8 +34,10 @@ _DEFINITIONS = """
 1 C V^-1: F farad farads; 1 V s m^-2: T tesla teslas; 1602176634/10000000000000000000000000000 J: eV
 4184/1000 J: cal calorie calories; 101325 Pa: atm
 """
-_PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "d": -1, "m": -3, "μ": -6, "mu": -6, "u": -6, "n": -9, "p": -12,
-             "kilo": 3, "mega": 6, "giga": 9, "centi": -2, "deci": -1, "milli": -3, "micro": -6, "nano": -9}  # fmt: skip
+_PREFIXES = {
+    "k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "d": -1, "m": -3, "μ": -6, "mu": -6, "u": -6, "n": -9, "p": -12,
+    "kilo": 3, "mega": 6, "giga": 9, "centi": -2, "deci": -1, "milli": -3, "micro": -6, "nano": -9,
+}  # fmt: skip
 _PREFIXED = "m g s A mol L l J W Pa Hz V N Ω Omega F C eV cal B bit K T"
 _LONG_PREFIXED = "meter metre gram liter litre second joule watt pascal hertz volt newton amp byte bit calorie ohm"
 

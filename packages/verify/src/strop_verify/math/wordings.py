@@ -108,12 +108,10 @@ none: empty set, ∅; does not exist: dne, doesnotexist, no limit, ∄
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""".split()  # noqa: SIM905
-_TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10)))  # noqa: SIM905
-_SPELLED = {**dict(zip(_NUMBERS, range(20))), **_TENS, "a": 1, "half": Fraction(1, 2)}
-_SHARES = {word: 2 + place for place, words in enumerate((
-    "half halves", "third thirds", "quarter quarters fourth fourths", "fifth fifths", "sixth sixths",
-    "seventh sevenths", "eighth eighths", "ninth ninths", "tenth tenths",
-)) for word in words.split()}  # fmt: skip
+_TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))  # noqa: SIM905
+_SPELLED = {**dict(zip(_NUMBERS, range(20), strict=True)), **_TENS, "a": 1, "half": Fraction(1, 2)}
+_PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
+_SHARES = {each + s: 2 + at for at, names in enumerate(_PARTS) for each in names.split("/") for s in ("", "s")}
 _SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
 _NONE = re.compile(r"no such \w+(?: \w)?(?: exists?)?|none exists?|no (?:values? of )?[a-z]")
@@ -167,6 +165,14 @@ def truth(found: Sequence[Token]) -> str | None:
     taken_back = rest & {*HEDGES.split(), *_TRUTHS} - ({"not"} if said in ("no", "false") else set())
     clause = end + 2 < len(found)  # yes, odd: two answers
     return said if said in _TRUTHS and not taken_back and (clause or len(rest) < 2) else None
+
+
+def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
+    """Whether an answer is the reference and then words of the question: `Bob has a winning strategy`."""
+    size, said = len(reference), [token.text.lower() for token in found]
+    apart = {*said} & {*HEDGES.split(), "and", "or"} or len(said) < size + 2
+    asked = re.sub(r"[\W_]+", " ", f" {question.lower()} ")
+    return text_of(reference).lower().split() == said[:size] and not apart and f" {' '.join(said[size:])} " in asked
 
 
 def as_words(found: Sequence[Token]) -> Node | None:
