@@ -92,7 +92,6 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
     "names in a denominator": [
         ("", "e^{-t/RC}", r"e^{-\frac{t}{RC}} | e^{-t/(RC)}", r"e^{-tC/R}"), ("", "x/2", "x/2 | 1/2x", r"\frac{1}{2x}"),
     ],
-    "ratios like times": [("", "5:12", r"\frac{5}{12} | 5:12", r"\frac{12}{5} | 0.5")],
     "special functions": [
         ("", "(n-1)!", r"\Gamma(n)", r"\Gamma(n+1) | \Gamma(n,1)"), ("", "720", r"\Gamma(7)", r"\Gamma(6)"),
         ("", r"\frac{\sqrt\pi}{2}", r"\Gamma\left(\frac32\right)", r"\Gamma\left(\frac12\right)"),

@@ -178,8 +178,8 @@ class _Comparison:
         if set(ops) == {"words", "title"}:  # TRUE and true
             said = {words(each.value).value if each.op == "title" else each.value for each in (gold, given)}
             return decided(len(said) == 1, "words")
-        if "clock" in ops and ops[0] != ops[1] and not set(ops) & {*_ATOMIC} - {"clock"}:  # 3:60 is a ratio, so is 1:20
-            gold, given = conventions.as_ratio(gold), conventions.as_ratio(given)
+        if ops[1] == "clock" and ops[0] not in _ATOMIC:  # 3:60 is a ratio, and then so is 1:20
+            given = conventions.as_ratio(given)
             ops = gold.op, given.op
         if ops == ("date", "date"):  # a year that only one side states is left out
             parts = 2 if 0 in (gold.value[2], given.value[2]) else 3
