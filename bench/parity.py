@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.algorithms.advantages import Advantage, GroupRelative, Outcomes
+from strop.algorithms.advantages import Advantage, Gdpo, GroupRelative, Outcomes
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator, SampleMean, TokenMean
 from strop.algorithms.entropy_losses import ClipCov, KlCov, LowEntropyMask
 from strop.algorithms.losses import (
@@ -61,7 +61,7 @@ ROWS, LENGTH, VOCABULARY = 8, 12, 7
 class Batch:
     """Eight completions of up to twelve tokens; float64, [8, 12] or [8], and logits [8, 12, 7].
 
-    `reward` and `generator` are numbers of float32, as which TRL keeps them.
+    `reward`, `shaped` (what shaping adds to it) and `generator` are numbers of float32, as which TRL keeps them.
     """
 
     columns: Mapping[str, Tensor]
@@ -84,6 +84,7 @@ class Batch:
             "reference": logprob + 0.5 * normal(ROWS, LENGTH), "entropy": normal(ROWS, LENGTH).abs(),
             "advantage": torch.tensor([1.2, -0.4, 0.0, -0.8, 0.9, 0.3, -1.1, -0.1], dtype=torch.float64),
             "reward": torch.tensor([1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.5, 0.75], dtype=torch.float64),
+            "shaped": torch.tensor([0.0, -0.5, -0.25, 0.0, -1.0, 0.0, -0.5, -0.5], dtype=torch.float64),
             "group": torch.tensor([0.0] * 4 + [1.0] * 4, dtype=torch.float64),
             "alone": torch.tensor([0.0] * 4 + [1.0] * 3 + [2.0], dtype=torch.float64),
             "value": value, "predicted": value + 0.5 * normal(ROWS, LENGTH), "target": normal(ROWS, LENGTH),
@@ -183,19 +184,20 @@ def correction(piece: Correction) -> Callable[[Batch], Found]:
     return compute
 
 
-def outcomes(batch: Batch, groups: str) -> Outcomes:
+def outcomes(batch: Batch, groups: str, shaped: bool) -> Outcomes:
     """The completions as estimators take them."""
     rows = range(ROWS)
     values = tuple(batch["value"][i][batch.chosen[i]].numpy() for i in rows)
-    group = batch[groups].numpy().astype(np.int32)
-    return Outcomes(batch["reward"].numpy(), group, batch.lengths, np.ones(ROWS, np.bool_), values=values)  # type: ignore[arg-type]
+    group, parts = batch[groups].numpy().astype(np.int32), (batch["shaped"].numpy(),) if shaped else ()
+    reward = sum(parts, batch["reward"].numpy())
+    return Outcomes(reward, group, batch.lengths, np.ones(ROWS, np.bool_), values=values, shaped=parts)  # type: ignore[arg-type]
 
 
 def estimated(piece: Advantage, groups: str = "group", returns: bool = False) -> Callable[[Batch], Found]:
-    """The advantages of an estimator, or a critic's targets."""
+    """The advantages of an estimator, or a critic's targets; rewards have two parts where it tells them apart."""
 
     def compute(batch: Batch) -> Found:
-        given = outcomes(batch, groups)
+        given = outcomes(batch, groups, shaped=isinstance(piece, Gdpo))
         found = piece.returns(given) if returns and isinstance(piece, Gae) else piece(given)
         return {"advantage": batch.spread(torch.from_numpy(np.concatenate(found)))}
 
@@ -259,6 +261,12 @@ def bessel(batch: Batch, found: Found) -> Found:
     return {"advantage": found["advantage"] * math.sqrt((tokens - 1) / tokens)}
 
 
+def over_tokens(batch: Batch, found: Found) -> Found:
+    """Normalised over tokens instead of completions."""
+    values = torch.from_numpy(found["advantage"])[batch.chosen]
+    return {"advantage": batch.spread((values - values.mean()) / (values.var() + 1e-8).sqrt())}
+
+
 def singles_keep(batch: Batch, found: Found) -> Found:
     """The reward of a group of one as its advantage."""
     alone = np.bincount(batch["alone"].long().numpy())[batch["alone"].long().numpy()] == 1
@@ -275,6 +283,7 @@ def std_of_rewards(batch: Batch, found: Found) -> Found:
 
 BESSEL = "verl divides the variance by n − 1 tokens, ours by n, as Open-Reasoner-Zero's code does"
 SINGLE = "the only completion of a prompt keeps its reward in verl and has advantage 0 here: nothing to compare it with"
+LAST = "verl normalises the sum of the parts over tokens, ours over completions, as the paper and TRL"
 MEAN, SEQUENCES, CONSTANT = TokenMean(), SampleMean(), ConstantDenominator(tokens=LENGTH)
 
 
@@ -366,6 +375,7 @@ VERL = (
                    converted=singles_keep),
     verl_advantage(GroupRelative(normalization="token_std", eps=1e-8), "reinforce_plus_plus_baseline",
                    "GroupRelative, token_std", why=BESSEL, converted=bessel),
+    verl_advantage(Gdpo(), "gdpo", "Gdpo", why=LAST, converted=over_tokens),
     verl_advantage(GAE, "gae", "Gae", given={"gamma": 0.99, "lam": 0.95}, why=BESSEL, converted=bessel),
     verl_advantage(GAE, "gae", "Gae, returns", returns=True, given={"gamma": 0.99, "lam": 0.95}),
 )  # fmt: skip
@@ -415,17 +425,19 @@ TRL = (
     of_trl("GroupRelative, leave_one_out", "RLOOTrainer", estimated(
         GroupRelative(baseline="leave_one_out", normalization="none")), "advantage",
         config={"normalize_advantages": False, "beta": 0.0}, kind="rloo"),
+    of_trl("Gdpo", "multi_objective_aggregation normalize_then_sum", estimated(Gdpo(eps=1e-4)), "advantage",
+           config={"multi_objective_aggregation": "normalize_then_sum"}, rewards=["reward", "shaped"]),
     of_trl("OverlongShaping", "get_soft_overlong_punishment", overlong, "overlong", longest=11, buffer=6),
 )  # fmt: skip
 CASES = (*TRL, *VERL)
 
 
 def asked(python: Path, script: str, cases: Mapping[str, Any], batch: Batch, folder: Path) -> dict[str, Any]:
-    """What a peer finds: its version and its results by case."""
+    """What a peer finds, with the model in `folder`: its version and its results by case."""
     tensors = {name: column.tolist() for name, column in batch.columns.items()}
     done = subprocess.run(
-        [str(python), str(Path(__file__).parent / "peers" / script)], capture_output=True, text=True,
-        input=json.dumps({"tensors": tensors, "cases": cases, "folder": str(folder)}),
+        [str(python), str(Path(__file__).parent / "peers" / script), str(folder)], capture_output=True, text=True,
+        input=json.dumps({"tensors": tensors, "cases": cases}),
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"{python} {script} failed:\n{done.stderr[-2000:]}")

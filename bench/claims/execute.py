@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import date
@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bench.claims.arms import ARMS
+from bench.claims.arms import ARMS, Arm
 
 from strop.base.files import replacing
 from strop.base.metrics_file import read_metrics
@@ -92,10 +92,11 @@ def load(out: Path, arm: str, seed: int, config: RunConfig | None = None) -> Cur
     return Curve(arm, seed, stored["base"], stored["seconds"], tuple(stored["rows"]), stored["made"])
 
 
-def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = False) -> Curve:
+def run_one(out: Path, name: str, seed: int, arm: Arm, keep: bool = False) -> Curve:
     """Train, and keep the curve. A run that was cut off begins anew: it takes less than a minute."""
-    ARMS[arm].prepare(seed)
-    folder = out / "runs" / f"{arm}-seed{seed}"
+    arm.prepare(seed)
+    config = arm.config(seed)
+    folder = out / "runs" / f"{name}-seed{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     begin = time.perf_counter()
     train(config, folder, SilentView())
@@ -103,17 +104,17 @@ def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = Fals
     made = date.today().isoformat()
     rows = [_cut(row) for row in read_metrics(RunFolder.open(folder).metrics_path)]
     head = json.dumps({
-        "arm": arm, "seed": seed, "base": base_of(config), "seconds": round(seconds, 1), "made": made,
+        "arm": name, "seed": seed, "base": base_of(config), "seconds": round(seconds, 1), "made": made,
         "config": config.model_dump(mode="json"),
     })  # fmt: skip
-    path = curve_path(out, arm, seed)
+    path = curve_path(out, name, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         lines = ",\n".join(json.dumps(row) for row in rows)
         temporary.write_text(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
     if not keep:
         shutil.rmtree(folder)
-    return Curve(arm, seed, base_of(config), seconds, tuple(rows), made)
+    return Curve(name, seed, base_of(config), seconds, tuple(rows), made)
 
 
 def _cut(row: dict[str, Any]) -> dict[str, float | None]:
@@ -122,25 +123,24 @@ def _cut(row: dict[str, Any]) -> dict[str, float | None]:
 
 
 Job = tuple[str, int]
-Report = Callable[[Curve, bool], None]
 
 
-def missing(out: Path, jobs: Iterable[Job]) -> list[tuple[Job, RunConfig]]:
+def missing(out: Path, jobs: Iterable[Job], arms: Mapping[str, Arm] = ARMS) -> list[Job]:
     """The jobs that have no curve of their present configuration yet."""
-    wanted = [(job, ARMS[job[0]].config(job[1])) for job in jobs]
-    return [(job, config) for job, config in wanted if load(out, *job, config) is None]
+    return [job for job in jobs if load(out, *job, arms[job[0]].config(job[1])) is None]
 
 
-def execute(out: Path, jobs: Sequence[Job], workers: int = 1, keep: bool = False) -> Iterator[Curve]:
+def execute(
+    out: Path, jobs: Sequence[Job], workers: int = 1, keep: bool = False, arms: Mapping[str, Arm] = ARMS
+) -> Iterator[Curve]:
     """The curves of the jobs that are not finished yet, as they come; with `workers` processes at once."""
-    waiting = missing(out, jobs)
+    waiting = missing(out, jobs, arms)
     if workers == 1:
-        for (arm, seed), config in waiting:
-            # Another process may have made it in the meantime.
-            if load(out, arm, seed, config) is None:
-                yield run_one(out, arm, seed, config, keep)
+        for job in waiting:
+            if missing(out, [job], arms):  # another process may have made it in the meantime
+                yield run_one(out, *job, arms[job[0]], keep)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        made = [pool.submit(run_one, out, arm, seed, config, keep) for (arm, seed), config in waiting]
+        made = [pool.submit(run_one, out, *job, arms[job[0]], keep) for job in waiting]
         for done in as_completed(made):
             yield done.result()

@@ -35,7 +35,7 @@ def table(claims: Sequence[Claim], results: Results) -> str:
         said = f"{claim.paper}: {claim.quote}"
         measured = f"{claim.measured} ({_rule(claim)})"
         rows.append((f"`{claim.name}`", said, measured, effect(claim, found), str(len(found.values)), _verdict(found)))
-    return _markdown(("claim", "what the paper says", "what was measured", "effect", "seeds", "verdict"), rows)
+    return markdown(("claim", "what the paper says", "what was measured", "effect", "seeds", "verdict"), rows)
 
 
 def questions(claims: Sequence[Claim], results: Results) -> str:
@@ -48,7 +48,7 @@ def questions(claims: Sequence[Claim], results: Results) -> str:
         shown = results[claim.name].shown
         told = [f"{check.words}: {_shown(shown.get(check.words, ()))} ({check.bound})" for check in claim.checks]
         rows.append((f"`{claim.name}`", apart, "; ".join(told) or "that the runs differ", claim.on))
-    return _markdown(("claim", "the arms differ in", "the runs show", "measured on"), rows)
+    return markdown(("claim", "the arms differ in", "the runs show", "measured on"), rows)
 
 
 def _shown(values: Sequence[float | None]) -> str:
@@ -60,7 +60,8 @@ def _shown(values: Sequence[float | None]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
     told = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |\n" for row in told)
 
@@ -201,7 +202,7 @@ def halves_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
                 signed = [f"{found['mean']:+.3f}", f"{found['mean_absolute']:.3f}", f"{found['largest']:+.3f}"]
                 cells = [*signed, f"{found['power_law']:.3f}"]
             rows.append((f"`{arm}`, seed {curve.seed}", x, *cells))
-    return _markdown(("run", "over", "mean error", "mean ∣error∣", "largest", "power law, mean ∣error∣"), rows)
+    return markdown(("run", "over", "mean error", "mean ∣error∣", "largest", "power law, mean ∣error∣"), rows)
 
 
 def arms_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
@@ -225,4 +226,4 @@ def arms_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
             first_last = (sum(values) / len(values) for values in zip(*ends, strict=True))
             cells.append(", ".join(f"{value:.3f}" for value in first_last))
         rows.append((f"`{name}`", arm.about, str(len(curves)), *cells))
-    return _markdown(("arm", "what it is", "seeds", "pass rate, first and last", "entropy, first and last"), rows)
+    return markdown(("arm", "what it is", "seeds", "pass rate, first and last", "entropy, first and last"), rows)

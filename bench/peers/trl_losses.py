@@ -1,43 +1,40 @@
 """TRL's losses and estimators for bench/parity.py; runs in an environment that has trl, imports nothing of ours.
 
 TRL's losses are methods of its trainers. Real trainers are built around a small model, and their method for
-log-probs answers with the given tensors. Reads a JSON object {tensors, cases, folder} on standard input, `folder` that
-of the model, and writes one of {version, found}.
+log-probs answers with the given tensors. The argument is the model's folder; see answers.py for the rest.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from answers import Found, Given, answer
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 from trl.rewards import get_soft_overlong_punishment
 
-Given = dict[str, torch.Tensor]
-Found = dict[str, torch.Tensor]
 KINDS = {"grpo": (GRPOTrainer, GRPOConfig), "gmpo": (GMPOTrainer, GMPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
 
 
-def trainer_of(given: Given, folder: str, kind: str, config: dict[str, Any]) -> Any:
+def trainer_of(given: Given, kind: str, config: dict[str, Any], rewards: Sequence[str] = ("reward",)) -> Any:
     """A trainer of `kind`, its model not in training: the loss is that of one batch, without accumulation."""
     trainer_class, config_class = KINDS[kind]
-    rows = len(given["reward"])
+    rows, folder = len(given["reward"]), sys.argv[1]
     with tempfile.TemporaryDirectory() as output:
         arguments = config_class(
             output_dir=output, use_cpu=True, bf16=False, report_to="none", gradient_checkpointing=False,
             per_device_train_batch_size=rows, num_generations=4, max_completion_length=given["mask"].shape[1], **config,
         )  # fmt: skip
         trainer = trainer_class(
-            model=AutoModelForCausalLM.from_pretrained(folder), reward_funcs=lambda **_: given["reward"].tolist(),
-            args=arguments, train_dataset=Dataset.from_list([{"prompt": "a"}] * rows),
+            model=AutoModelForCausalLM.from_pretrained(folder), args=arguments,
+            reward_funcs=[lambda name=name, **_: given[name].tolist() for name in rewards],
+            train_dataset=Dataset.from_list([{"prompt": "a"}] * rows),
             processing_class=AutoTokenizer.from_pretrained(folder),
         )  # fmt: skip
     trainer.model.eval()
@@ -75,9 +72,9 @@ def inputs_of(given: Given) -> dict[str, torch.Tensor]:
     }  # fmt: skip
 
 
-def loss(given: Given, folder: str, config: dict[str, Any], kind: str = "grpo") -> Found:
+def loss(given: Given, config: dict[str, Any], kind: str = "grpo") -> Found:
     """The loss of a trainer with this configuration, and its gradients."""
-    trainer = trainer_of(given, folder, kind, config)
+    trainer = trainer_of(given, kind, config)
     logprob, entropy = given["logprob"].requires_grad_(), given["entropy"].requires_grad_()
     answering(trainer, logprob, entropy)
     value = trainer._compute_loss(trainer.model, inputs_of(given))
@@ -86,23 +83,25 @@ def loss(given: Given, folder: str, config: dict[str, Any], kind: str = "grpo") 
     return {"value": value.detach(), "gradient": by_logprob} | more
 
 
-def factor(given: Given, folder: str, mode: str, low: float | None, high: float | None) -> Found:
+def factor(given: Given, mode: str, low: float | None, high: float | None) -> Found:
     """The factor of the generator's mismatch, as used with vLLM (the trainer is not asked to start it)."""
-    trainer = trainer_of(given, folder, "grpo", {})
+    trainer = trainer_of(given, "grpo", {})
     trainer.use_vllm, trainer.vllm_importance_sampling_mode = True, mode
     trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = low, high
     return {"factor": scored(trainer, given)["importance_sampling_ratio"] * given["mask"]}
 
 
-def advantage(given: Given, folder: str, config: dict[str, Any], kind: str = "grpo") -> Found:
-    """The advantages of completions with the given rewards."""
-    found = scored(trainer_of(given, folder, kind, config), given)["advantages"]
+def advantage(
+    given: Given, config: dict[str, Any], kind: str = "grpo", rewards: Sequence[str] = ("reward",)
+) -> Found:
+    """The advantages of completions with the given rewards, those of several functions added."""
+    found = scored(trainer_of(given, kind, config, rewards), given)["advantages"]
     return {"advantage": found[:, None] * given["mask"]}
 
 
-def adaptive(given: Given, folder: str, config: dict[str, Any], entropies: list[float]) -> Found:
+def adaptive(given: Given, config: dict[str, Any], entropies: list[float]) -> Found:
     """The bonus that each of several steps applies, by the loss's gradient of the entropy; then the state it leaves."""
-    trainer = trainer_of(given, folder, "grpo", config)
+    trainer = trainer_of(given, "grpo", config)
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
     applied, kept = [], []
@@ -115,7 +114,7 @@ def adaptive(given: Given, folder: str, config: dict[str, Any], entropies: list[
     return {"applied": torch.stack(applied), "coefficient": torch.stack(kept)}
 
 
-def overlong(given: Given, folder: str, longest: int, buffer: int) -> Found:
+def overlong(given: Given, longest: int, buffer: int) -> Found:
     """The punishment of long completions."""
     punish = get_soft_overlong_punishment(longest, buffer)
     lengths = given["mask"].sum(-1).long().tolist()
@@ -127,16 +126,5 @@ CALLS: dict[str, Callable[..., Found]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    """Compute every case."""
-    what = json.load(sys.stdin)
-    found = {}
-    for name, case in what["cases"].items():
-        given = {key: torch.tensor(column, dtype=torch.float64) for key, column in what["tensors"].items()}
-        result = CALLS[case.pop("call")](given, what["folder"], **case)
-        found[name] = {key: tensor.tolist() for key, tensor in result.items()}
-    print(json.dumps({"version": version("trl"), "found": found}))
-
-
 if __name__ == "__main__":
-    main()
+    answer("trl", CALLS)

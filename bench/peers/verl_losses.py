@@ -1,23 +1,18 @@
 """verl's losses and estimators for bench/parity.py; runs in an environment that has verl, imports nothing of ours.
 
-Reads a JSON object {tensors, cases, folder} on standard input and writes one of {version, found}.
+See answers.py for what it reads and writes.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
+from answers import Found, Given, answer
 from verl.trainer.ppo import core_algos, rollout_corr_helper
 from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
-
-Given = dict[str, torch.Tensor]
-Found = dict[str, torch.Tensor]
 
 
 def with_gradient(loss: torch.Tensor, of: torch.Tensor) -> Found:
@@ -66,13 +61,17 @@ def entropy(given: Given) -> Found:
 
 
 def advantage(given: Given, name: str, groups: str, returns: bool, more: dict[str, Any]) -> Found:
-    """A registered estimator, on a reward at the last token."""
+    """A registered estimator, on a reward at the last token; `gdpo` also reads its parts."""
     last = given["mask"].sum(-1).long() - 1
     rewards = torch.zeros_like(given["mask"])
     rewards[torch.arange(len(last)), last] = given["reward"]
-    index = given[groups].long().numpy().astype(object)
     estimator = core_algos.get_adv_estimator_fn(name)
-    named = {"values": given["value"]} if name == "gae" else {"index": np.array([f"group {i}" for i in index])}
+    groups_of = {"index": np.array([f"group {i}" for i in given[groups].long().tolist()], dtype=object)}
+    named: dict[str, Any] = {"values": given["value"]} if name == "gae" else groups_of
+    if name == "gdpo":
+        parts, prompt = ("reward", "shaped"), torch.ones(len(last), 1, dtype=torch.long)
+        masks = {"prompts": prompt, "attention_mask": torch.cat([prompt, given["mask"].long()], 1)}
+        named |= {"config": {"gdpo_reward_keys": parts}, "non_tensor_batch": given, "batch": masks}
     advantages, targets = estimator(token_level_rewards=rewards, response_mask=given["mask"], **named, **more)
     return {"advantage": (targets if returns else advantages) * given["mask"]}
 
@@ -97,16 +96,5 @@ CALLS = {
 }  # fmt: skip
 
 
-def main() -> None:
-    """Compute every case."""
-    what = json.load(sys.stdin)
-    found = {}
-    for name, case in what["cases"].items():
-        given = {key: torch.tensor(column, dtype=torch.float64) for key, column in what["tensors"].items()}
-        result = CALLS[case.pop("call")](given, **case)
-        found[name] = {key: tensor.tolist() for key, tensor in result.items()}
-    print(json.dumps({"version": version("verl"), "found": found}))
-
-
 if __name__ == "__main__":
-    main()
+    answer("verl", CALLS)

@@ -35,11 +35,11 @@ from strop.orchestration.executor import InProcess, Probe, Publication, WeightMi
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.runs import read_runs
+from strop.report.status import read_status
 from strop.report.training_figures import plot_run
 from strop.run.doctor import review
 from strop.run.folder import RunFolder, read_changes
 from strop.run.run import Interrupted, Summary, _Run, resume, train
-from strop.run.status import read_status
 from strop.run.validation import Validation
 from strop.training import checkpoint
 from strop.training.step import NonFiniteLoss, Trainer

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tiny import byte_tokenizer
 
-from strop.model.endings import text_of
-from strop.serving.server import Detokenizer, Pieces, TextStream, first_stop
+from strop.model.endings import Detokenizer, text_of
+from strop.serving.server import Pieces, TextStream, first_stop
 
 TOKENIZER = byte_tokenizer(("\\boxed{",))
 DECODE = partial(text_of, TOKENIZER, ends=(256,))

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from strop.algorithms.forecast import least_share
 from strop.base.pieces import Settings
 
 Row = Mapping[str, float | None]
 Memory = dict[str, Any]
 
+QUARTER = 0.25  # of a run, by which the entropy of the rest is forecast
 STEPS_OF_CALM = 10  # without them an alert that comes back is the old one, at its limit, and is not said again
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -24,6 +26,7 @@ class AlertLimits(Settings):
         no_room: share of trajectories whose environment answered, and that had no room left for another turn.
         verifier_failures: share of completions that the verifier itself failed on.
         entropy: nats a token below which the policy hardly explores.
+        collapse: share of its start below which the entropy will fall, as the first quarter of the run forecasts it.
         mismatch: KL(generator ‖ trainer) by k3, nats a token; staleness counts in it, so that it holds for lag too.
         repetition: share of completions in which 20 tokens in a row recur (collapse of GRPO as ORZ saw it).
         pass_rate_drop: share of its best that the pass rate may lose, both as means over `window` steps.
@@ -34,26 +37,31 @@ class AlertLimits(Settings):
     no_room: Share = 0.25
     verifier_failures: Share = 0.01
     entropy: Annotated[float, Field(ge=0)] = 0.01
+    collapse: Share = 0.2
     mismatch: Annotated[float, Field(gt=0)] = 0.05
     repetition: Share = 0.25
     pass_rate_drop: Share = 0.5
     window: Annotated[int, Field(ge=1)] = 10
 
 
-def alerts(row: Row, memory: Memory, limits: AlertLimits | None = None) -> tuple[list[str], Memory]:
+def alerts(
+    row: Row, memory: Memory, limits: AlertLimits | None = None, progress: float = 0.0
+) -> tuple[list[str], Memory]:
     """The alerts that begin with a step.
 
     Args:
         row: the step's metrics; what a metric without a value would say is left as it was.
         memory: what this function returned after the step before; `{}` at first. JSON-able.
         limits: the defaults of `AlertLimits` where None.
+        progress: this step over the steps of the run.
 
     Returns:
         A line for each alert that begins, and the memory for the next step.
     """
     limits = limits or AlertLimits()
     pass_rates, best = _remember_pass_rate(row, memory, limits.window)
-    found = _by_limit(row, limits) | {"pass rate": _pass_rate_line(pass_rates, best, limits)}
+    entropies, collapse = _forecast(row.get("entropy"), memory.get("entropies", []), limits.collapse, progress)
+    found = _by_limit(row, limits) | {"pass rate": _pass_rate_line(pass_rates, best, limits), "collapse": collapse}
     calm: dict[str, int] = {}  # by alert that has begun: steps since it last held
     lines = []
     for name, line in found.items():
@@ -64,7 +72,7 @@ def alerts(row: Row, memory: Memory, limits: AlertLimits | None = None) -> tuple
                 lines.append(line)
         elif before is not None and before + 1 < STEPS_OF_CALM:
             calm[name] = before + 1
-    return lines, {"calm": calm, "pass_rates": pass_rates, "best_pass_rate": best}
+    return lines, {"calm": calm, "pass_rates": pass_rates, "best_pass_rate": best, "entropies": entropies}
 
 
 def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
@@ -106,6 +114,25 @@ def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
             "step teaches nothing; take easier or harder problems, or a better starting model"
         )
     return found
+
+
+def _forecast(
+    entropy: float | None, before: list[float] | None, limit: float, progress: float
+) -> tuple[list[float] | None, str]:
+    """The entropies of the first quarter, None after it; at its end a line if the entropy will collapse."""
+    if before is None:
+        return None, ""
+    entropies = [*before, *([] if entropy is None else [entropy])]
+    if progress < QUARTER:
+        return entropies, ""
+    found = least_share(entropies)
+    if found is None or found[1] >= limit:
+        return None, ""
+    return None, (
+        f"the entropy, {entropies[-1]:.3g} nats a token after a quarter of the run, is going to fall to "
+        f"{found[0]:.0%} to {found[1]:.0%} of its start: fewer updates a step, a lower optim.lr or a higher upper clip "
+        "may help"
+    )
 
 
 def _remember_pass_rate(row: Row, memory: Memory, window: int) -> tuple[list[float], float | None]:

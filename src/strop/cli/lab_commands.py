@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -129,61 +129,52 @@ def ablate(
     from strop.base.types import InputError
     from strop.lab.ablation import manifest as manifests
     from strop.lab.ablation.studies import listing
-    from strop.lab.ablation.variants import VariantRequest, short_name, variants
+    from strop.lab.ablation.variants import VariantRequest, variants
     from strop.lab.scaling.study import fit_settings
 
     if study == "list":
         print(listing())
         return
     fits = fit_settings({"method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level})
+    allow(imports, sets)
     if target == SHOW:
         if folder is None or any((leave_one_out, study, grid, named, until, steps, sets, small, out, dry_run)):
             raise InputError("strop ablate show takes the FOLDER of an ablation and the options of fits")
-        allow(imports, sets)
         _show(folder, x, fits, margin, as_json)
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
-    allow(imports, sets)
-    changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
-    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, study)
-    found = variants(target, wanted, changed, small)
+    sets += [] if steps is None else [f"steps={steps}"]
+    found = variants(target, VariantRequest(tuple(grid), tuple(named), leave_one_out, study), sets, small)
     manifest = manifests.plan(target, found, manifests.parse_seeds(seeds), until is not None)
-    name = "-".join(filter(None, ("ablate", short_name(target), study, "tiny" if small else "")))
-    where = Path("runs") / name if out is None else out
+    where = out or manifests.default_folder(target, study, small)
     if dry_run:
         _list(where, manifests.merged(where, manifest), as_json)
         return
-    _execute(where, manifest, jobs, imports, plain)
-    if until is not None:
-        _add_seeds(until, where, lambda more: _execute(where, more, jobs, imports, plain, again=False), fits, margin)
-    done = _show(where, x, fits, margin, as_json)
+    _execute(where, manifest, jobs, imports, plain, until, fits, margin)
+    _end(_show(where, x, fits, margin, as_json))
+
+
+def _execute(
+    folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool,
+    until: int | None, fits: FitSettings, margin: float,
+) -> None:  # fmt: skip
+    """Make the runs that are not finished, then add seeds up to `until`."""
+    stopped = f"stopped at once; the same command goes on with {folder}"
+    with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
+        from strop.lab.ablation.scheduler import add_seeds, execute
+
+        execute(folder, manifest, view, jobs, imports)
+        if until is not None:
+            add_seeds(folder, until, view, jobs, imports, fits, margin)
+
+
+def _end(done: Ablation) -> None:
+    """Exit with 1 where runs have failed."""
     if done.failures:
         count = len(done.failures)
         print(f"strop: {count} of {len(done.manifest.runs)} runs failed; the same command tries again", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _execute(folder: Path, manifest: Manifest, jobs: int, imports: list[str], plain: bool, again: bool = True) -> None:
-    """Make the runs that are not there; those that failed too, if they are to be tried again."""
-    stopped = f"stopped at once; the same command goes on with {folder}"
-    with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
-        from strop.lab.ablation.scheduler import execute
-
-        execute(folder, manifest, view, jobs, imports, again)
-
-
-def _add_seeds(most: int, folder: Path, execute: Callable[[Manifest], None], fits: FitSettings, margin: float) -> None:
-    """Add a seed to every variant that is undecided until none is, or all of them have `most`."""
-    from strop.lab.ablation.collect import collect
-
-    while True:
-        with waiting("comparing"):
-            found = collect(folder, settings=fits, margin=margin)
-        more = found.manifest.extended(found.undecided, most)
-        if more == found.manifest:
-            return
-        execute(more)
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
@@ -382,6 +373,7 @@ def audit(
     from strop.report import audit as audits
     from strop.report.build import audit_page
     from strop.run.folder import RunFolder
+    from strop.verifiers.judge_model import keep_in
 
     allow(imports)
     folder = RunFolder.open(run)
@@ -392,6 +384,7 @@ def audit(
         write_text(page, audit_page(folder, drawn, f"Then save, and run: {again}"))
         print(f"{len(drawn.completions)} completions to judge in {page}; then: {again}")
         return
+    keep_in(folder.path)
     with waiting("judging"):
         right = audits.read_labels(labels) if labels is not None else audits.judge(drawn, named_verifier(str(verifier)))
     found = {"by": str(verifier if labels is None else labels), **audits.audited(drawn, right)}

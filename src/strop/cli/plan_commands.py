@@ -279,7 +279,8 @@ def _print_power(rows: list[dict[str, Any]], difference: float, margin: float) -
 @plan_app.command("allocate", short_help="How many samples per prompt suit a budget.")
 def allocate(
     sources: Annotated[
-        list[str], typer.Argument(metavar="N=PATH...", help="Runs or CSV files, each by its samples per prompt.")
+        list[str],
+        typer.Argument(metavar="N=PATH...", help="Runs or CSV files by their samples per prompt, with any seeds."),
     ],
     budgets: Annotated[
         str, typer.Option("--budget", metavar="C1,C2", help="Budgets in the unit of --x; by default nine.")
@@ -290,7 +291,8 @@ def allocate(
     """Which number of samples per prompt is best at each budget (IsoCompute, arXiv 2603.12151).
 
     The runs differ only in samples per prompt. Each gets its curve, as by strop fit; the highest curve at a budget is
-    the best, and bootstrap samples say how surely. The steps are what the budget leaves. No curve is extrapolated.
+    the best, and bootstrap samples say how surely. The scatter of seeds is in them where an N has several runs. The
+    steps are what the budget leaves. No curve is extrapolated.
 
     \b
     strop plan allocate 8=runs/a 32=runs/b 128=runs/c
@@ -315,9 +317,9 @@ def allocate(
              for b in found.best],
         )  # fmt: skip
         print(found.verdict + ".")
-        for n, reason in refused.items():
-            print(f"{n}: left out, {reason}")
+        for name, reason in refused.items():
+            print(f"{name}: left out, {reason}")
 
-    refused = {n: curve.refused for n, curve in found.fits.items() if curve.refused is not None}
+    refused = {each.name: each.refused for fits in found.fits.values() for each in fits if each.refused is not None}
     value = {"best": [asdict(each) for each in found.best], "verdict": found.verdict, "refused": refused}
     show(as_json, value, printed)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from strop.base.view import View
     from strop.config.schema import RunConfig
+    from strop.report.status import RunStatus
     from strop.run.finding import Finding
-    from strop.run.status import RunStatus
 
 
 DryRun = Annotated[
@@ -325,8 +325,8 @@ def runs(
     strop runs
     strop runs --json
     """
+    from strop.report.status import listed
     from strop.run.folder import runs_in
-    from strop.run.status import listed
 
     found = [listed(run) for run in runs_in(root)]
     columns = ("run", "state", "recipe", "step", "train", "held out", "began")
@@ -469,8 +469,8 @@ def status(run: Run, as_json: Json = False) -> None:
     strop status runs/grpo
     strop status runs/grpo --json
     """
+    from strop.report.status import read_status
     from strop.run.folder import RunFolder
-    from strop.run.status import read_status
 
     found = read_status(RunFolder.open(run))
 

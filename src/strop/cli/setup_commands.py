@@ -92,10 +92,9 @@ def settings(
     strop settings Judges
     strop settings --out docs/settings.md
     """
-    from strop.config.reference import reference
-    from strop.run.sft_config import SftConfig
+    from strop.report.reference import reference
 
-    _show_page(reference(SftConfig, part), out)
+    _show_page(reference(part), out)
 
 
 def _show_page(text: str, out: Path | None) -> None:

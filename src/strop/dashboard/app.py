@@ -39,8 +39,8 @@ from strop.base.types import InputError
 from strop.config.edits import differing, explain, flatten
 from strop.report.curves import main_curves
 from strop.report.runs import RunData, read_runs
+from strop.report.status import listed
 from strop.run.folder import RunFolder
-from strop.run.status import listed
 from strop.serving.http import asks_loopback
 from strop_verify.verdict import Status
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from os.path import commonprefix
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+REPLACEMENT = "\ufffd"
+MOST_HELD = 3  # a character has at most four bytes
+LONGEST_WINDOW, OVERLAP = 48, 8
+Decode: TypeAlias = Callable[[Sequence[int]], str]
 _TURN = "placeholder4turn"
 _CHAT = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _TURN}, {"role": "user", "content": "!"}]
 
@@ -60,3 +64,32 @@ def text_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], ends: Collec
     text = tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text
+
+
+class Detokenizer:
+    """The text of a growing row of tokens; a character that is not complete yet is held back.
+
+    Only a window of the last tokens is decoded again each time, so that the cost of a token does not grow.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._window: list[int] = []
+        self._given = 0  # characters of the window's text that are out
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that the new tokens add."""
+        self._window += ids
+        text = self._decode(self._window)
+        held = min(MOST_HELD, len(text) - len(text.rstrip(REPLACEMENT)))  # signs of bytes that may become a character
+        end = max(self._given, len(text) - held)
+        new = text[self._given : end]
+        self._given = end
+        if len(self._window) > LONGEST_WINDOW:
+            self._window = self._window[-OVERLAP:]
+            self._given = len(self._decode(self._window)) - held
+        return new
+
+    def finish(self) -> str:
+        """The text that was held back."""
+        return self._decode(self._window)[self._given :]

@@ -26,16 +26,17 @@ AT_ONCE = 256  # problems that wait for the verifier
 
 
 class VerifierFilter(FilterStep):
-    """A filter that judges texts with a verifier; one in worker processes judges several at once."""
+    """A filter that judges texts with a verifier; several at once, unless it computes in this process."""
 
     verifier: SerializeAsAny[Verifier]
 
     def run(self, stage: Stage) -> None:
         """Every problem in turn."""
-        if self.verifier.isolated() is None:
+        at_once = default_workers() if self.verifier.isolated() else self.verifier.threads()
+        if not at_once:
             super().run(stage)
             return
-        with ThreadPoolExecutor(default_workers()) as threads:
+        with ThreadPoolExecutor(at_once) as threads:
             settle(stage, self._decisions(stage.problems(), threads))
 
     def _decisions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from strop.base.pieces import Piece, choices
 from strop.base.text import markdown_table
 from strop.recipes import build, catalogue, field
 from strop.report.drawing import MUTED, SERIES, Draw, log_axis, number_axis, short_number, write_panels
+from strop.report.reference import docstring
 from strop.report.token_figures import ADVANTAGES, sequences_of_one
 
 if TYPE_CHECKING:
@@ -146,8 +146,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _paragraphs(piece: type[Piece]) -> list[str]:
     """The paragraphs of a docstring before its list of fields, with formulas indented, as Markdown shows code."""
-    text = re.split(r"^(?:Fields|Attributes|Raises):", inspect.getdoc(piece) or "", flags=re.MULTILINE)[0]
-    return [part.strip("\n") for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return [part.strip("\n") for part in re.split(r"\n\s*\n", docstring(piece)) if part.strip()]
 
 
 def _pieces(settings: BaseModel) -> Iterator[Piece]:

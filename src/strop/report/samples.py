@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +16,12 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.statistics import entropy_flow
 from strop.base.types import FloatArray
-from strop.model.endings import text_of
+from strop.model.endings import Detokenizer, text_of
 from strop.model.files import byte_tokenizer, load_tokenizer
 from strop.report.runs import RunData
 from strop.training.embedded_base import named_base
 
 QUANTILE = 0.8  # tokens at or above it reason (Archer, Eq. 4 and 5)
-CONTEXT = 8  # tokens before one that decide how it is written (a leading space, the start of a character)
-BROKEN = "\N{REPLACEMENT CHARACTER}"
 SHOWN_TOKENS = 600  # most of a completion that is shown
 
 
@@ -178,17 +177,6 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
 
     Where several tokens make one character, the last of them has it and the others have none.
     """
-    found: list[str] = []
-    begin = 0  # the first token whose text is not given out yet
-    for end in range(1, len(ids) + 1):
-        context = ids[max(0, begin - CONTEXT) : begin]
-        before = text_of(tokenizer, context)
-        whole = text_of(tokenizer, [*context, *ids[begin:end]])
-        added = whole[len(before) :] if whole.startswith(before) else text_of(tokenizer, ids[begin:end])
-        # Half a character is waited for, but not longer than a character can be.
-        if added.endswith(BROKEN) and end < len(ids) and end - begin < 4:
-            found.append("")
-            continue
-        found.append(added)
-        begin = end
-    return found
+    stream = Detokenizer(partial(text_of, tokenizer))
+    found = [stream.push([one]) for one in ids]
+    return [*found[:-1], found[-1] + stream.finish()] if found else []

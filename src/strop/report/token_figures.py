@@ -20,6 +20,7 @@ from strop.algorithms.step_diagnostics import first_repetition
 from strop.algorithms.tokens import Tokens
 from strop.base.near import nearest
 from strop.base.types import InputError
+from strop.model.endings import REPLACEMENT
 from strop.report.drawing import (
     DOTTED,
     GREY,
@@ -33,7 +34,7 @@ from strop.report.drawing import (
     write_panels,
 )
 from strop.report.runs import RunData, plain
-from strop.report.samples import BROKEN, QUANTILE, injected, tokenizer_of
+from strop.report.samples import QUANTILE, injected, tokenizer_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +136,7 @@ def _token_entropies(run: RunData, choice: Choice) -> tuple[str, Panels]:
 def _text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     """A token on one line, its spaces and line ends made visible."""
     text = str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
-    if BROKEN in text or not text:
+    if REPLACEMENT in text or not text:
         text = str(tokenizer.convert_ids_to_tokens(token))
     return plain(text.replace("\n", "↵").replace(" ", "␣"), 16)
 

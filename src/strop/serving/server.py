@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -33,17 +33,13 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FloatArray, InputError, IntArray
 from strop.engines.protocol import Drawn
-from strop.model.endings import text_of
+from strop.model.endings import REPLACEMENT, Decode, Detokenizer, text_of
 from strop.serving import ServeLimits
 from strop.serving.driver import Driver, EngineFailure, ServedEngine, Ticket
 from strop.serving.http import HttpServer, Refusal, asks_loopback, misrouted, read_body, refused
 from strop.serving.requests import Body, ChatBody, CompletionBody, RequestReader, ServedRequest, parse
 
 LOWEST = -9999.0  # JSON has no infinity
-REPLACEMENT = "\ufffd"
-MOST_HELD = 3  # a character has at most four bytes
-LONGEST_WINDOW, OVERLAP = 48, 8
-Decode: TypeAlias = Callable[[Sequence[int]], str]
 
 
 class ServedAnswer:
@@ -177,35 +173,6 @@ class Pieces:
             named = str(self._tokenizer.convert_ids_to_tokens(token)) if REPLACEMENT in text else text
             self._known[token] = named
         return self._known[token]
-
-
-class Detokenizer:
-    """The text of a growing row of tokens; a character that is not complete yet is held back.
-
-    Only a window of the last tokens is decoded again each time, so that the cost of a token does not grow.
-    """
-
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
-        self._window: list[int] = []
-        self._given = 0  # characters of the window's text that are out
-
-    def push(self, ids: Iterable[int]) -> str:
-        """The text that the new tokens add."""
-        self._window += ids
-        text = self._decode(self._window)
-        held = min(MOST_HELD, len(text) - len(text.rstrip(REPLACEMENT)))  # signs of bytes that may become a character
-        end = max(self._given, len(text) - held)
-        new = text[self._given : end]
-        self._given = end
-        if len(self._window) > LONGEST_WINDOW:
-            self._window = self._window[-OVERLAP:]
-            self._given = len(self._decode(self._window)) - held
-        return new
-
-    def finish(self) -> str:
-        """The text that was held back."""
-        return self._decode(self._window)[self._given :]
 
 
 class TextStream:

@@ -55,6 +55,7 @@ class Verifier(Piece):
         "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
         "strop.verifiers.reward_function",
+        "strop.verifiers.judge_model",
     )
 
     require_stop: bool = False
@@ -95,9 +96,17 @@ class Verifier(Piece):
         """A warning about how this problem is judged, or None; shown before training begins."""
         return None
 
+    def asks(self) -> tuple[Verifier, ...]:
+        """The verifiers that it asks."""
+        return ()
+
     def session_functions(self) -> tuple[str, ...]:
         """The functions of the running Python session that it calls (see `strop.base.session`)."""
-        return ()
+        return tuple(name for member in self.asks() for name in member.session_functions())
+
+    def threads(self) -> int:
+        """How many threads may wait for its verdicts at once, because others give them; 0 where it computes."""
+        return max((member.threads() for member in self.asks()), default=0)
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """The form of the answer that the problem's prompt should ask for; None where any form is read."""

@@ -58,8 +58,8 @@ class MathVerifier(Verifier):
         return self
 
     def isolated(self) -> Isolation | None:
-        """It runs in processes, so that a worker that hangs can be killed; not with a second one of this session."""
-        return None if self.session_functions() else self.isolation
+        """It runs in processes, so that a worker that hangs can be killed; not with a second one bound to this one."""
+        return None if self.session_functions() or self.threads() else self.isolation
 
     def warm(self) -> None:
         """Import what every verdict needs, and build its tables, before workers are forked."""
@@ -67,9 +67,9 @@ class MathVerifier(Verifier):
         if self.second is not None:
             self.second.warm()
 
-    def session_functions(self) -> tuple[str, ...]:
-        """Those of the second verifier."""
-        return () if self.second is None else self.second.session_functions()
+    def asks(self) -> tuple[Verifier, ...]:
+        """The second verifier."""
+        return () if self.second is None else (self.second,)
 
     @property
     def settings(self) -> MathSettings:

@@ -128,7 +128,7 @@ def test_until_decided_runs_what_is_undecided(tmp_path: Path, monkeypatch: pytes
     """In place of training the runs are written: one variant is clearly worse, one alike, one always fails."""
     rounds: list[tuple[int, bool]] = []
 
-    def written(folder: Path, wanted: Manifest, view: object, jobs: int, imports: object, again: bool) -> None:
+    def written(folder: Path, wanted: Manifest, view: object, jobs: int, imports: object, again: bool = True) -> None:
         manifest = merged(folder, wanted)
         rounds.append((len(manifest.runs), again))
         for run in manifest.runs:

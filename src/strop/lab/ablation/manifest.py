@@ -24,7 +24,7 @@ from strop.base.types import InputError
 from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.lab.ablation.variants import Variant, Variants, differences
+from strop.lab.ablation.variants import Variant, Variants, differences, short_name
 from strop.run.folder import SUMMARY, is_run
 
 FILE = "ablation.json"
@@ -135,6 +135,11 @@ def plan(recipe: str, found: Variants, seeds: Sequence[int], until_decided: bool
     return Manifest(
         recipe=recipe, seeds=tuple(seeds), variants=entries, notes=found.notes, until_decided=until_decided, runs=runs
     )
+
+
+def default_folder(target: str, study: str | None, small: bool) -> Path:
+    """Where the ablation of a recipe or a file is, unless --out says otherwise."""
+    return Path("runs") / "-".join(filter(None, ("ablate", short_name(target), study, "tiny" if small else "")))
 
 
 def _entry(variant: Variant) -> VariantEntry:

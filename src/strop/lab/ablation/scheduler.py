@@ -21,7 +21,9 @@ from strop.base.progress import part
 from strop.base.text import counted, duration, percent
 from strop.base.types import InputError, StropError
 from strop.base.view import View
+from strop.lab.ablation.collect import collect
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
+from strop.lab.scaling.fitting import FitSettings
 from strop.run.folder import is_run
 from strop_verify.child_process import ChildProcess, import_path, thread_environment
 
@@ -87,6 +89,18 @@ def execute(
             f"stopped; {done} of {len(manifest.runs)} runs are finished; the same command goes on with {folder}"
         )
     return scheduler.manifest
+
+
+def add_seeds(
+    folder: Path, most: int, view: View, jobs: int, imports: Sequence[str], fits: FitSettings, margin: float
+) -> None:
+    """Run a further seed of every variant that is undecided, until none is or all of them have `most`."""
+    while True:
+        found = collect(folder, settings=fits, margin=margin)
+        more = found.manifest.extended(found.undecided, most)
+        if more == found.manifest:
+            return
+        execute(folder, more, view, jobs, imports, again=False)
 
 
 def _make_bases(manifest: Manifest, waiting: Sequence[RunEntry], view: View) -> None:

@@ -1,14 +1,16 @@
 """How many samples per prompt a budget is best spent on (IsoCompute, arXiv 2603.12151).
 
 Runs that differ only in n, the samples per prompt, each get their curve of pass rate against compute. At a budget C the
-best n is that of the highest curve; the paper finds that it rises with C and then saturates. Steps are what is left of
-the budget, and prompts per step matter little within a moderate range. Nothing here extrapolates: a curve counts up to
-its last point. The samples are of the noise of evaluations; another seed of the training scatters more. Shapes: R runs,
-S bootstrap samples.
+best n is that of the highest curve, a mean over seeds; the paper finds that it rises with C and then saturates. Steps
+are what is left of the budget, and prompts per step matter little within a moderate range. Nothing here extrapolates: a
+curve counts up to its last point. The samples are of the noise of evaluations and, where an n has several runs, of the
+scatter of seeds, pooled over all n. Without it a best n is that of these runs only. Shapes: N numbers of samples, S
+bootstrap samples.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +42,7 @@ class Best:
 class Allocation:
     """What is best at each budget, in rising order, and what can be said of the whole."""
 
-    fits: Mapping[int, Fit]
+    fits: Mapping[int, Sequence[Fit]]
     best: Sequence[Best]
     verdict: str
 
@@ -51,40 +53,56 @@ def allocate(
     """The best n at each budget; by default at nine, from where every curve has begun to where only one goes on.
 
     Raises:
-        InputError: a name is no whole number, a name has several runs, fewer than two curves could be fitted, or no
-            two curves reach a budget.
+        InputError: a name is no whole number, fewer than two numbers have a curve that could be fitted, or no two
+            reach a budget.
     """
-    fits: dict[int, Fit] = {}
+    fits: dict[int, list[Fit]] = {}
+    seeds = itertools.count(settings.seed)
     for name, curves in recipes.items():
-        if not name.isdecimal() or int(name) < 1 or len(curves) > 1:
-            raise InputError(f"{name}: name each run once by its samples per prompt, such as 8=runs/eight")
+        if not name.isdecimal() or int(name) < 1:
+            raise InputError(f"{name}: name each run by its samples per prompt, such as 8=runs/eight")
         # Samples of two curves are compared: the same noise drawn for both would hide most of it.
-        seeded = settings.model_copy(update={"seed": settings.seed + len(fits)})
-        fits[int(name)] = fit(curves[0], seeded)
+        fits[int(name)] = [fit(curve, settings.model_copy(update={"seed": next(seeds)})) for curve in curves]
     fits = dict(sorted(fits.items()))
-    accepted = {n: found for n, found in fits.items() if found.sigmoid is not None}
+    accepted = {n: [each for each in found if each.sigmoid is not None] for n, found in fits.items()}
+    accepted = {n: found for n, found in accepted.items() if found}
     if len(accepted) < 2:
-        refused = "; ".join(f"{n}: {found.refused}" for n, found in fits.items() if found.refused)
+        refused = "; ".join(f"{n}: {each.refused}" for n, found in fits.items() for each in found if each.refused)
         raise InputError(f"two curves at least must support a fit ({refused})")
-    ends = sorted(found.used.compute[-1] for found in accepted.values())
-    start = max(found.used.compute[0] for found in accepted.values())
+    ends = sorted(max(each.used.compute[-1] for each in found) for found in accepted.values())
+    start = max(min(each.used.compute[0] for each in found) for found in accepted.values())
     grid = list(budgets) or [float(c) for c in np.geomspace(min(start, ends[-2]), ends[-2], BUDGETS)]
-    best = [_best(accepted, compute) for compute in grid]
+    random = np.random.default_rng(settings.seed)
+    best = [_best(accepted, compute, random) for compute in grid]
     return Allocation(fits, best, _verdict(list(accepted), best))
 
 
-def _best(accepted: Mapping[int, Fit], compute: float) -> Best:
-    """The best of the curves that reach this budget."""
-    reach = [n for n, found in accepted.items() if found.used.compute[-1] >= compute]
+def _best(accepted: Mapping[int, Sequence[Fit]], compute: float, random: np.random.Generator) -> Best:
+    """The best of the numbers whose curves reach this budget."""
+    at_budget = {n: [each for each in found if each.used.compute[-1] >= compute] for n, found in accepted.items()}
+    reach = [n for n, found in at_budget.items() if found]
     if len(reach) < 2:
         raise InputError(f"--budget {compute:g}: fewer than two curves reach it, and none is extrapolated")
-    rates = np.array([float(accepted[n].accepted().value(compute)) for n in reach])
-    drawn = np.column_stack([accepted[n].sampled(compute)[:, 0] for n in reach])  # [S, R]
+    runs = [np.array([float(each.accepted().value(compute)) for each in at_budget[n]]) for n in reach]
+    rates = np.array([values.mean() for values in runs])
+    drawn = np.column_stack([np.mean([e.sampled(compute)[:, 0] for e in at_budget[n]], axis=0) for n in reach])
+    drawn += _of_seeds(runs, len(drawn), random)
     wins = np.bincount(drawn.argmax(1), minlength=len(reach)) / len(drawn)
     first = int(rates.argmax())
     others = np.where(np.arange(len(reach)) == first, -1.0, wins)
     second = reach[int(others.argmax())] if others.max() > 0 else None
     return Best(compute, reach[first], float(rates[first]), float(wins[first]), second)
+
+
+def _of_seeds(runs: Sequence[Array], samples: int, random: np.random.Generator) -> Array:
+    """What other seeds would add to each mean, [S, N]; 0 where no number has two runs."""
+    freedom = sum(len(values) - 1 for values in runs)
+    if not freedom:
+        return np.zeros((samples, len(runs)))
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in runs)
+    deviation = np.sqrt(squares / random.chisquare(freedom, samples))  # Student's t, with its freedom
+    share = 1 / np.sqrt([len(values) for values in runs])
+    return deviation[:, None] * share * random.standard_normal((samples, len(runs)))
 
 
 def _verdict(tried: Sequence[int], best: Sequence[Best]) -> str:

@@ -43,12 +43,12 @@ def parameters_of(name: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Mean absolute errors of the pass rate on a run's points beyond --fit-until; None where a fit was refused."""
+    """Mean absolute errors of the pass rate on a run's points beyond --fit-until; None where a sigmoid was refused."""
 
     points: int
     joint: float
     sigmoid: float | None
-    power_law: float | None
+    power_law: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,10 +177,15 @@ def _held_out(found: JointFit) -> dict[str, HeldOut]:
     for run, curve in enumerate(found.curves):
         rest = curve.beyond(found.settings.fit_until)
         if len(rest):
-            own = fit(curve, found.settings).held_back_error()
-            joint = float(np.abs(found.pass_rate(run, rest.compute) - rest.pass_rate).mean())
-            separate = (None, None) if own is None else (own.mean_absolute_error, own.power_law)
-            errors[curve.name] = HeldOut(len(rest), joint, *separate)
+            own = fit(curve, found.settings)
+            sigmoid = own.held_back_error()
+            joint, power_law = (
+                float(np.abs(rate - rest.pass_rate).mean())
+                for rate in (found.pass_rate(run, rest.compute), own.power_law().value(rest.compute))
+            )
+            errors[curve.name] = HeldOut(
+                len(rest), joint, None if sigmoid is None else sigmoid.mean_absolute_error, power_law
+            )
     return errors
 
 

@@ -7,17 +7,13 @@ from pathlib import Path
 import pytest
 
 from strop.base.types import InputError
-from strop.config import reference as page
 from strop.config.edits import flatten
 from strop.model.settings import ModelSettings
 from strop.recipes import build
+from strop.report.reference import reference
 from strop.run.sft_config import SftConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
-
-
-def reference(part: str = "") -> str:
-    return page.reference(SftConfig, part)
 
 
 def cells(text: str) -> list[list[str]]:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.orchestration.process_registry import RegisteredWorker, write_processes
+from strop.report.status import read_status
 from strop.run.folder import RunFolder
-from strop.run.status import read_status
 from strop.run.watchdog import Watch
 
 

@@ -21,6 +21,7 @@ from strop.base.near import nearest
 from strop.base.pieces import Piece, choices, field_type
 from strop.base.types import InputError
 from strop.config.schema import RunConfig
+from strop.run.sft_config import SftConfig
 
 HEAD = """# Every setting
 
@@ -67,11 +68,10 @@ NAMES = r"\w+(?:, \w+)*"  # of fields, before the colon
 TABLE = (ROW.format("setting", "what may stand there", "default", "what it does"), "| --- | --- | --- | --- |")
 
 
-def reference(fine_tuning: type[BaseModel], part: str = "") -> str:
+def reference(part: str = "") -> str:
     """The Markdown page of all settings; with a `part`, the rows of the keys and pieces that begin with it.
 
-    Args:
-        fine_tuning: the configuration of `strop sft`; its settings are listed if a run has none of that name.
+    The settings of `strop sft` are listed if a run has none of that name.
 
     Raises:
         InputError: no key and no piece begins with `part`.
@@ -79,7 +79,7 @@ def reference(fine_tuning: type[BaseModel], part: str = "") -> str:
     families: dict[type[Piece], list[str]] = {}
     settings = list(_rows(RunConfig, "", families))
     shared = {key for key, _ in settings}
-    tuning = [found for found in _rows(fine_tuning, "", {}) if found[0] not in shared]
+    tuning = [found for found in _rows(SftConfig, "", {}) if found[0] not in shared]
     if part:
         return _part(part, [*settings, *tuning], families)
     lines = [HEAD]
@@ -287,11 +287,15 @@ def _summary(model: type[BaseModel]) -> str:
 
 
 def _prose(piece: type[Piece]) -> str:
-    """The docstring before its list of fields: the summary if it describes all fields, else the whole text."""
+    """The summary of a docstring that describes all fields, else `docstring`, as one line."""
     if set(piece.model_fields) <= set(_documented(piece)):
         return _summary(piece)
-    text = re.split(r"^(?:Fields|Attributes|Raises):", inspect.getdoc(piece) or "", flags=re.MULTILINE)[0]
-    return " ".join(text.split())
+    return " ".join(docstring(piece).split())
+
+
+def docstring(piece: type[Piece]) -> str:
+    """The docstring before its list of fields."""
+    return re.split(r"^(?:Fields|Attributes|Raises):", inspect.getdoc(piece) or "", flags=re.MULTILINE)[0]
 
 
 def _first_sentence(section: str) -> list[str]:
