@@ -22,7 +22,9 @@ from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of,
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
 _INTEGERS = ("positive", "nonnegative", "non-negative", "natural", "negative", "odd", "even", "nonzero")
-_RANGES = {(ex.ZERO, ex.ONE): "nonnegative", (ex.ONE, ex.number(2)): "positive", (ex.ZERO, ex.call("±", ex.ONE)): "ℤ"}
+_RANGES: dict[tuple[Node, ...], str] = {
+    (ex.ZERO, ex.ONE): "nonnegative", (ex.ONE, ex.number(2)): "positive", (ex.ZERO, ex.call("±", ex.ONE)): "ℤ",
+}  # fmt: skip
 _SUBSETS = {"^+": "positive", "_+": "positive", "_>0": "positive", "_≥0": "nonnegative", "_≥1": "positive"}
 
 
@@ -182,11 +184,11 @@ def _listed(found: Sequence[Token]) -> Node:
     ):
         raise Unreadable("a condition")
     at = max((at for at, part in enumerate(found_parts) if part.op == "relation"), default=0)
-    named, unequal = found_parts[at], found_parts[at][::2] == ("relation", ("≠",))
-    ranges = 0 < at < len(found_parts) - 1 and label(named) in set(ex.parts(found_parts[0]))  # e^{ik}, k = 0, 1, 2
-    if (ranges or not at) and (label(named) or unequal):  # x = 1, 2
+    last, unequal = found_parts[at], found_parts[at][::2] == ("relation", ("≠",))
+    ranges = 0 < at < len(found_parts) - 1 and any(part == label(last) for part in ex.parts(found_parts[0]))
+    if (ranges or not at) and (label(last) or unequal):  # x = 1, 2; e^{ik}, k = 0, 1, 2
         sign = ("≠" if unequal else "=",)
-        found_parts[at + 1 :] = [Node("relation", (named.args[0], part), sign) for part in found_parts[at + 1 :]]
+        found_parts[at + 1 :] = [Node("relation", (last.args[0], part), sign) for part in found_parts[at + 1 :]]
     if ranges:
         return _under(_joined("list", found_parts[:at]), Node("list", tuple(found_parts[at:])))
     return _joined("list", found_parts)

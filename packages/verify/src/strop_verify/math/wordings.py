@@ -109,7 +109,8 @@ NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what wor
 _NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""".split()  # noqa: SIM905
 _TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))  # noqa: SIM905
-_SPELLED = {**dict(zip(_NUMBERS, range(20), strict=True)), **_TENS, "a": 1, "half": Fraction(1, 2)}
+_SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_TENS}
+_SPELLED.update(zip(_NUMBERS, range(20), strict=True))
 _PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
 _SHARES = {each + s: 2 + at for at, names in enumerate(_PARTS) for each in names.split("/") for s in ("", "s")}
 _SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
