@@ -72,9 +72,6 @@ GROWS: Own = (
 )  # fmt: skip
 
 
-def _nears(metric: str) -> Own:
-    return "log of first over last KL to the teacher", m.ratio_log(m.first(metric), m.last(metric)), 0.2, ALL
-
 
 def _beyond(cap: float) -> Own:
     return "largest importance ratio", m.largest("ratio/max"), cap, ALL
@@ -88,12 +85,10 @@ SHOWS: Mapping[str, Sequence[Own]] = {
     "opefo": (BALANCES, ON_POLICY),
     "opefo_long": (BALANCES, ON_POLICY),
     "entropy_reg": (GROWS, OFF_POLICY),
-    "clip_higher": (CLIPS_HIGH,),
     "kl0": (AWAY,), "kl": (AWAY,), "kl_strong": (AWAY,),
     "gae_kl_reward": (IN_REWARD,),
     "adaptive": (REGULATES, OFF_POLICY),
     "adaptive_one": (REGULATES, ON_POLICY),
-    "adaptive_slow": (REGULATES, OFF_POLICY),
     "short": (TRUNCATES,), "short_before": (TRUNCATES,), "short_after": (TRUNCATES,),
     "keep": (("mean share of groups without variance", m.mean("groups/zero_variance_share"), 0.0, ALL),),
     "clip25": (CLIPS_HIGH,), "clip265": (CLIPS_HIGH,), "clip28": (CLIPS_HIGH,),
@@ -108,14 +103,11 @@ SHOWS: Mapping[str, Sequence[Own]] = {
     "pipeline8": (("mean lag of the last quarter", m.last_quarter("lag/mean"), 5.0, 8.01),),
     "pipeline4": (("mean lag of the last quarter", m.last_quarter("lag/mean"), 2.5, 4.01),),
     "gae": (CRITIC_KNOWS,), "gae95": (CRITIC_KNOWS,),
-    "gae_loops": (("share of looping completions at first", m.first("repetition/share"), 0.05, ALL), CRITIC_KNOWS),
     "archer": (CLIPS, HOLDS_BACK), "archer_kl5": (CLIPS, HOLDS_BACK), "archer_kl0": (CLIPS,),
     **{f"archer_{clips}": (CLIPS,) for clips in ("clip0", "10_40", "20_40", "30_40", "20_20", "20_60", "mask")},
     "on_policy4": (ON_POLICY,),
     "interruption": (("mean share of interrupted completions", m.mean("interruption/share"), 0.005, 0.15),),
     "penalty": (("mean penalty of a completion", m.mean_penalty, 0.002, ALL),),
-    "distill": (_nears("kl/reference_k1"),), "distill_top": (_nears("kl/top"),),
-    "self_distill": (_nears("kl/reference_k1"),), "rl_hinted": (LEARNS, ON_POLICY),
     "long": (LEARNS, ON_POLICY), "long4": (LEARNS, OFF_POLICY),
 }  # fmt: skip
 

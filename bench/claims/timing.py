@@ -8,7 +8,6 @@ from functools import cache
 from bench.claims.execute import Curve
 from bench.claims.measures import PASS, Curves, Effect, mean
 
-from bench.claims import measures as m
 from strop.lab.planning import ConstantLength, Costs, Setup, Straggling, simulate
 
 # Generators and costs of bench/pipeline.py: a decode step takes the same time however many sequences run, an update as
@@ -81,8 +80,3 @@ def sooner(pipelined: str, off: str, rate: float) -> Effect:
     return effect
 
 
-
-
-def fewer(one: str, other: str, rate: float) -> Effect:
-    """log(updates until `rate` of arm `other` / of arm `one`)."""
-    return m.log_ratio(lambda curve: updates_until(curve, rate), other, one)

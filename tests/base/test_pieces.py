@@ -15,11 +15,11 @@ import strop.prepare  # noqa: F401
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
 from strop.algorithms.proximal_losses import OffPolicySequenceMask
+from strop.base.endpoint import ChatEndpoint
 from strop.base.imports import allow_module
 from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
 from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
-from strop.engines.endpoint import ChatEndpoint
 from strop.environments.agent import Agent
 from strop.environments.base import FromEnvironment
 from strop.environments.outside import OpenEnv, OutsideClass
@@ -33,6 +33,7 @@ from strop.prepare.judges import Judges
 from strop.prepare.sources import Source
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain, WeightedSum
+from strop.verifiers.judge_model import JudgeModel
 from strop.verifiers.reward_function import PythonFunction, RewardFunction
 
 allow_module("operator")
@@ -42,6 +43,7 @@ EXAMPLES: dict[str, Piece] = {
     "Mixture": Mixture(sources=(ChainSum(), ChainSum(terms=2)), domains=("long", "short")),
     "ConstantDenominator": ConstantDenominator(tokens=100),
     "WeightedSum": WeightedSum(members=(Answer(),)),
+    "JudgeModel": JudgeModel(url="http://localhost:8000/v1", model="a"),
     "ByDomain": ByDomain(members={"math": Answer()}),
     "Decontaminate": Decontaminate(against=(Source(path="a.jsonl"),)),
     "DeduplicateByEmbedding": DeduplicateByEmbedding(model="a-folder"),

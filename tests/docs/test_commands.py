@@ -58,6 +58,7 @@ SAID = re.compile(r"(\s{3,}|\s+#\s).*$")  # what a line says of its command
 NEEDS = {
     r"--labels": "somebody who judges: tests/report/test_audit.py",
     r"--endpoint": "a model behind an endpoint: tests/serving/test_eval_endpoint.py",
+    r"verifier=JudgeModel": "a judge behind an endpoint: tests/verifiers/test_judge_model.py",
     r"engine=Vllm": "an environment with vLLM: tests/engines/test_vllm_contract.py",
     r"reference\.url=": "a teacher on vLLM's server: tests/engines/test_vllm_teacher.py",
     r"device=cuda": "a GPU",

@@ -17,9 +17,10 @@ import pytest
 from tests.prepare.test_judges import judging, serving
 from tests.prepare.working import questions, write_lines
 
+from strop.base.endpoint import ChatEndpoint, EndpointClient, EndpointError
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.engines.endpoint import ChatEndpoint, EndpointClient, EndpointEngine, EndpointError, EndpointTokenizer
+from strop.engines.endpoint import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
 
@@ -139,7 +140,8 @@ def test_an_error_waits_for_no_judge_and_keeps_the_votes_that_were_got(tmp_path:
 
 PROGRAM = """
 import sys, numpy as np
-from strop.engines.endpoint import ChatEndpoint, EndpointEngine
+from strop.base.endpoint import ChatEndpoint
+from strop.engines.endpoint import EndpointEngine
 from strop.engines.protocol import Request, Sampling
 engine = EndpointEngine(ChatEndpoint(url=sys.argv[1], model="m"), 2)
 engine.submit(Request("r", np.array([51], np.int32), Sampling(max_new_tokens=4), 0, 4))

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from tests.prepare.working import Outcome, questions, run, write_lines
 
+from strop.base.endpoint import ChatEndpoint, EndpointClient, EndpointError
 from strop.base.types import InputError
 from strop.base.view import SilentView, Values
-from strop.engines.endpoint import ChatEndpoint, EndpointClient, EndpointEngine, EndpointError, EndpointTokenizer
+from strop.engines.endpoint import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
 from strop.prepare.judges import read_vote
@@ -67,7 +68,10 @@ def serving(answer: Answer) -> Iterator[Server]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Http(ThreadingHTTPServer):
+        request_queue_size = 128
+
+    http = Http(("127.0.0.1", 0), Handler)
     server.url = f"http://127.0.0.1:{http.server_port}/v1"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

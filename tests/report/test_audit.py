@@ -37,6 +37,7 @@ def test_rates_weigh_strata_by_their_sizes() -> None:
     found = audited(of, right)  # of 100 accepted 20 wrong, of 900 refused 90 right
     assert found["false_positives"]["rate"] == pytest.approx(20 / (20 + 810))
     assert found["false_negatives"]["rate"] == pytest.approx(90 / (90 + 80))
+    assert found["agreement"]["rate"] == pytest.approx((80 + 810) / 1000)
     low, high = found["false_negatives"]["interval"]
     assert low < 90 / 170 < high and found["rise"]["p"] is None
     whole = audited(drawn({RIGHT: np.zeros(10), WRONG: np.zeros(10)}, {RIGHT: 10, WRONG: 10}), right)

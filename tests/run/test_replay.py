@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ from strop.cli import app
 from strop.config.schema import RunConfig
 from strop.run import assembly
 from strop.run.folder import RunFolder
-from strop.run.replay import replay
+from strop.run.replay import WITHIN, replay
 from strop.run.run import Interrupted, resume, train
 from strop.training.step import Trainer
 
@@ -87,6 +88,32 @@ KINDS = {
 @pytest.mark.parametrize("sets", KINDS.values(), ids=KINDS)
 def test_a_replay_comes_to_the_same_weights(tmp_path: Path, weights: dict[str, Tensor], sets: Sequence[str]) -> None:
     train(small(*sets), tmp_path / "run", SilentView())
+    assert_equal(tmp_path / "run", weights)
+
+
+def distilling(folder: Path) -> tuple[str, ...]:
+    """Settings of self-distillation: the teacher reads a worked solution, which only the problem has."""
+    problems, rows = folder / "problems.jsonl", range(8)
+    lines = [{"question": f"{n}+{n}=", "answer": str(2 * n), "solution": f"Twice {n} is {2 * n}."} for n in rows]
+    problems.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return (
+        f"data.source={problems}", "data.held_out=none", "algorithm.advantage=Distillation",
+        "algorithm.kl_in_reward.beta=0.5", 'algorithm.reference.prompt="{question} {solution} {feedback}"',
+    )  # fmt: skip
+
+
+def test_a_teacher_with_a_prompt_of_its_own_is_replayed(tmp_path: Path, weights: dict[str, Tensor]) -> None:
+    train(small(*distilling(tmp_path)), tmp_path / "run", SilentView())
+    (tmp_path / "problems.jsonl").unlink()
+    assert_equal(tmp_path / "run", weights)
+    folder = RunFolder.open(tmp_path / "run")
+    rewrite(folder.rollouts_path(2), lambda table: one_bit(table, "teacher_prompt_ids"))
+    assert "does not hold" in str(differences(folder.path)[2])
+
+
+def test_teachers_of_domains_are_replayed(finished: Path, tmp_path: Path, weights: dict[str, Tensor]) -> None:
+    teacher = f"algorithm.reference={{path='{finished}/model', domains={{code='{finished}/model'}}}}"
+    train(small(teacher, "algorithm.regularizers=[{piece='TopKl', top_k=2}]"), tmp_path / "run", SilentView())
     assert_equal(tmp_path / "run", weights)
 
 
@@ -196,9 +223,7 @@ def test_what_came_out_otherwise_is_named(finished: Path, tmp_path: Path, column
 
 def test_other_settings_are_found(finished: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
-    text = (run / "config.json").read_text()
-    (run / "config.json").write_text(text.replace('"lr": 0.001', '"lr": 0.0010000000000000002'))
-    assert text != (run / "config.json").read_text()
+    change_config(run, '"lr": 0.001', '"lr": 0.0010000000000000002')
     assert "lr: 0.001 was recorded" in str(differences(run)[1])
 
 
@@ -213,6 +238,54 @@ def test_one_bit_of_one_weight_is_found(finished: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Trainer, "update", flipping)
     assert differences(finished) == {1: None, 2: "the weights after it"}
+
+
+@pytest.fixture
+def elsewhere(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of another machine, which rounded otherwise: torch's operators compute here what C kernels did there."""
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    change_config(run, '"cpu_kernels": true', '"cpu_kernels": false')
+    monkeypatch.setattr("strop.run.replay.machine", lambda: "another")
+    return run
+
+
+def change_config(run: Path, old: str, new: str) -> None:
+    text = (run / "config.json").read_text()
+    assert old in text
+    (run / "config.json").write_text(text.replace(old, new))
+
+
+def test_another_machine_comes_to_the_same_but_for_rounding(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view, notes = SilentView(), list[str]()
+    monkeypatch.setattr(view, "note", notes.append)
+    found = list(replay(RunFolder.open(elsewhere), view))
+    assert [done.difference for done in found] == [None] * 3
+    assert all(0 < done.apart < WITHIN["float32"] / 10 for done in found)
+    assert any("another machine" in note and "0.001" in note for note in notes)
+
+
+def test_rounding_is_a_difference_on_the_same_machine(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert "trainer_logprobs of sample" in str(differences(elsewhere)[1])
+
+
+def test_one_bit_of_a_rollout_is_found_elsewhere_too(elsewhere: Path) -> None:
+    rewrite(RunFolder.open(elsewhere).rollouts_path(2), lambda table: one_bit(table, "logprobs"))
+    found = differences(elsewhere)
+    assert found[1] is None and "does not hold what was trained on" in str(found[2])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"lr": 0.001', '"lr": 0.0011', "the weights of its checkpoint"),
+        ('"temperature": 1.0', '"temperature": 1.01', "trainer_logprobs of sample"),
+        ('"SampleMean"', '"TokenMean"', "grad_norm"),
+    ],
+)
+def test_more_than_rounding_is_found_elsewhere(elsewhere: Path, old: str, new: str, said: str) -> None:
+    change_config(elsewhere, old, new)
+    assert said in str(differences(elsewhere)[1])
 
 
 def test_a_step_far_on_needs_no_step_before_it(finished: Path, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.run.test_replay import one_bit, rewrite, small
+from tests.run.test_replay import distilling, one_bit, rewrite, small
+from tests.run.test_stages import staged
 from tests.runs import metrics
 from typer.testing import CliRunner
 
@@ -73,6 +74,26 @@ def test_a_loss_that_is_the_same_on_policy_has_the_same_gradient(tmp_path: Path)
     [[one]] = compared(tmp_path / "run", "algorithm.loss=Reinforce")
     assert one.cosine == pytest.approx(1, abs=1e-5) and one.norm == pytest.approx(one.recorded_norm, rel=1e-4)
     assert one.effective == pytest.approx(1, abs=1e-3)
+
+
+def test_twice_the_distillation_is_twice_the_gradient(tmp_path: Path) -> None:
+    """The teacher's prompt has what only the problem knows."""
+    train(small("steps=1", *distilling(tmp_path)), tmp_path / "run", SilentView())
+    [[one]] = compared(tmp_path / "run", "algorithm.kl_in_reward.beta=1.0")
+    assert one.recorded_norm == pytest.approx(metrics(tmp_path / "run")[0]["grad_norm"], rel=1e-6)
+    assert one.recorded_norm and one.norm == pytest.approx(2 * one.recorded_norm, rel=1e-3)
+    assert one.cosine == pytest.approx(1, abs=1e-4)
+
+
+def test_a_critic_and_stages_are_replayed_with_it(tmp_path: Path) -> None:
+    """A step that teaches only the critic has no gradient of the policy."""
+    critic = ("algorithm.advantage=Gae", "critic.warmup_steps=1", "critic.optim.lr=1e-2")
+    for name, config in {"critic": small(*critic), "stages": staged()}.items():
+        train(config, tmp_path / name, SilentView())
+        rows = [row for row in metrics(tmp_path / name) if "grad_norm" in row]
+        found = [one for step in compared(tmp_path / name, "algorithm.loss=Cispo") for one in step]
+        assert [one.step for one in found] == [row["step"] for row in rows]
+        assert [one.recorded_norm for one in found] == pytest.approx([row["grad_norm"] for row in rows], rel=1e-6)
 
 
 def test_groups_that_the_other_settings_drop_are_not_trained_on(tmp_path: Path) -> None:

@@ -15,16 +15,10 @@ from tests.serving.running import VERSION, Running, endpoint
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
 
+from strop.base.endpoint import ChatEndpoint, EndpointClient, EndpointError, read_reply
 from strop.base.types import InputError
 from strop.cli import app
-from strop.engines.endpoint import (
-    ChatEndpoint,
-    EndpointClient,
-    EndpointEngine,
-    EndpointError,
-    EndpointTokenizer,
-    read_reply,
-)
+from strop.engines.endpoint import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.model.files import export
 from strop.serving import ServeLimits

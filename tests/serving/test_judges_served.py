@@ -15,8 +15,8 @@ from tests.prepare.working import Outcome, questions, run
 from tests.serving.running import Running, endpoint
 from tests.tiny import byte_tokenizer, tiny_settings
 
+from strop.base.endpoint import ChatEndpoint, EndpointClient, EndpointError, NoRoom, _retry_after
 from strop.base.types import InputError
-from strop.engines.endpoint import ChatEndpoint, EndpointClient, EndpointError, NoRoom, _retry_after
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
 from strop.model.policy import Policy, load_policy

@@ -15,6 +15,7 @@ import torch
 from tests.algorithms.cases import tokens_of
 from tests.made import PROBLEM, completion, rollout
 from tests.runs import finished_run, small_config
+from tests.training.several import together
 
 from strop.algorithms.advantages import Distillation, GroupRelative, Outcomes
 from strop.algorithms.regularizers import KlInReward, TopKl
@@ -25,6 +26,7 @@ from strop.model.files import byte_tokenizer, export, fresh_model
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
 from strop.run.assembly import assemble
+from strop.run.reference import teacher_prompts
 from strop.training.learner import Learner
 
 SETS = (
@@ -177,14 +179,47 @@ def test_only_the_outcome_compares_completions() -> None:
 
 
 def test_a_prompt_with_what_the_policy_does_not_know(tmp_path: Path) -> None:
-    learner = made(*STILL, "data.template=Plain", 'algorithm.reference.prompt="{success}{answer}={question}"')
-    result = learner.learn([forced()], {3}, 0, {})
+    sets = (*STILL, "data.template=Plain", 'algorithm.reference.prompt="{success}{answer}={question}"')
+    learner = made(*sets)
+    result = learner.learn([teacher_prompts(small_config(*sets))(forced())], {3}, 0, {})
     assert result is not None
     right, wrong = result.samples
     assert not right.advantages.any()  # there is no other right completion to show
     prompt = byte_tokenizer().encode("x2=1+1=")
     found = learner.probe(np.array([*prompt, *wrong.token_ids[2:]], dtype=np.int32))[len(prompt) - 1 :]
     np.testing.assert_allclose(wrong.advantages[2:], 0.5 * (found - wrong.logprobs[2:]), atol=1e-5)
+
+
+def learned(learner: Learner, rank: int = 0) -> tuple[list[np.ndarray], list[float], np.ndarray]:
+    """Two steps: the advantages of each sample, the gradient's norms, and log-probs after them."""
+    advantages, norms = [], []
+    for step in range(2):
+        problem = replace(PROBLEM, domain="code")
+        groups = [forced(2 * step), forced(2 * step + 1)]
+        groups[1] = Group(2 * step + 1, problem, tuple(replace(one, problem=problem) for one in groups[1].rollouts))
+        result = learner.learn(groups, {group.ticket for group in groups}, step, {})
+        assert result is not None
+        advantages += [sample.advantages for sample in result.samples]
+        norms.append(float(values(result.metrics)["grad_norm"] or 0))
+    return advantages, norms, learner.probe(np.arange(9, dtype=np.int32))
+
+
+@pytest.mark.parametrize("form", ["by domain", "the policy with a solution", "top k", "a server"])
+def test_two_ranks_distil_as_one_does(form: str, teacher: Path, server: str, tmp_path: Path) -> None:
+    sets = {
+        "by domain": (f"algorithm.reference.domains={{code='{teacher}'}}",),
+        "the policy with a solution": ('algorithm.reference.prompt="{answer}={question}"', "data.template=Plain"),
+        "top k": (named(teacher), "algorithm.regularizers=[{piece='TopKl', top_k=3}]"),
+        "a server": (server,),
+    }[form]
+    sets = (*SETS, *sets, "optim.lr=1e-3", "optim.eps=1e-4", "batch.tokens_per_microbatch=16")
+    wanted = learned(made(*sets))
+    assert any(np.abs(advantages).max() > 1e-2 for advantages in wanted[0])
+    for found in together(small_config(*sets), 2, tmp_path, learned):
+        for one, other in zip(found[0], wanted[0], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+        assert found[1] == pytest.approx(wanted[1], rel=1e-3)
+        np.testing.assert_allclose(found[2], wanted[2], atol=1e-4)
 
 
 class Scorer(BaseHTTPRequestHandler):

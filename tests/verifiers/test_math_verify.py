@@ -3,8 +3,8 @@
 import pytest
 
 from strop.base.types import Problem
+from strop.verifiers.judges import judged
 from strop.verifiers.math_verify import MathVerify
-from strop.verifiers.process_pool import judged
 from strop_verify.verdict import Status
 
 pytest.importorskip("math_verify")

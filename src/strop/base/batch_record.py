@@ -27,8 +27,8 @@ class BatchRecord:
         states: of stateful pieces, by path.
         inputs: digest of all that the learner reads of the groups.
         weights: digest of the parameters after the step, see `Learner.digest`.
-        made: what the bits depend on beyond the configuration: `threads`, `torch`, and `chosen`, the settings that were
-            left to strop and the memory of this machine decided.
+        made: what the bits depend on beyond the configuration: a digest of the `machine`, `threads`, `dtype` of the
+            weights, and `chosen`, the settings that were left to strop and the memory of the machine decided.
     """
 
     kept: tuple[int, ...]
@@ -77,6 +77,8 @@ def _parts(rollout: Rollout) -> Iterator[bytes]:
     yield repr((places, spans, scores, reward, completion.finish_reason, verdict.usable)).encode()
     columns = [(completion.logprobs, np.float32), (completion.injected, np.bool_)]
     texts = [completion.prompt_ids, completion.token_ids, *(restart.prompt_ids for restart in completion.restarts)]
+    if rollout.teacher_prompt_ids is not None:
+        texts.append(rollout.teacher_prompt_ids)
     for column, kind in [*columns, *((ids, np.int32) for ids in texts)]:
         yield np.ascontiguousarray(column, dtype=kind).tobytes()
     yield repr([int(restart.start) for restart in completion.restarts]).encode()

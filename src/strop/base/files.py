@@ -91,3 +91,33 @@ def nearest_folder(path: Path) -> str:
     folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     meant = near(path.name, folders)
     return "" if meant is None else f"; did you mean {path.parent / meant}?"
+
+
+class Journal:
+    """A file of JSON lines that survives a kill: its entries are read back, a torn last line is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self.entries: list[dict[str, Any]] = []
+        good = 0
+        if path.exists():
+            with path.open("rb") as lines:
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        break
+                    self.entries.append(json.loads(line))
+                    good += len(line)
+        with writing(path):
+            self._file = path.open("ab")
+            self._file.truncate(good)
+        self._path = path
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Write an entry and flush it, so that it survives a kill of the process."""
+        self.entries.append(entry)
+        with writing(self._path):
+            self._file.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

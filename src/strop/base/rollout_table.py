@@ -41,6 +41,7 @@ SCHEMA = pa.schema(
         ("prompt", pa.string()),  # text unchanged, chat messages as JSON
         ("completion", pa.string()),
         ("prompt_ids", pa.list_(pa.int32())),
+        ("teacher_prompt_ids", pa.list_(pa.int32())),  # null where a teacher reads the same prompt, or is not asked
         ("token_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
         # Where the engine does not know them, the policy's when it learned from the token; null without both.
@@ -97,12 +98,12 @@ def read_groups(path: Path) -> list[Group]:
     completion neither its request nor the experts that computed it."""
     found = read(path)
     arrays = {name: _arrays(found[name]) for name in ("prompt_ids", "token_ids", "logprobs")}
-    entropies = found["entropies"].is_valid().to_pylist(), _arrays(found["entropies"])
-    small = found.drop_columns([*arrays, "entropies", "advantages", "trainer_logprobs", "values"]).to_pylist()
+    present = {name: _present(found[name]) for name in ("entropies", "teacher_prompt_ids")}
+    small = found.drop_columns([*arrays, *present, "advantages", "trainer_logprobs", "values"]).to_pylist()
     rollouts: list[tuple[int, Rollout]] = []
     for place, row in enumerate(small):
         columns = {name: column[place] for name, column in arrays.items()}
-        known = entropies[1][place] if entropies[0][place] else None
+        known = {name: column[place] for name, column in present.items()}
         rollouts.append((row["ticket"], _rollout(row, known, **columns)))
     groups = groupby(rollouts, key=lambda pair: pair[0])
     return [Group(ticket, own[0].problem, own) for ticket, pairs in groups for own in [tuple(one for _, one in pairs)]]
@@ -122,21 +123,25 @@ def _arrays(column: pa.ChunkedArray) -> list[np.ndarray]:
     return [values[start:end] for start, end in pairwise([0, *np.cumsum(lengths)])]
 
 
-def _rollout(row: dict[str, Any], entropies: FloatArray | None, **arrays: np.ndarray) -> Rollout:
-    injected = np.zeros(len(arrays["token_ids"]), dtype=np.bool_)
-    for span in row["injected"]:
-        injected[span["start"] : span["end"]] = True
+def _present(column: pa.ChunkedArray) -> list[np.ndarray | None]:
+    """The values of each row of a column of lists, None where it is null."""
+    pairs = zip(column.is_valid().to_pylist(), _arrays(column), strict=True)
+    return [values if there else None for there, values in pairs]
+
+
+def _rollout(row: dict[str, Any], known: Mapping[str, np.ndarray | None], **arrays: np.ndarray) -> Rollout:
     completion = Completion(
         request_id=f"{row['ticket']}", index=row["sample"], versions=tuple(VersionSpan(**s) for s in row["versions"]),
-        injected=injected, text=row["completion"], finish_reason=row["finish_reason"],
-        interrupted_at=row["interrupted_at"], entropies=entropies, turns=tuple(row["turns"]),
+        injected=injected_mask(row["injected"], len(arrays["token_ids"])), text=row["completion"],
+        finish_reason=row["finish_reason"],
+        interrupted_at=row["interrupted_at"], entropies=known["entropies"], turns=tuple(row["turns"]),
         restarts=tuple(Restart(r["start"], np.array(r["prompt_ids"], np.int32)) for r in row["restarts"]),
         last_turn_at=row["last_turn_at"], **arrays,
     )  # fmt: skip
     problem = Problem(row["problem_id"], row["prompt"], row["reference"], row["domain"], row["source"])
     score, status = row["score"] or 0.0, Status(row["status"])
     verdict = Verdict(score, status, row["detail"], turn_scores=tuple(row["turn_scores"]))
-    return Rollout(problem, completion, verdict, row["reward"] or 0.0)
+    return Rollout(problem, completion, verdict, row["reward"] or 0.0, known["teacher_prompt_ids"])
 
 
 def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> pa.Table:
@@ -154,6 +159,14 @@ def injected_spans(injected: BoolArray) -> list[dict[str, int]]:
     """The spans [start, end) of injected tokens of a mask, bool [T]."""
     edges = np.flatnonzero(np.diff(injected, prepend=False, append=False))
     return [{"start": int(start), "end": int(end)} for start, end in edges.reshape(-1, 2)]
+
+
+def injected_mask(spans: Sequence[Mapping[str, int]], length: int) -> BoolArray:
+    """The mask, bool [length], of spans as the table has them."""
+    mask = np.zeros(length, np.bool_)
+    for span in spans:
+        mask[span["start"] : span["end"]] = True
+    return mask
 
 
 def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -187,6 +200,7 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "prompt": _text(problem.prompt),
         "completion": completion.text,
         "prompt_ids": completion.prompt_ids,
+        "teacher_prompt_ids": rollout.teacher_prompt_ids,
         "token_ids": completion.token_ids,
         "logprobs": completion.logprobs,
         "entropies": completion.entropies,

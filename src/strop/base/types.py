@@ -233,12 +233,14 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """A completion of a problem with its verdict and the shaped reward."""
+    """A completion of a problem with its verdict, the shaped reward, and the prompt int32 [K] behind which a teacher
+    reads it, where that is not the completion's own (`algorithm.reference.prompt`)."""
 
     problem: Problem
     completion: Completion
     verdict: Verdict
     reward: float
+    teacher_prompt_ids: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -373,6 +373,7 @@ def audit(
     from strop.report import audit as audits
     from strop.report.build import audit_page
     from strop.run.folder import RunFolder
+    from strop.verifiers.judge_model import keep_in
 
     allow(imports)
     folder = RunFolder.open(run)
@@ -383,6 +384,7 @@ def audit(
         write_text(page, audit_page(folder, drawn, f"Then save, and run: {again}"))
         print(f"{len(drawn.completions)} completions to judge in {page}; then: {again}")
         return
+    keep_in(folder.path)
     with waiting("judging"):
         right = audits.read_labels(labels) if labels is not None else audits.judge(drawn, named_verifier(str(verifier)))
     found = {"by": str(verifier if labels is None else labels), **audits.audited(drawn, right)}

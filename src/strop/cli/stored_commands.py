@@ -37,8 +37,8 @@ def replay(
     """Train again from the rollouts that a run stored, and compare every step with what it recorded.
 
     Nothing is generated, judged or written. On the same machine and software all is equal, bit for bit, at any lag: the
-    advantages and log-probs of every token, the metrics of the update and the weights after it. It ends at the first
-    difference, with exit code 1.
+    advantages and log-probs of every token, the metrics of the update and the weights after it. Elsewhere rollouts are
+    compared bit for bit, the rest within a bound, which is said. It ends at the first difference, with exit code 1.
 
     With --set or --variant the gradient of every update is compared with the one that other settings of the algorithm
     give at the same weights: their cosine and norms, the share of tokens clipped, and the effective sample size, below
@@ -71,7 +71,8 @@ def _replay(folder: RunFolder, view: View, begin: int, end: int | None, as_json:
     for step in replayed(folder, view, begin, end):
         done.append(asdict(step))
         if not as_json:
-            print(f"step {step.step}: {step.difference or 'equal'} ({step.seconds:.1f} s)", flush=True)
+            equal = f"equal but for rounding, {step.apart:.0e}" if step.apart else "equal"
+            print(f"step {step.step}: {step.difference or equal} ({step.seconds:.1f} s)", flush=True)
     show(as_json, done, lambda: None)
     if done[-1]["difference"] is not None:
         raise typer.Exit(1)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from strop.base.endpoint import ChatEndpoint, EndpointClient
 from strop.base.types import InputError
-from strop.engines.endpoint import ChatEndpoint, EndpointClient
 from strop.model.policy import PackedInputs
 
 AT_ONCE = 64  # requests

@@ -14,7 +14,7 @@ from strop.base import rollout_table
 from strop.base.types import InputError, Problem
 from strop.data.rows import JsonLines
 from strop.verifiers.base import Verifier
-from strop.verifiers.process_pool import judged
+from strop.verifiers.judges import judged
 
 
 class Sampled(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from strop.base.files import Journal
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
 from strop.data.dataset import Dataset, Example, make_example
@@ -22,7 +23,7 @@ from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
 from strop.model.location import asked_with
 from strop.model.settings import ModelSettings
-from strop.prepare.stage import Dropped, Journal, Stage, Step
+from strop.prepare.stage import Dropped, Stage, Step
 from strop.verifiers.base import Verifier
 from strop.verifiers.math_verifier import MathVerifier
 

@@ -11,9 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
-from strop.base.seeds import derive
-from strop.base.types import InputError, Problem
-from strop.engines.endpoint import (
+from strop.base.endpoint import (
     ChatEndpoint,
     EndpointClient,
     EndpointError,
@@ -22,7 +20,10 @@ from strop.engines.endpoint import (
     NoRoom,
     cancelled,
 )
-from strop.prepare.stage import Dropped, Journal, Stage, Step
+from strop.base.files import Journal
+from strop.base.seeds import derive
+from strop.base.types import InputError, Problem
+from strop.prepare.stage import Dropped, Stage, Step
 
 CRITERIA = {
     "clear_wording": "the wording is unclear",
@@ -44,7 +45,7 @@ Answer with one JSON object and nothing else:
 
 Problem:
 """
-REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
+REACHED = {"url", "api_key_env", "timeout", "retries", "backoff", "requests_per_minute"}
 NOTHING = EndpointReply("")
 GRACE_SECONDS = 0.5  # how long an interrupted step still waits for running requests
 # \b and \f are read as LaTeX (\beta, \frac), not as control characters of JSON.

@@ -6,7 +6,6 @@ A step goes through the problems in order. It keeps each problem, changed or not
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from abc import abstractmethod
@@ -159,33 +158,3 @@ def settle(stage: Stage, decisions: Iterable[tuple[Problem, Problem | Dropped]])
             stage.keep(found)
     if changed:
         stage.counts["changed"] = changed
-
-
-class Journal:
-    """A file of JSON lines that survives a kill: its entries are read back, a torn last line is ignored."""
-
-    def __init__(self, path: Path) -> None:
-        self.entries: list[dict[str, Any]] = []
-        good = 0
-        if path.exists():
-            with path.open("rb") as lines:
-                for line in lines:
-                    if not line.endswith(b"\n"):
-                        break
-                    self.entries.append(json.loads(line))
-                    good += len(line)
-        with writing(path):
-            self._file = path.open("ab")
-            self._file.truncate(good)
-        self._path = path
-
-    def add(self, entry: dict[str, Any]) -> None:
-        """Write an entry and flush it, so that it survives a kill of the process."""
-        self.entries.append(entry)
-        with writing(self._path):
-            self._file.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

@@ -5,7 +5,7 @@
 
 Rates are of all stored completions: a stratum weighs as much as it has. What was judged is known; the share of right
 answers among the rest of a stratum has Jeffreys' posterior, Beta(k + ½, n − k + ½); an interval is between quantiles of
-the rates that follow from draws of it.
+the rates that follow from draws of it, and holds the estimate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from strop.report.runs import read_runs
 from strop.report.samples import prompt_of, tokenizer_of
 from strop.run.folder import RunFolder
 from strop.verifiers.base import Verifier
-from strop.verifiers.process_pool import judged
+from strop.verifiers.judges import judged
 from strop_verify.verdict import Status
 
 AUDIT = "audit.json"
@@ -154,9 +154,10 @@ def audited(drawn: AuditSample, right: Mapping[str, bool], seed: int = 0) -> dic
 
     Returns:
         `false_positives`: of the wrong answers, how many were accepted; `false_negatives`: of the right ones, how many
-        were refused; each with `rate` and `interval` (95 %), None where there is none of these answers. `strata`: the
-        counts. `rise`: `early` and `late`, the share of wrong answers among accepted ones in the halves of the steps,
-        and `p`, of a permutation of steps within strata; `widens` is whether it is below `WIDENS`.
+        were refused; `agreement`: of all answers, how many both judge alike; each with `rate` and `interval` (95 %),
+        None where there is none of these answers. `strata`: the counts. `rise`: `early` and `late`, the share of wrong
+        answers among accepted ones in the halves of the steps, and `p`, of a permutation of steps within strata;
+        `widens` is whether it is below `WIDENS`.
 
     Raises:
         InputError: no completion of the sample was judged.
@@ -173,8 +174,9 @@ def audited(drawn: AuditSample, right: Mapping[str, bool], seed: int = 0) -> dic
     return {
         "judged": len(known),
         "stored": sum(drawn.sizes.values()),
-        "false_positives": _rate(points, rights, drawn.sizes, accepted=True),
-        "false_negatives": _rate(points, rights, drawn.sizes, accepted=False),
+        "false_positives": _rate(points, rights, _mistaken(drawn.sizes, accepted=True)),
+        "false_negatives": _rate(points, rights, _mistaken(drawn.sizes, accepted=False)),
+        "agreement": _rate(points, rights, _agreed(drawn.sizes)),
         "strata": [
             {**each._asdict(), "stored": drawn.sizes[each], "judged": n[each], "right": k[each]} for each in shares
         ],
@@ -185,7 +187,10 @@ def audited(drawn: AuditSample, right: Mapping[str, bool], seed: int = 0) -> dic
 Amounts = Mapping[Stratum, NDArray[np.float64]]
 
 
-def _rate(points: Amounts, draws: Amounts, sizes: Mapping[Stratum, int], accepted: bool) -> dict[str, Any]:
+Share = Callable[[Amounts], NDArray[np.float64]]  # of the numbers of right answers in the strata
+
+
+def _mistaken(sizes: Mapping[Stratum, int], accepted: bool) -> Share:
     """Of all wrong answers the accepted ones, or of all right answers the refused ones."""
 
     def share(rights: Amounts) -> NDArray[np.float64]:
@@ -194,10 +199,25 @@ def _rate(points: Amounts, draws: Amounts, sizes: Mapping[Stratum, int], accepte
         whole = sum(of.values(), np.zeros(1))
         return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
 
+    return share
+
+
+def _agreed(sizes: Mapping[Stratum, int]) -> Share:
+    """Of all answers those that are accepted and right, or refused and wrong."""
+
+    def share(rights: Amounts) -> NDArray[np.float64]:
+        alike = (rights[each] if each.accepted else sizes[each] - rights[each] for each in rights)
+        return sum(alike, np.zeros(1)) / sum(sizes.values())
+
+    return share
+
+
+def _rate(points: Amounts, draws: Amounts, share: Share) -> dict[str, Any]:
     (point,) = share(points)
     if np.isnan(point):
         return {"rate": None, "interval": None}
-    return {"rate": float(point), "interval": Interval(*np.nanquantile(share(draws), (0.025, 0.975)).tolist())}
+    low, high = np.nanquantile(share(draws), (0.025, 0.975)).tolist()
+    return {"rate": float(point), "interval": Interval(min(low, float(point)), max(high, float(point)))}
 
 
 def _rise(
@@ -226,6 +246,7 @@ def rates(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The rows of a table of what `audited` returned: what, rate, interval."""
     named = {
         "wrong answers accepted": found["false_positives"], "right answers refused": found["false_negatives"],
+        "judged alike": found["agreement"],
     }  # fmt: skip
     return [
         (name, "none seen", "")

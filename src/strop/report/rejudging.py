@@ -25,7 +25,8 @@ from strop.report.audit import openings
 from strop.run.curriculum import Stages
 from strop.run.folder import RunFolder, config_of_step
 from strop.training.samples import is_trained_on, make_candidates, outcomes
-from strop.verifiers.process_pool import judged
+from strop.verifiers.judge_model import keep_in
+from strop.verifiers.judges import judged
 
 REJUDGED = "rejudged.json"
 EXAMPLES = 8
@@ -79,6 +80,7 @@ def rejudged(run: RunFolder, sets: Sequence[str], begin: int = 0, end: int | Non
         raise InputError(f"{run.path} has no rollouts of these steps")
     before = {step: _config(run, step) for step in steps}
     after = {step: _changed(config, sets) for step, config in before.items()}
+    keep_in(run.path)
     verdicts = _verdicts(run, before, after)
     rows: list[dict[str, float]] = []
     changed: list[dict[str, Any]] = []

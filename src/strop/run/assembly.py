@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
 from strop.engines.settings import Vllm
 from strop.evaluation.evaluate import ProblemSet
+from strop.model.kernels.compiled import processor
 from strop.model.location import RESERVED, in_folder
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
@@ -124,6 +126,12 @@ def assemble(config: RunConfig, view: View) -> Parts:
         evaluator = InProcessEvaluator(measuring, sets, judges, devices)
     settled = _settled(chosen, config)
     return Parts(chosen, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, settled)
+
+
+def machine() -> str:
+    """A digest of what rounding depends on here: torch, the processor and the GPU."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return blake2b(repr((torch.__version__, processor(), gpu)).encode(), digest_size=8).hexdigest()
 
 
 @contextmanager

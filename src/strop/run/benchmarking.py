@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
+from strop.base.endpoint import ChatEndpoint, EndpointError
 from strop.base.files import read_json, write_json
 from strop.base.text import counted
 from strop.base.types import InputError, Problem, Rollout
@@ -30,7 +31,7 @@ from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Data
 from strop.data.loading import Seen, build_dataset, never_seen, no_instruction
 from strop.data.templates import Auto, PromptTemplate
-from strop.engines.endpoint import ChatEndpoint, EndpointEngine, EndpointError, EndpointTokenizer
+from strop.engines.endpoint import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
 from strop.environments.base import Environment
 from strop.environments.responder import Play
@@ -59,6 +60,7 @@ from strop.run.models import (
 )
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.base import Verifier
+from strop.verifiers.judge_model import keep_in
 from strop.verifiers.judges import OpenJudges
 
 ENDPOINT_KEY = "STROP_ENDPOINT_KEY"  # the environment variable with an endpoint's key
@@ -126,6 +128,7 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
                 view.note(f"{model.label} had {which} among its training problems")
     _write_order(plan, terms.template, terms.environment)
     judges, shown = OpenJudges(), set[str]()
+    keep_in(plan.out)
     try:
         for model in plan.models:
             opened = _open(plan, model, configs[model.label], terms, seen[model.label], view)

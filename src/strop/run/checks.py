@@ -36,6 +36,7 @@ from strop.run.finding import Finding, Level, elsewhere, refused
 from strop.verifiers.answer import stated_answer
 from strop.verifiers.base import Verifier
 from strop.verifiers.coverage import Coverage
+from strop.verifiers.judge_model import judge_models
 from strop_verify.verdict import Status, shortened
 
 if TYPE_CHECKING:
@@ -369,6 +370,12 @@ def _verifier(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenize
     should ask for a form that the verifier calls correct.
     """
     name, problems = config.verifier.piece_name(), dataset.problems
+    judges = list(judge_models(config.verifier))
+    for judge in judges:
+        verdict = judge(problems[0], FORMS["bare"] % stated_answer(str(problems[0].reference)))
+        if verdict.failed:
+            yield Finding("judge-fails", "error", "verifier", f"JudgeModel {judge.model}: {verdict.detail}")
+            return
     if config.verifier.session_functions():
         return  # the user's functions only see the model's completions
     accepted = [form for form, text in FORMS.items() if _right(config, problems[0], text)]
@@ -377,7 +384,7 @@ def _verifier(config: RunConfig, dataset: Dataset, tokenizer: PreTrainedTokenize
         advice = "judge a response of your own with it: strop verify compare, or docs/verifiers.md"
         yield Finding("reference-no-answer", "note", "verifier", found, advice)
         return
-    judged = [problems[place] for place in spread(len(problems), JUDGED)]
+    judged = [problems[place] for place in spread(len(problems), 1 if judges else JUDGED)]
     wrong = [problem for problem in judged if not _right(config, problem, FORMS[accepted[0]])]
     if wrong:
         found = f"{name} does not take {len(wrong)} of {len(judged)} references for right answers"

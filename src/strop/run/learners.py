@@ -43,7 +43,7 @@ from strop.orchestration.rank_group import Handler, RankGroup, serve
 from strop.orchestration.weight_store import WeightFile, read
 from strop.orchestration.workers import ControllerConnection, WorkerLauncher, WorkerSpec
 from strop.run.devices import Seat
-from strop.run.reference import references, teacher_prompts
+from strop.run.reference import references
 from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks, Together, open_store, reach_store, use_interface_of
@@ -75,7 +75,7 @@ def make_learner(
         assert settings is not None
         total = config.steps * settings.updates_per_step * settings.passes_per_batch
         critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
-    return Learner(config.learner, trainer, critic, modules.references, storage, teacher_prompts(config))
+    return Learner(config.learner, trainer, critic, modules.references, storage)
 
 
 def modules_of(config: RunConfig, policy: Policy, view: View, place: Place | None = None) -> Modules:

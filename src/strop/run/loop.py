@@ -42,6 +42,7 @@ from strop.environments.turns import counted, next_turn, out_of_room, unspoken, 
 from strop.orchestration.executor import Executor, Lost, Probe, Publication
 from strop.orchestration.lag_gate import BatchTickets, LagGate, Ledger, LedgerGroup
 from strop.run.curriculum import Curriculum
+from strop.run.reference import teacher_prompts
 from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.protocol import Responder
 
@@ -154,6 +155,7 @@ class Loop:
         self.curriculum = Curriculum(config, dataset.problems)
         self.config = self.curriculum.config
         orchestration = config.orchestration
+        self._asking = teacher_prompts(config)
         self.gate = LagGate(
             config.batch.prompts_per_step, orchestration.max_lag, refill=False, adaptive=orchestration.adapts_window
         )
@@ -324,7 +326,7 @@ class Loop:
         """Train on a batch; None where no group of it is trained on, which makes no step."""
         version = self.gate.version
         chosen = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
-        groups = sorted([*chosen, *self._refilled], key=lambda group: group.ticket)
+        groups = sorted(map(self._asking, [*chosen, *self._refilled]), key=lambda group: group.ticket)
         self._refilled = []
         with self.clock.section("update"), progress.doing(f"the update of step {self.step + 1}"):
             result = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)

@@ -6,23 +6,23 @@ each batch once, see `Learner`. It may read another prompt than the policy: with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from string import Formatter
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from strop.base.endpoint import ChatEndpoint
 from strop.base.seeds import derive
 from strop.base.types import Group, InputError, IntArray, Message, Rollout
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import make_example
-from strop.engines.endpoint import ChatEndpoint
 from strop.engines.scoring import ScoringServer
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.settings import ModelSettings
 from strop.training.embedded_base import located, tokenizer_of
-from strop.training.learner import TeacherPrompt
 from strop.training.sharding import Place, sharded_policy
 
 PATH = "algorithm.reference.path"
@@ -67,11 +67,12 @@ def _loaded(settings: ModelSettings, config: RunConfig, policy: Policy, view: Vi
     return load_policy(settings)[0].to(policy.device).requires_grad_(False)
 
 
-def teacher_prompts(config: RunConfig) -> TeacherPrompt | None:
-    """Which prompt the reference policy reads for a completion; None where it reads the policy's own."""
+def teacher_prompts(config: RunConfig) -> Callable[[Group], Group]:
+    """Gives the rollouts of a group the prompts that the teacher reads; one whose prompt lacks a part gets none, and is
+    not distilled."""
     form = config.algorithm.reference.prompt
     if form is None:
-        return None
+        return lambda group: group
     tokenizer = tokenizer_of(config.model)
     named = {part for _, part, _, _ in Formatter().parse(form) if part is not None}
 
@@ -86,7 +87,11 @@ def teacher_prompts(config: RunConfig) -> TeacherPrompt | None:
         problem = replace(problem, prompt=prompt)
         return make_example(problem, config.data.template, tokenizer, config.instruction(problem)).prompt_ids
 
-    return prompt_of
+    def asking(group: Group) -> Group:
+        told = (replace(one, teacher_prompt_ids=prompt_of(group, one)) for one in group.rollouts)
+        return replace(group, rollouts=tuple(told))
+
+    return asking
 
 
 def _parts(group: Group, rollout: Rollout) -> dict[str, str]:

@@ -31,7 +31,7 @@ from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.executor import InProcess
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
-from strop.run.assembly import Parts, assemble
+from strop.run.assembly import Parts, assemble, machine
 from strop.run.checks import findings
 from strop.run.devices import devices_apart
 from strop.run.finding import note, refuse
@@ -56,6 +56,7 @@ from strop.run.watchdog import Watch
 from strop.training import checkpoint
 from strop.training.compute import ComputeMeter
 from strop.training.learner import Learner
+from strop.verifiers.judge_model import keep_in
 
 DISK_FULL_RETRIES = 3
 
@@ -218,6 +219,7 @@ def _to_the_end(
     """
     evaluations: dict[int, EvaluationResult] = {}
     losses = 0
+    keep_in(folder.path)
     run: _Run | None = None
     while True:
         try:
@@ -388,7 +390,8 @@ class _Run:
             self._save_checkpoint()
 
     def _batch_record(self, record: StepRecord) -> BatchRecord:
-        made = {"threads": torch.get_num_threads(), "torch": torch.__version__, "chosen": self.parts.settled}
+        dtype = str(next(self.parts.policy.parameters()).dtype).removeprefix("torch.")
+        made = {"machine": machine(), "threads": torch.get_num_threads(), "dtype": dtype, "chosen": self.parts.settled}
         inputs, weights = inputs_of(record.groups[record.skipped :]), self.parts.learner.digest()
         return BatchRecord(record.kept, record.skipped, record.states, inputs, weights, made)
 

@@ -170,7 +170,7 @@ def _other(process: TrainingProcess, learner: Learner, stored: StoredStep, alter
     if algorithm.needs_reference and learner.reference is None:
         raise InputError(f"{alternative.name}: it reads a reference policy, and this run kept none")
     settings = learner.settings.model_copy(update={"algorithm": algorithm})
-    own = Learner(settings, learner.trainer, learner.critic, learner.references, learner.storage, learner.prompt_of)
+    own = Learner(settings, learner.trainer, learner.critic, learner.references, learner.storage)
     states = States(before)
     states.load({path: dict(state) for path, state in record.states.items()})
     states.enter(after)

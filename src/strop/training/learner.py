@@ -30,7 +30,7 @@ from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import FloatArray, Group, IntArray, Rollout, StropError
+from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.model.critic import Critic
 from strop.model.policy import Policy, copy_parameters
 from strop.model.tensor_file import Groups
@@ -52,7 +52,6 @@ from strop.training.step import NonFiniteLoss, Trainer, by_sample, score_samples
 from strop.training.storage import Storage
 
 Stored = TypeVar("Stored", covariant=True)
-TeacherPrompt = Callable[[Group, Rollout], IntArray | None]  # int32 [K] for a completion; None: it is not distilled
 
 
 class WeightSink(Protocol[Stored]):
@@ -79,7 +78,6 @@ class Learner:
         references: the reference policies of KL terms, called as the policy is, without gradients: of the problems of a
             domain, and under None of all others.
         storage: writes all of them to disk.
-        prompt_of: the prompt that the reference policy reads; None: that of the policy.
 
     With sharded modules the trainers know the ranks, and every rank makes each call with the same arguments.
     """
@@ -91,7 +89,6 @@ class Learner:
         critic: Trainer | None = None,
         references: Mapping[str | None, nn.Module] = MappingProxyType({}),
         storage: Storage | None = None,
-        prompt_of: TeacherPrompt | None = None,
     ) -> None:
         self.settings = settings
         self.trainer = trainer
@@ -99,7 +96,6 @@ class Learner:
         self.references = references
         self.reference = references.get(None)
         self.storage = Storage() if storage is None else storage
-        self.prompt_of = prompt_of
         self._reference_moved = False
         self.before_update: Callable[[Update, UpdateContext], None] = lambda update, context: None  # of the policy
 
@@ -182,12 +178,12 @@ class Learner:
         candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
         if not any(candidate.trains for candidate in candidates):
             return None
-        candidates = self._scored(candidates, groups)
+        candidates = self._scored(candidates)
         token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
         algorithm = self.settings.algorithm
         return self._corrected(make_samples(candidates, algorithm.advantage, token_rewards, algorithm.shaping))
 
-    def _scored(self, candidates: Sequence[Candidate], groups: Sequence[Group]) -> list[Candidate]:
+    def _scored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with the scores that the pieces need before the first update."""
         algorithm = self.settings.algorithm
         # Groups that are not trained on matter only to the statistics of KL in the reward.
@@ -202,7 +198,7 @@ class Learner:
         if algorithm.needs_reference:
             if self.reference is None:
                 raise StropError("a piece reads the reference policy, and this run has none")
-            columns |= self._reference_columns(self.reference, wanted, columns.get("anchors"), candidates, groups)
+            columns |= self._reference_columns(self.reference, wanted, columns.get("anchors"), candidates)
         if self.critic is not None:
             columns["values"], _ = self._score(self.critic.policy, wanted)
         if not columns:
@@ -217,7 +213,7 @@ class Learner:
 
     def _reference_columns(
         self, reference: nn.Module, wanted: Sequence[Sample], anchors: list[FloatArray] | None,
-        candidates: Sequence[Candidate], groups: Sequence[Group],
+        candidates: Sequence[Candidate],
     ) -> dict[str, list[Any]]:  # fmt: skip
         """What the reference policy says of the samples, behind the prompts that it reads.
 
@@ -226,12 +222,11 @@ class Learner:
         heads = [one.vocabulary for one in (self.policy, *self.references.values()) if isinstance(one, Policy)]
         top = min(self.settings.algorithm.reference_top, *heads)
         asked = {id(sample): sample for sample in wanted}
-        if self.prompt_of is not None:
-            prompts = {id(one.samples[0]): self.prompt_of(groups[one.group], one.rollout) for one in candidates}
-            completions = {id(one.samples[0]): one.rollout.completion for one in candidates}
+        if self.settings.algorithm.reference.prompt is not None:
+            rollouts = {id(one.samples[0]): one.rollout for one in candidates}
             asked = {
-                key: as_samples(replace(completions[key], prompt_ids=ids, routed_experts=None), 0)[0]
-                for key, ids in prompts.items() if ids is not None and key in asked
+                key: as_samples(replace(one.completion, prompt_ids=ids, routed_experts=None), 0)[0]
+                for key, one in rollouts.items() if (ids := one.teacher_prompt_ids) is not None and key in asked
             }  # fmt: skip
         modules = {
             id(sample): self.references.get(one.rollout.problem.domain, reference)

@@ -19,6 +19,7 @@ from pydantic import PositiveFloat, PositiveInt
 from strop.base.pieces import Piece, Settings
 from strop.base.types import Problem, Verdict
 from strop.data.templates import BOXED, TAGGED, Instruction
+from strop_verify.pool import WorkerLimits
 from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
@@ -30,14 +31,9 @@ _DOUBLE = re.compile(r"-?\d+\.\d{12,}")
 
 
 class Isolation(Settings):
-    """Worker processes for a verifier that may hang, crash or eat memory.
+    """Worker processes for a verifier that may hang, crash or eat memory; each verdict is a job."""
 
-    Fields:
-        workers: how many; None: one less than the cores this process may use, at least 1 and at most 8.
-        seconds: wall time of one verdict before the worker is killed.
-        retry_seconds: wall time of the one further try, in a fresh worker; then the verdict is `timeout`.
-        memory_mib: address space that a worker may take beyond what the supervisor has.
-    """
+    documented_by = WorkerLimits
 
     workers: PositiveInt | None = None
     seconds: PositiveFloat = 2.0
@@ -59,6 +55,7 @@ class Verifier(Piece):
         "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
         "strop.verifiers.reward_function",
+        "strop.verifiers.judge_model",
     )
 
     require_stop: bool = False
@@ -99,9 +96,17 @@ class Verifier(Piece):
         """A warning about how this problem is judged, or None; shown before training begins."""
         return None
 
+    def asks(self) -> tuple[Verifier, ...]:
+        """The verifiers that it asks."""
+        return ()
+
     def session_functions(self) -> tuple[str, ...]:
         """The functions of the running Python session that it calls (see `strop.base.session`)."""
-        return ()
+        return tuple(name for member in self.asks() for name in member.session_functions())
+
+    def threads(self) -> int:
+        """How many threads may wait for its verdicts at once, because others give them; 0 where it computes."""
+        return max((member.threads() for member in self.asks()), default=0)
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """The form of the answer that the problem's prompt should ask for; None where any form is read."""

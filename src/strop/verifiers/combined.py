@@ -29,8 +29,10 @@ class Combined(Verifier):
     members: Members
 
     def isolated(self) -> Isolation | None:
-        """The worker processes of the first member that needs some; None where none does, or a function is of here."""
-        if self.session_functions():
+        """The worker processes of the first member that needs some; None where none does, or a member is bound to
+        this process: to a function of its session, or to a judge that is asked from it.
+        """
+        if self.session_functions() or self.threads():
             return None
         return next((found for found in (member.isolated() for member in self.members) if found is not None), None)
 
@@ -39,9 +41,9 @@ class Combined(Verifier):
         for member in self.members:
             member.warm()
 
-    def session_functions(self) -> tuple[str, ...]:
-        """Those of every member."""
-        return tuple(name for member in self.members for name in member.session_functions())
+    def asks(self) -> tuple[Verifier, ...]:
+        """Every member."""
+        return self.members
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """The instruction of the first member."""
@@ -151,9 +153,9 @@ class ByDomain(Verifier):
         member = self.members.get(problem.domain)
         return None if member is None else member.caution(problem)
 
-    def session_functions(self) -> tuple[str, ...]:
-        """Those of every member."""
-        return tuple(name for member in self.members.values() for name in member.session_functions())
+    def asks(self) -> tuple[Verifier, ...]:
+        """Every member."""
+        return tuple(self.members.values())
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """The instruction of the problem's own verifier."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, Protocol
 
-from strop.base.types import Completion, Problem, Verdict
+import numpy as np
+
+from strop.base.progress import part
+from strop.base.types import Completion, FinishReason, Problem, Verdict
 from strop.verifiers.base import Verifier, response
 from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import ByDomain
@@ -17,6 +22,8 @@ from strop.verifiers.process_pool import VerifierPool, verdict_of
 from strop.verifiers.protocol import InlineJudge, Judge, Key, Responder
 from strop_verify.pool import JobReply
 from strop_verify.verdict import Status
+
+WAIT_SECONDS = 0.2
 
 
 class FutureJudge(Judge):
@@ -63,7 +70,49 @@ class FutureJudge(Judge):
         """The verdict in the result of a future."""
 
 
-class SandboxJudge(FutureJudge):
+class ThreadJudge(FutureJudge):
+    """Calls `judge(problem, whole response, truncated)` in threads of this process, which wait there for others.
+
+    Closing it does not wait for the calls that are under way.
+    """
+
+    def __init__(self, judge: Callable[[Problem, str, bool], Verdict], threads: int) -> None:
+        super().__init__()
+        self._judge = judge
+        self._jobs: SimpleQueue[tuple[Future[Verdict], Problem, Completion] | None] = SimpleQueue()
+        # Daemons, unlike those of an executor: a process that ends waits for no answer.
+        self._threads = [Thread(target=self._work, name="strop-judge", daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Drop what is queued."""
+        with suppress(Empty):
+            while True:
+                self._jobs.get_nowait()
+        for _ in self._threads:
+            self._jobs.put(None)
+        self._pending = 0
+
+    def _begin(self, problem: Problem, completion: Completion) -> Future[Any]:
+        future: Future[Verdict] = Future()
+        self._jobs.put((future, problem, completion))
+        return future
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, problem, completion = job
+            try:
+                future.set_result(self._judge(problem, response(problem, completion.text), completion.truncated))
+            except BaseException as error:  # whoever polls gets it
+                future.set_exception(error)
+
+    def _verdict(self, result: Any) -> Verdict:
+        verdict: Verdict = result
+        return verdict
+
+
+class SandboxJudge(ThreadJudge):
     """A `Judge` for a `CodeVerifier`, with its own sandbox.
 
     Raises:
@@ -71,25 +120,15 @@ class SandboxJudge(FutureJudge):
     """
 
     def __init__(self, verifier: CodeVerifier) -> None:
-        super().__init__()
-        self._verifier = verifier
         self._sandbox = verifier.open_sandbox()
-        self._threads = ThreadPoolExecutor(self._sandbox.workers, thread_name_prefix="strop-sandbox")
+        super().__init__(partial(verifier.judge_in, self._sandbox), self._sandbox.workers)
 
     def close(self) -> None:
         """Drop what is queued, kill what runs, leave nothing behind."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        super().close()
         self._sandbox.close()
-        self._threads.shutdown()
-        self._pending = 0
-
-    def _begin(self, problem: Problem, completion: Completion) -> Future[Any]:
-        whole = response(problem, completion.text)
-        return self._threads.submit(self._verifier.judge_in, self._sandbox, problem, whole, completion.truncated)
-
-    def _verdict(self, result: Any) -> Verdict:
-        verdict: Verdict = result
-        return verdict
+        for thread in self._threads:
+            thread.join()
 
 
 class ProcessJudge(FutureJudge):
@@ -117,7 +156,8 @@ class ProcessJudge(FutureJudge):
 
 
 def judge_for(verifier: Verifier) -> Judge:
-    """A sandbox for programs, worker processes for what may hang, else the calling process; closed by the caller.
+    """A sandbox for programs, threads for what waits for others, worker processes for what may hang, else the calling
+    process; closed by the caller.
 
     Raises:
         NoIsolation: programs are to be judged, and this machine cannot isolate them.
@@ -126,7 +166,33 @@ def judge_for(verifier: Verifier) -> Judge:
         return DomainJudge({domain: judge_for(member) for domain, member in verifier.members.items()})
     if isinstance(verifier, CodeVerifier):
         return SandboxJudge(verifier)
+    if verifier.threads():
+        return ThreadJudge(verifier.verdict, verifier.threads())
     return InlineJudge(verifier) if verifier.isolated() is None else ProcessJudge(verifier)
+
+
+def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]]) -> list[Verdict]:
+    """The verdicts on (problem, text, truncated), in order.
+
+    Raises:
+        WorkersLost: worker processes cannot be kept alive.
+        NoIsolation: programs are to be judged, and this machine cannot isolate them.
+    """
+    ids, logprobs, injected = np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.bool_)
+    asked, found = list(completions), dict[int, Verdict]()
+    judge = judge_for(verifier)
+    try:
+        for place, (problem, text, truncated) in enumerate(asked):
+            ended: FinishReason = "length" if truncated else "stop"
+            judge.submit(("", place), problem, Completion("", place, ids, ids, logprobs, (), injected, text, ended))
+        while len(found) < len(asked):
+            judge.wait(WAIT_SECONDS)
+            for (_, place), verdict in judge.poll():
+                found[place] = verdict
+                part(f"verdicts of {verifier.piece_name()}", len(found), len(asked))
+    finally:
+        judge.close()
+    return [found[place] for place in range(len(asked))]
 
 
 class Wraps(Protocol):

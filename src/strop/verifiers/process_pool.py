@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from strop.base.progress import part
 from strop.base.session import accept, carried
 from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Isolation, Verifier
@@ -50,26 +48,6 @@ def verdict_of(reply: JobReply) -> Verdict:
         return Verdict(0.0, reply.failure, reply.detail)
     score, status, detail, reward, undecided = reply.value
     return Verdict(score, Status(status), detail, reward, undecided=undecided)
-
-
-def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]]) -> list[Verdict]:
-    """The verdicts on (problem, text, truncated), in order; in worker processes where the verifier needs them.
-
-    Raises:
-        WorkersLost: worker processes cannot be kept alive.
-    """
-    asked = list(completions)
-    pool = None if verifier.isolated() is None else VerifierPool(verifier)
-    found: list[Verdict] = []
-    try:
-        replies = [] if pool is None else [pool.ask(*each) for each in asked]
-        for place, each in enumerate(asked):
-            part(f"verdicts of {verifier.piece_name()}", place, len(asked))
-            found.append(verdict_of(replies[place].result()) if replies else verifier(*each))
-    finally:
-        if pool is not None:
-            pool.close()
-    return found
 
 
 def problem_fields(problem: Problem) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Isolation
+from strop.verifiers.judges import judged
 from strop.verifiers.math_verifier import MathVerifier
-from strop.verifiers.process_pool import judged
 from strop_verify.extract import boxes
 from strop_verify.math.expressions import TooMuch, Unreadable, refuse_answer, refuse_text
 from strop_verify.math.grammar import read

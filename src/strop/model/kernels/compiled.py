@@ -107,15 +107,17 @@ def _compile(compiler: str, sources: Sequence[Path], target: Path) -> None:
 def _key(compiler: str, sources: Sequence[Path]) -> str:
     """A digest of what the library depends on: sources, compiler, and what the processor can do."""
     made = hashlib.blake2b(b"".join(source.read_bytes() for source in (_HEADER, *sources)), digest_size=8)
-    for part in (compiler, *_COMPILE, torch.__version__, platform.machine(), *_processor()):
+    for part in (compiler, *_COMPILE, torch.__version__, processor()):
         made.update(part.encode() + b"\0")
     return made.hexdigest()
 
 
-def _processor() -> tuple[str, ...]:
-    """The lines by which Linux tells a processor's instructions; where there are none, its name."""
+def processor() -> str:
+    """The lines by which Linux tells a processor's instructions (where there are none, its name), and what torch uses
+    of them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return (platform.processor(),)
-    return tuple(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+        lines = [platform.processor()]
+    told = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}) or lines
+    return "\n".join((platform.machine(), torch.backends.cpu.get_cpu_capability(), *told))

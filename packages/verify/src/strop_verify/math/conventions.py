@@ -34,9 +34,8 @@ def factor_between(first: Form, second: Form) -> Fraction | None:
 
 
 def as_ratio(node: Node) -> Node:
-    """A time of the day as the quotient of its hours and minutes, where it may be one."""
-    hours, minutes = divmod(node.value, 60) if node.op == "clock" else (0, 0)
-    return ex.over(ex.number(hours), ex.number(minutes)) if minutes and minutes == int(minutes) else node
+    """A time of the day as the quotient of its hours and minutes; anything else as it is."""
+    return ex.over(*map(ex.number, divmod(node.value, 60))) if node.op == "clock" and node.value % 60 else node
 
 
 def as_family(residue: Node) -> Node:
@@ -97,7 +96,7 @@ def _multiplied(node: Node, names: frozenset[str] | set[str]) -> Node:
 
 def chosen(node: Node, other: Node) -> Node:
     """`C(n, k)` as a binomial coefficient where the other side is no point and knows no C."""
-    if other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
+    if not ex.holds(node, "apply C") or other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
         return node
     args = tuple(chosen(arg, other) for arg in node.args)
     return Node("binom", args) if node.op == "apply C" and len(args) == 2 else node._replace(args=args)
