@@ -263,7 +263,7 @@ def table(lines: Sequence[Mapping[str, Any]], planned: Mapping[str, Any]) -> str
     said = (
         f"Stated before the final: with a deviation of {_points(planned['deviation'])} points between differences, a\n"
         f"loss is told from GRPO with a probability of 80 % where it differs by so many points: {seen}.\n"
-        f"The final has {len(lines[0]['values'])} seeds.\n\n"
+        f"Seeds of the final so far: {len(lines[0]['values'])} of {len(planned['seeds'])}.\n\n"
     )
     picture = "![Differences from GRPO with their intervals](claims/tournament.png)\n\n"
     return said + (picture if any(line["interval"] for line in lines) else "") + markdown(head, rows)
