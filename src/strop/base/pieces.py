@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
@@ -51,10 +50,6 @@ class Settings(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", allow_inf_nan=False)
     alternatives: ClassVar[tuple[str, ...]] = ()
     documented_by: ClassVar[type] = object
-
-    def to_json(self) -> str:
-        """Its fields as JSON text, as a run's config.json has them."""
-        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
 
 class Piece(Settings, ABC):
