@@ -1,14 +1,17 @@
 """How often the forecast of entropy collapse is wrong, over a bank of runs. One JSON object a line.
 
     python bench/forecast.py                                    # over bench/forecast.json; seconds
-    python bench/forecast.py --on runs/others/*                 # the bank's weights on runs it does not have
     python bench/forecast.py --make runs/forecast               # train the bank again, 16 CPU minutes, and write it
+    python bench/forecast.py --others RUN CURVES.json …         # write down other runs instead of those of the file
 
 Collapse is the definition of `strop.algorithms.forecast`, for three shares of the start. The bank is GRPO's tiny form
 and what the arms below change of it, 32 steps of 8 prompts × 8 completions, two seeds. Each arm is forecast with
-weights that all other arms give. `silent` is the share of runs of which nothing is said; `false` are alarms of runs
-that do not collapse, `missed` collapses of runs said not to. Next to it: `always` and `never` an alarm; `now`, an alarm
-where the share is reached already; `line`, an alarm where the quarter's slope of log entropy, gone on with, reaches it.
+weights that all other arms give. `others` are forecast with the weights of the whole bank: runs of bench/claims (its
+arms, and losses at several learning rates; 8 to 16 steps), of bench/scaling.py (four sizes, 48 steps), and a few more.
+
+`silent` is the share of runs of which nothing is said; `false` are alarms of runs that do not collapse, `missed`
+collapses of runs said not to. Next to it: `always` and `never` an alarm; `now`, an alarm where the share is reached
+already; `line`, an alarm where the quarter's slope of log entropy, gone on with, reaches it.
 """
 
 from __future__ import annotations
@@ -101,9 +104,21 @@ class Run(NamedTuple):
 
 
 def read_run(path: Path, arm: str, seed: int) -> Run:
-    """The run of a folder."""
-    rows = [row for row in read_metrics(path / "metrics.jsonl") if row.get("entropy") is not None]
-    return Run(arm, seed, [float(f"{row['entropy']:.4g}") for row in rows])
+    """The run of a folder, or of a file of bench/claims."""
+    rows = json.loads(path.read_text())["rows"] if path.is_file() else read_metrics(path / "metrics.jsonl")
+    return Run(arm, seed, [float(f"{row['entropy']:.4g}") for row in rows if row.get("entropy") is not None])
+
+
+def write(**found: Sequence[Run]) -> None:
+    """The stored runs, some of them anew."""
+    runs = stored() if STORED.exists() else {}
+    text = {name: ",\n".join(json.dumps(run._asdict()) for run in each) for name, each in (runs | found).items()}
+    STORED.write_text("{" + ",\n".join(f'"{name}": [\n{rows}\n]' for name, rows in text.items()) + "}\n")
+
+
+def stored() -> dict[str, list[Run]]:
+    """`bank` and `others`."""
+    return {name: [Run(**row) for row in rows] for name, rows in json.loads(STORED.read_text()).items()}
 
 
 def make(folder: Path) -> list[Run]:
@@ -152,7 +167,7 @@ def said(run: Run, weights: Weights, share: float) -> bool | None:
     return found[1] < share
 
 
-def measure(runs: Sequence[Run], weights: Callable[[Run], Weights]) -> None:
+def measure(of: str, runs: Sequence[Run], weights: Callable[[Run], Weights]) -> None:
     """A line for each share and case."""
     for share in SHARES:
         cases: dict[str, Callable[[Run], bool | None]] = {
@@ -163,24 +178,23 @@ def measure(runs: Sequence[Run], weights: Callable[[Run], Weights]) -> None:
             "line": lambda run: line_share(run) < share,  # noqa: B023
         }
         for case, says in cases.items():
-            print(json.dumps(score(case, share, runs, says)))
+            print(json.dumps({"of": of} | score(case, share, runs, says)))
 
 
 def main() -> None:
     """Measure what the options ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--make", type=Path, metavar="FOLDER")
-    parser.add_argument("--on", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("--others", type=Path, nargs="+", metavar="RUN")
     options = parser.parse_args()
     if options.make is not None:
-        rows = ",\n".join(json.dumps(run._asdict()) for run in make(options.make))
-        STORED.write_text(f"[\n{rows}\n]\n")
-    if options.on is not None:
-        measure([read_run(path, path.name, 0) for path in options.on], lambda run: BANK)
-        return
-    bank = [Run(**row) for row in json.loads(STORED.read_text())]
-    others = {arm: fitted([run for run in bank if run.arm != arm]) for arm in {run.arm for run in bank}}
-    measure(bank, lambda run: others[run.arm])
+        write(bank=make(options.make))
+    if options.others is not None:
+        write(others=[read_run(path, f"{path.parent.name}/{path.stem}", 0) for path in options.others])
+    bank, others = (stored()[name] for name in ("bank", "others"))
+    weights = {arm: fitted([run for run in bank if run.arm != arm]) for arm in {run.arm for run in bank}}
+    measure("bank", bank, lambda run: weights[run.arm])
+    measure("others", others, lambda run: BANK)
     print(json.dumps({"bench": "forecast", "case": "weights of the whole bank", **fitted(bank)._asdict()}))
 
 

@@ -1,7 +1,7 @@
 """The joint law and the split of a budget, held against published curves and runs. One JSON object a line.
 
     python bench/scaling.py                                     # the papers' curves; a minute of one core
-    python bench/scaling.py --parts runs --runs 63K=runs/a 217K=runs/b 804K=runs/c
+    python bench/scaling.py --parts runs --out runs/sizes       # trains first, 25 CPU minutes
 
 `law`: Tan et al. publish the parameters of four fits (their repository's fits_exp1.json), and the curves in pictures:
 tan.csv is what extrap_{base,instruct}_holdout_N_C_raw_ErrRate.png shows of seven sizes of Qwen2.5, read off by colour.
@@ -13,7 +13,8 @@ on the second half of the steps of the law, and of the sigmoid and the power law
 scatter of its points: at what share of five budgets `allocate` is sure of the best n, and how often falsely. Seeds move
 whole curves. `equal` are four curves of which none is better.
 
-`runs`: the law on runs of several sizes, without the largest, against the sigmoid and the power law of that size.
+`runs`: GRPO's tiny form on embedded bases of four widths, three seeds, 48 steps. k of each size by all runs, and the
+second half of the largest size by the law of the others, with E of the first half, by the sigmoid, by the power law.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.base.view import SilentView
 from strop.lab.scaling import Curve, FitSettings, Sigmoid, fit
 from strop.lab.scaling.allocate import SURE, allocate
 from strop.lab.scaling.curves import read_curve
 from strop.lab.scaling.joint import fit_joint, parameters_of
+from strop.recipes.resolve import resolve
+from strop.run.run import train
+from strop.training.embedded_base import EmbeddedBase, embedded_base
 
 Array = NDArray[np.float64]
 Unit = Literal["flops", "steps"]
@@ -44,6 +49,12 @@ PUBLISHED: Mapping[tuple[str, Unit], tuple[float, float]] = {  # K_max, N_0; dat
     ("instruct", "steps"): (0.14379, 19.972e9),
 }
 LAST_STEP = 104
+WIDTHS = {"63K": 32, "218K": 64, "805K": 128, "1.76M": 192}
+SETTINGS = (
+    "steps=48", "evaluation.every=2", "evaluation.samples_per_problem=2", "evaluation.temperature=1.0",
+    "data.held_out.source.count=256", "algorithm.selection.zero_variance=drop", "model.dtype=float32",
+    "checkpoint.every=1000", "checkpoint.keep_best=false",
+)  # fmt: skip
 
 # samples per prompt: A, B and C_mid (millions of rollouts) of a sigmoid within .004 of the figure's curve
 FRONTIER: Mapping[int, Sigmoid] = {
@@ -130,31 +141,56 @@ def budget(studies: int, bootstrap: int) -> None:
         )  # fmt: skip
 
 
-def runs(sources: Sequence[str], bootstrap: int) -> None:
-    """The law of the smaller sizes on the largest, whose E is of its first half, against fits of that half."""
-    recipes: dict[str, list[Curve]] = {}
-    for source in sources:
-        size, path = source.split("=", 1)
-        recipes.setdefault(size, []).append(read_curve(path, "steps", name=path))
-    largest = max(recipes, key=parameters_of)
+def trained(folder: Path, width: int, seed: int) -> Path:
+    """A run on the embedded base of that width, made where it is not there."""
+    path = folder / str(width) / f"seed{seed}"
+    if not (path / "summary.json").is_file():
+        own = EmbeddedBase(seed=seed)
+        shape = {"hidden_size": width, "heads": width // 16, "kv_heads": width // 32, "intermediate_size": 3 * width}
+        base = own.model_copy(update={"model": own.model.model_copy(update=shape)})
+        model = embedded_base(base, SilentView())
+        train(resolve("grpo", [*SETTINGS, f"model.path={model}", f"seed={seed}"], small=True), path, SilentView())
+    return path
+
+
+def runs(folder: Path, bootstrap: int) -> None:
+    """The law on runs of four sizes."""
+    recipes = {
+        size: [read_curve(trained(folder, width, seed), "steps", name=f"{size}, seed {seed}") for seed in range(3)]
+        for size, width in WIDTHS.items()
+    }
     settings = FitSettings(bootstrap=bootstrap)
     whole = fit_joint(recipes, settings)
-    others = fit_joint({size: curves for size, curves in recipes.items() if size != largest}, settings)
     for size in recipes:
-        emit(part="runs", size=size, k=rounded([whole.k(parameters_of(size))[0], *whole.k(parameters_of(size))[1]]),
-             refused=whole.refused)  # fmt: skip
-    k, interval = others.k(parameters_of(largest))
+        k, interval = whole.k(parameters_of(size))
+        emit(part="runs", size=size, k=round(k, 4), k_interval=rounded(interval), refused=whole.refused)
+    *_, largest = recipes
+    k, interval = fit_joint({size: recipes[size] for size in recipes if size != largest}, settings).k(
+        parameters_of(largest)
+    )
     for curve in recipes[largest]:
         until = float(curve.compute[-1]) / 2
-        first, rest = curve.within(high=until), curve.beyond(until)
-        start = float(np.mean(np.log(1 - first.pass_rate) + k * np.log(first.compute)))
-        law_error = float(np.abs(1 - np.exp(start - k * np.log(rest.compute)) - rest.pass_rate).mean())
         own = fit(curve, FitSettings(bootstrap=bootstrap, fit_until=until))
-        power = own.power_law().value(rest.compute) - rest.pass_rate
-        error = own.held_back_error()
-        emit(part="runs", run=curve.name, k_from_the_others=rounded([k, *interval]), points=len(rest),
-             law=round(law_error, 4), sigmoid=None if error is None else round(error.mean_absolute_error, 4),
-             power_law=round(float(np.abs(power).mean()), 4))  # fmt: skip
+        first, rest = own.used, own.held_back
+        start = float(np.mean(np.log(1 - first.pass_rate) + k * np.log(first.compute)))
+        errors = {
+            "law": 1 - np.exp(start - k * np.log(rest.compute)),
+            "sigmoid": None if own.sigmoid is None else own.sigmoid.value(rest.compute),
+            "power_law": own.power_law().value(rest.compute),
+        }
+        emit(
+            part="runs", run=curve.name, k_from_the_others=round(k, 4), interval=rounded(interval), points=len(rest),
+            **{name: None if rate is None else round(float(np.abs(rate - rest.pass_rate).mean()), 4)
+               for name, rate in errors.items()},
+        )  # fmt: skip
+    half = fit_joint(recipes, FitSettings(bootstrap=bootstrap, fit_until=until))
+    for size, curves in recipes.items():
+        found = [half.held_out[curve.name] for curve in curves]
+        emit(
+            part="runs, half", size=size, law=round(float(np.mean([each.joint for each in found])), 4),
+            sigmoid=rounded([each.sigmoid for each in found if each.sigmoid is not None]),
+            power_law=round(float(np.mean([each.power_law for each in found])), 4),
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -163,14 +199,14 @@ def main() -> None:
     parser.add_argument("--parts", default="law,budget")
     parser.add_argument("--studies", type=int, default=100)
     parser.add_argument("--bootstrap", type=int, default=200)
-    parser.add_argument("--runs", nargs="+", metavar="SIZE=RUN", default=[], help="a size may have several")
+    parser.add_argument("--out", type=Path, default=Path("runs/sizes"))
     options = parser.parse_args()
     if "law" in options.parts:
         law(options.bootstrap)
     if "budget" in options.parts:
         budget(options.studies, options.bootstrap)
     if "runs" in options.parts:
-        runs(options.runs, options.bootstrap)
+        runs(options.out, options.bootstrap)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from bench.forecast import STORED, Run, fitted, said, score
+from bench.forecast import fitted, said, score, stored
 
 from strop.algorithms.alerts import AlertLimits, alerts
 from strop.algorithms.forecast import BANK, Weights, least_share, shape
@@ -26,15 +26,18 @@ def test_the_interval_by_value():
     weights = Weights(fall=2.0, bend=1.0, constant=-0.5, low=-0.4, high=0.6)
     found = least_share([math.exp(-each) for each in (0.0, 0.0, 0.6, 0.6, 0.8, 0.8)], weights)
     assert found == pytest.approx((math.exp(-1.7 - 0.4), math.exp(-1.7 + 0.6)))
-    assert least_share(FAST[:5]) is None  # a quarter of five steps
+    assert least_share(FAST[:2]) is None  # they have no bend
 
 
 def test_the_weights_are_those_of_the_bank():
-    bank = [Run(**row) for row in json.loads(STORED.read_text())]
+    bank = stored()["bank"]
     assert fitted(bank) == pytest.approx(BANK, abs=6e-4)
-    others = {arm: fitted([run for run in bank if run.arm != arm]) for arm in {run.arm for run in bank}}
-    found = score("forecast", 0.2, bank, lambda run: said(run, others[run.arm], 0.2))
-    assert (found["alarms"], found["false"], found["denials"], found["missed"]) == (9, 1, 10, 0)
+    weights = {arm: fitted([run for run in bank if run.arm != arm]) for arm in {run.arm for run in bank}}
+    left_out = score("forecast", 0.2, bank, lambda run: said(run, weights[run.arm], 0.2))
+    others = score("forecast", 0.2, stored()["others"], lambda run: said(run, BANK, 0.2))
+    counts = ("alarms", "false", "denials", "missed")
+    assert [left_out[name] for name in counts] == [9, 1, 10, 0]
+    assert [others[name] for name in counts] == [15, 2, 20, 0]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEAST = 6  # steps of a quarter: fewer say nothing
+LEAST = 3  # steps of a quarter: fewer have no bend
 
 
 class Weights(NamedTuple):
