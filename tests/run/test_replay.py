@@ -278,7 +278,7 @@ def test_one_bit_of_a_rollout_is_found_elsewhere_too(elsewhere: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"lr": 0.001', '"lr": 0.00101', "the weights of its checkpoint"),
+        ('"lr": 0.001', '"lr": 0.0011', "the weights of its checkpoint"),
         ('"temperature": 1.0', '"temperature": 1.01', "trainer_logprobs of sample"),
         ('"SampleMean"', '"TokenMean"', "grad_norm"),
     ],

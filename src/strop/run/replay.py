@@ -38,8 +38,10 @@ from strop.training import checkpoint
 from strop.training.samples import TrainResult
 
 COLUMNS = ("values", "advantages", "trainer_logprobs")  # of trained tokens, in the order in which they arise
-# The largest difference elsewhere (see `apart`), by the type of the weights.
-WITHIN = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
+# What may differ elsewhere, by the type of the weights; and so many times that in the change of the weights: the first
+# steps of Adam are signs of gradients, and those near 0 are mostly rounding.
+WITHIN = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
+OF_WEIGHTS = 10
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Replayed:
 
     Fields:
         difference: the first thing in which it differs, None for none.
-        apart: the largest difference that was let pass; 0 where all is equal bit for bit, as it must be on the machine
-            of the run.
+        apart: the largest difference that was let pass, of weights by `OF_WEIGHTS`; 0 where all is equal bit for bit,
+            as it must be on the machine of the run.
     """
 
     step: int
@@ -187,7 +189,7 @@ class TrainingProcess:
             if not self.within:
                 yield math.inf, "the weights after it"
             elif step in checkpoint.steps(self.weights.root):
-                yield self.weights.apart(self, step), "the weights of its checkpoint"
+                yield self.weights.apart(self, step) / OF_WEIGHTS, "the weights of its checkpoint"
 
 
 class RecordedWeights:
