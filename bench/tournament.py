@@ -262,7 +262,7 @@ def table(lines: Sequence[Mapping[str, Any]], planned: Mapping[str, Any]) -> str
     seen = ", ".join(f"{n} seeds {_points(size)}" for n, size in planned["sees"].items())
     said = (
         f"Stated before the final: with a deviation of {_points(planned['deviation'])} points between differences, a\n"
-        f"loss is told from GRPO with a probability of 80 % where it differs by so many points: {seen}.\n"
+        f"difference from GRPO of so many points is seen with a probability of 80 %: {seen}.\n"
         f"Seeds of the final so far: {len(lines[0]['values'])} of {len(planned['seeds'])}.\n\n"
     )
     picture = "![Differences from GRPO with their intervals](claims/tournament.png)\n\n"

@@ -19,7 +19,6 @@ from pydantic import PositiveFloat, PositiveInt
 from strop.base.pieces import Piece, Settings
 from strop.base.types import Problem, Verdict
 from strop.data.templates import BOXED, TAGGED, Instruction
-from strop_verify.pool import WorkerLimits
 from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
@@ -31,9 +30,14 @@ _DOUBLE = re.compile(r"-?\d+\.\d{12,}")
 
 
 class Isolation(Settings):
-    """Worker processes for a verifier that may hang, crash or eat memory; each verdict is a job."""
+    """Worker processes for a verifier that may hang, crash or eat memory.
 
-    documented_by = WorkerLimits
+    Fields:
+        workers: how many; None: one less than the cores this process may use, at least 1 and at most 8.
+        seconds: wall time of one verdict before the worker is killed.
+        retry_seconds: wall time of the one further try, in a fresh worker; then the verdict is `timeout`.
+        memory_mib: address space that a worker may take beyond what the supervisor has.
+    """
 
     workers: PositiveInt | None = None
     seconds: PositiveFloat = 2.0
