@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from strop.model.files import byte_tokenizer
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerFast
+
+from strop.model import files
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 
-__all__ = ["byte_tokenizer", "tiny_qwen3", "tiny_settings"]
+# Roles as plain text; `strop` asks for the generation prompt, which ends where the assistant begins to write.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def byte_tokenizer(words: Sequence[str] = (), chat: bool = False) -> PreTrainedTokenizerFast:
+    """As `files.byte_tokenizer`, with `chat` one that has a chat template."""
+    tokenizer = files.byte_tokenizer(words)
+    if chat:
+        tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
 
 
 def tiny_settings(tie: bool = True, **changes: object) -> ModelSettings:

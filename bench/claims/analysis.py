@@ -21,7 +21,8 @@ interval has the level 1 − a. For differences that are normal such an interval
 whether or not the look is taken; so the probability that any look's does is at most Σ a = `ERROR`. Whatever verdict is
 drawn while all intervals hold the effect is right in this sense: "above" does not agree where the effect is 0 or less
 nor disagree where it is m or more; nothing is told apart from 0 where the effect is 0, nor within ± m where it is not.
-The first look that decides counts, whatever seeds come later.
+The first look that decides counts, whatever seeds come later. What no look decided has a number of seeds that would
+(`seeds_needed`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from strop.lab.ablation.collect import Paired, mean, paired
+from strop.lab.ablation.power import MOST, fewest, standard
 
 Says = Literal["above", "same", "apart", "not above"]
 Verdict = Literal["agrees", "disagrees", "undecided", "not tried"]
 
-LOOKS = {3: 0.01, 5: 0.04}  # how many seeds have been run: the probability of error that the look spends
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+LOOKS = {3: 0.01, 5: 0.02, 10: 0.02}  # how many seeds have been run: the probability of error that the look spends
 ERROR = sum(LOOKS.values())
 PASS_MARGIN = 0.02  # of a pass rate: the papers' own (ScaleRL A.5)
 LOG_MARGIN = 0.2  # of a ratio, as a logarithm: about a fifth
@@ -48,7 +56,7 @@ class Result(NamedTuple):
         effect: their mean with its interval at the look that the verdict is of; without an interval before the first.
         verdict: by the rule, or "not tried".
         untried: why the runs say nothing about the claim; empty where they do.
-        shown: what the arms showed of their mechanisms: of every check the numbers, seed by seed.
+        shown: what the arms showed of their mechanisms: of every check the numbers, by seed.
         made: the day of the latest run.
     """
 
@@ -56,7 +64,7 @@ class Result(NamedTuple):
     effect: Paired | None
     verdict: Verdict
     untried: str = ""
-    shown: Mapping[str, Sequence[float | None]] = {}
+    shown: Mapping[str, Mapping[int, float | None]] = {}
     made: str = ""
 
 
@@ -84,38 +92,44 @@ def judge(values: Mapping[int, float], says: Says, margin: float, looks: Mapping
 
 def _verdict(effect: Paired, says: Says, margin: float) -> Verdict:
     assert effect.interval is not None
-    low, high = effect.interval
-    away = not low <= 0.0 <= high
-    raised = low > 0.0 and effect.value >= margin
-    within = -margin < low and high < margin
-    beyond = away and abs(effect.value) >= margin
-    holds, fails = {
-        "above": (raised, high < margin),
-        "same": (within, beyond),
-        "apart": (beyond, within),
-        "not above": (high < margin, raised),
-    }[says]
+    mean, low, high = (np.asarray(value) for value in (effect.value, *effect.interval))
+    holds, fails = map(bool, _rule(mean, low, high, says, margin))
     # With a margin an effect may be both there and too small to matter: then what matters counts.
     if holds == fails:
         return "undecided"
     return "agrees" if holds else "disagrees"
 
 
+def _rule(mean: Array, low: Array, high: Array, says: Says, margin: float) -> tuple[Flags, Flags]:
+    """Whether means with intervals hold up a claim, and whether they refute it."""
+    away = (low > 0.0) | (high < 0.0)
+    raised = (low > 0.0) & (mean >= margin)
+    within = (-margin < low) & (high < margin)
+    beyond = away & (np.abs(mean) >= margin)
+    return {
+        "above": (raised, high < margin),
+        "same": (within, beyond),
+        "apart": (beyond, within),
+        "not above": (high < margin, raised),
+    }[says]
+
+
+def seeds_needed(values: Sequence[float], says: Says, margin: float) -> int | None:
+    """How many seeds decide a claim at one look with a probability of 80 %, by the simulation of `strop plan power`.
+
+    The look has the level of the last of `LOOKS`; true mean and deviation are taken to be those of `values`. None where
+    `MOST` seeds do not decide.
+    """
+    from scipy.special import stdtrit
+
+    drawn, n = standard(), np.arange(1, MOST + 1)
+    scale = np.std(values, ddof=1)
+    means = np.mean(values) + scale * drawn.mean
+    half = stdtrit(np.maximum(n - 1, 1), 1.0 - LOOKS[max(LOOKS)] / 2.0) / np.sqrt(n) * scale * drawn.deviation
+    holds, fails = _rule(means, means - half, means + half, says, margin)
+    return fewest((holds != fails).mean(axis=0))
+
+
 def false_verdicts(tried: int) -> float:
     """How many verdicts of so many tried claims are false in the mean, at most, however they depend on each other."""
     return ERROR * tried
-
-
-def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value, 1 the smallest; equal values share the mean of their ranks."""
-    order = sorted(values)
-    return [order.index(value) + 1 + (order.count(value) - 1) / 2 for value in values]
-
-
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Spearman's: the correlation of the ranks; None where one of the two does not vary."""
-    a, b = ranks(x), ranks(y)
-    mean = (len(a) + 1) / 2
-    left, right = [value - mean for value in a], [value - mean for value in b]
-    norm = (sum(value**2 for value in left) * sum(value**2 for value in right)) ** 0.5
-    return sum(p * q for p, q in zip(left, right, strict=True)) / norm if norm else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bench.claims import loops
 from strop.config.schema import RunConfig
 from strop.recipes.resolve import resolve
 
@@ -29,28 +28,16 @@ BASE = ("algorithm.aggregation=TokenMean", "algorithm.selection.zero_variance=dr
 
 @dataclass(frozen=True)
 class Arm:
-    """`recipe` in its tiny form with the settings of `COMMON` and then `sets`; `about` says what is different.
-
-    `weight` is about how many times the seconds of `base` a run takes; `loops`: it starts from the base that falls into
-    loops (`bench.claims.loops`), not from the embedded base itself.
-    """
+    """`recipe` in its tiny form with the settings of `COMMON` and then `sets`; `about` says what is different."""
 
     about: str
     sets: tuple[str, ...] = ()
     recipe: str = "grpo"
-    weight: float = 1.0
-    loops: bool = False
 
     def config(self, seed: int) -> RunConfig:
         """What is run."""
         own = BASE if self.recipe == "grpo" else ()
-        start = (f"model.path={loops.folder(seed)}",) if self.loops else ()
-        return resolve(self.recipe, [*COMMON, *own, *start, *self.sets, f"seed={seed}"], small=True)
-
-    def prepare(self, seed: int) -> None:
-        """Make what a run starts from, where that is not done by the run itself."""
-        if self.loops:
-            loops.make(seed)
+        return resolve(self.recipe, [*COMMON, *own, *self.sets, f"seed={seed}"], small=True)
 
 
 def _updates(count: int, *sets: str) -> tuple[str, ...]:
@@ -100,7 +87,7 @@ def _adaptive(delta: float = 0.2) -> str:
 
 
 def _archer_kl(beta: float) -> str:
-    return _term(f'piece="KlPenalty", estimator="k3", beta={beta}, beta_reasoning=0.0, clamp="none"')
+    return _term(f'piece="KlPenalty", estimator="k3", beta={beta}, beta_reasoning=0.0, clamp=10.0')
 
 
 def _heads(whole: bool) -> tuple[str, str]:
@@ -114,14 +101,21 @@ SHORT = 30  # tokens: too few for about half of the sums worked out in full, whi
 HIGHER = ("algorithm.loss.clip_high=0.28",)
 IN_PROCESS = "orchestration.executor=in_process"  # so that a run can be repeated bit for bit
 IN_TURN = ("evaluation.asynchronous=false", "orchestration.window=full", IN_PROCESS)  # a window is the workers'
-ARCHER = ("steps=8", "evaluation.every=2")
+# Three passes over a batch, with the bounds of Archer's script: one pass over so few steps clips next to nothing.
+ARCHER = (
+    "steps=8", "evaluation.every=2", "batch.passes_per_batch=3", "algorithm.loss.dual_clip=10.0",
+    "algorithm.loss.log_ratio_limit=20.0", "algorithm.selection.refill=false", _archer_kl(0.001),
+)  # fmt: skip
 LONG = ("steps=32", "evaluation.every=2")
 LATER = ("steps=24", "evaluation.every=2")  # a bonus of 1 leaves nothing to learn from about step 30 on
 STAGE_ONE, AWAY_BETA = 12, 0.1
 ADAPTIVE_TARGET = 0.1
 CAP = 4.0  # the smaller of CISPO's caps
 ROOM = 44  # tokens: enough for every sum
-CONTROLLED = ("orchestration.max_lag=0", IN_PROCESS, "engine.slots=64", f"sampling.max_new_tokens={ROOM}")
+CONTROLLED = (
+    "orchestration.max_lag=0", IN_PROCESS, "engine.slots=64", f"sampling.max_new_tokens={ROOM}",
+    "algorithm.advantage.batch=survivors",
+)  # fmt: skip
 LARGE = ("steps=2", "evaluation.every=1", "batch.prompts_per_step=128", *_updates(8))
 
 ARMS: dict[str, Arm] = {
@@ -131,25 +125,20 @@ ARMS: dict[str, Arm] = {
     "nsgd4": Arm("4 updates a step", _updates(4)),
     "grpo8": Arm("8 updates a step at 1/√8 of the rate (OPEFO's GRPO)", _split()),
     "opefo": Arm("OPEFO", (_loss('piece="Opefo"'),)),
-    "opefo_long": Arm("OPEFO, 24 steps", (_loss('piece="Opefo"'), *LATER), weight=2.2),
+    "opefo_long": Arm("OPEFO, 24 steps", (_loss('piece="Opefo"'), *LATER)),
     "entropy_reg": Arm(
         "OPEFO's GRPO with an entropy bonus of 1, 24 steps",
         _split(_term('piece="EntropyBonus", coefficient=1.0'), *LATER),
-        weight=2.2,
     ),  # fmt: skip
-    "clip_higher": Arm("OPEFO's GRPO clipped at 0.2 / 0.28", _split("algorithm.loss.clip_high=0.28")),
     # KL in a second stage (Skywork-OR1 3.2.6): all arms come to it with the same policy, away from the reference
-    "kl0": Arm(f"a KL loss of weight {AWAY_BETA} for {STAGE_ONE} steps, then none", _two_stages(0.0), weight=2.4),
-    "kl": Arm("the same, then of weight 1", _two_stages(1.0), weight=2.4),
-    "kl_strong": Arm("the same, then of weight 3", _two_stages(3.0), weight=2.4),
+    "kl0": Arm(f"a KL loss of weight {AWAY_BETA} for {STAGE_ONE} steps, then none", _two_stages(0.0)),
+    "kl": Arm("the same, then of weight 1", _two_stages(1.0)),
+    "kl_strong": Arm("the same, then of weight 3", _two_stages(3.0)),
     # entropy control (Skywork-OR1 3.2.5, 4.5)
     "adaptive": Arm(
-        "4 updates a step with adaptive entropy control, 32 steps", _updates(4, _adaptive(), *LONG), weight=2.4
+        "4 updates a step with adaptive entropy control, 32 steps", _updates(4, _adaptive(), *LONG)
     ),
-    "adaptive_one": Arm("strictly on-policy with adaptive entropy control, 32 steps", (_adaptive(), *LONG), weight=2.4),
-    "adaptive_slow": Arm(
-        "4 updates a step with adaptive entropy control, Δ = 0.005 as in the paper", _updates(4, _adaptive(0.005))
-    ),
+    "adaptive_one": Arm("strictly on-policy with adaptive entropy control, 32 steps", (_adaptive(), *LONG)),
     "bonus_low": Arm("a fixed entropy bonus of 0.3", (_term('piece="EntropyBonus", coefficient=0.3'),)),
     "bonus_high": Arm("a fixed entropy bonus of 3", (_term('piece="EntropyBonus", coefficient=3.0'),)),
     # truncated responses (Skywork-OR1 3.2.3)
@@ -164,8 +153,8 @@ ARMS: dict[str, Arm] = {
     ),
     # batches and groups (Skywork-OR1 4.3, 5.2; ScaleRL 3.2, A.9)
     "keep": Arm("groups without variance kept", ("algorithm.selection.zero_variance=keep",)),
-    "group4": Arm("groups of 4", ("batch.samples_per_prompt=4",), weight=0.7),
-    "batch8": Arm("8 prompts a step", ("batch.prompts_per_step=8",), weight=0.7),
+    "group4": Arm("groups of 4", ("batch.samples_per_prompt=4",)),
+    "batch8": Arm("8 prompts a step", ("batch.prompts_per_step=8",)),
     "temp06": Arm("sampled at 0.6, measured at 0.6", ("sampling.temperature=0.6", "evaluation.temperature=0.6")),
     "temp1": Arm("sampled at 1, measured at 0.6", ("evaluation.temperature=0.6",)),
     # the loss (ScaleRL 3.2, A.18; Skywork-OR1 4.5)
@@ -185,8 +174,8 @@ ARMS: dict[str, Arm] = {
     "opefo_up": Arm("OPEFO on S+ only", (_loss('piece="Opefo", sides="increasing"'),)),
     "opefo_down": Arm("OPEFO on S− only", (_loss('piece="Opefo", sides="decreasing"'),)),
     # precision (ScaleRL 3.2, A.19)
-    "bf16": Arm("bfloat16, its heads too", (*BF16, *_heads(False)), weight=0.5),
-    "bf16_head": Arm("bfloat16 with float32 heads", (*BF16, *_heads(True)), weight=0.5),
+    "bf16": Arm("bfloat16, its heads too", (*BF16, *_heads(False))),
+    "bf16_head": Arm("bfloat16 with float32 heads", (*BF16, *_heads(True))),
     # contexts (Skywork-OR1 3.2.2), few problems (ScaleRL 3.2)
     "staged": Arm(
         f"{SHORT} tokens for the first half",
@@ -201,40 +190,31 @@ ARMS: dict[str, Arm] = {
         ("data.source.count=64", "algorithm.selection.no_positive_resampling=0.9"),
     ),
     # a larger rollout batch for as many updates (Skywork-OR1 4.4, Figure 18)
-    "nsgd4_wide": Arm("4 updates a step on 4 times the prompts", _updates(4, "batch.prompts_per_step=64"), weight=3.5),
+    "nsgd4_wide": Arm("4 updates a step on 4 times the prompts", _updates(4, "batch.prompts_per_step=64")),
     # how far off-policy (ScaleRL 3.1, A.12, A.20)
     "off8": Arm("PPO-off-policy-8, clipped at 0.2 / 0.28", (*LARGE, *IN_TURN, *HIGHER)),
     "pipeline8": Arm("PipelineRL-8, clipped at 0.2 / 0.28", _pipeline(8, *HIGHER)),
     "pipeline4": Arm("PipelineRL-4, clipped at 0.2 / 0.28", _pipeline(4, *HIGHER)),
     # actor-critic (Open-Reasoner-Zero 3.2)
-    "gae": Arm("PPO with a critic, λ = 1", (), "open_reasoner_zero.7b", 2.0),
-    "gae95": Arm("PPO with a critic, λ = 0.95", ("algorithm.advantage.lam=0.95",), "open_reasoner_zero.7b", 2.0),
+    "gae": Arm("PPO with a critic, λ = 1", (), "open_reasoner_zero.7b.released"),
+    "gae95": Arm("PPO with a critic, λ = 0.95", ("algorithm.advantage.lam=0.95",), "open_reasoner_zero.7b.released"),
     "gae_kl_reward": Arm(
         "PPO with a critic, λ = 1, and KL in the reward, weight 0.1",
         ("algorithm.kl_in_reward.beta=0.1",),
-        "open_reasoner_zero.7b",
-        2.2,
+        "open_reasoner_zero.7b.released",
     ),  # fmt: skip
-    "gae_loops": Arm(
-        f"PPO with a critic, λ = 1, from a base that falls into loops, {loops.LIMIT} tokens",
-        (f"sampling.max_new_tokens={loops.LIMIT}",),
-        "open_reasoner_zero.7b",
-        4.0,
-        loops=True,
-    ),
     # Archer 4.3
-    "archer": Arm("Archer, KL weight 0.001", ARCHER, "archer.math", 1.8),
-    "archer_kl0": Arm("Archer, KL weight 0", (*ARCHER, _archer_kl(0.0)), "archer.math", 1.8),
-    "archer_kl5": Arm("Archer, KL weight 0.005", (*ARCHER, _archer_kl(0.005)), "archer.math", 1.8),
+    "archer": Arm("Archer, KL weight 0.001", ARCHER, "archer.math"),
+    "archer_kl0": Arm("Archer, KL weight 0", (*ARCHER, _archer_kl(0.0)), "archer.math"),
+    "archer_kl5": Arm("Archer, KL weight 0.005", (*ARCHER, _archer_kl(0.005)), "archer.math"),
     "archer_clip0": Arm(
-        "Archer, knowledge tokens clipped at 0", (*ARCHER, "algorithm.loss.clip_knowledge=0.0"), "archer.math", 1.8
+        "Archer, knowledge tokens clipped at 0", (*ARCHER, "algorithm.loss.clip_knowledge=0.0"), "archer.math"
     ),
     **{
         f"archer_{100 * k:02.0f}_{100 * r:02.0f}": Arm(
             f"Archer, knowledge tokens clipped at {k}, reasoning tokens at {r}",
             (*ARCHER, f"algorithm.loss.clip_knowledge={k}", f"algorithm.loss.clip_reasoning={r}"),
             "archer.math",
-            1.8,
         )
         for k, r in ((0.1, 0.4), (0.2, 0.4), (0.3, 0.4), (0.2, 0.2), (0.2, 0.6))
     },
@@ -242,13 +222,11 @@ ARMS: dict[str, Arm] = {
         "Archer, knowledge tokens not trained",
         (*ARCHER, _loss('piece="LowEntropyMask", loss={piece="PpoClip", clip_low=0.5, clip_high=0.5}')),
         "archer.math",
-        1.8,
     ),  # fmt: skip
     # equal mini-batches (Skywork-OR1, Ablation 7)
     "on_policy4": Arm(
         "4 prompts a step, one update, 64 steps",
         ("steps=64", "evaluation.every=16", "batch.prompts_per_step=4", "engine.slots=32"),
-        weight=1.8,
     ),  # fmt: skip
     # length (ScaleRL A.11): a few completions in a hundred are interrupted, penalties begin at about the same length
     "interruption": Arm(
@@ -260,7 +238,6 @@ ARMS: dict[str, Arm] = {
             _plain_end(*(f'"sampling.{key}"="none"' for key in ("interruption", "thinking_tokens", "answer_tokens"))),
         ),
         "scalerl",
-        1.2,
     ),
     "penalty": Arm(
         f"the same, a length penalty that grows from {ROOM - 12} to {ROOM} tokens for interruptions",
@@ -271,9 +248,8 @@ ARMS: dict[str, Arm] = {
             _plain_end('"algorithm.shaping"=[]'),
         ),
         "scalerl.loo_lp",
-        1.2,
     ),
     # long enough for a curve (ScaleRL 2.1, A.4), measured well
-    "long": Arm("GRPO, strictly on-policy, 32 steps", LONG, weight=2.2),
-    "long4": Arm("4 updates a step, 32 steps", _updates(4, *LONG), weight=2.2),
+    "long": Arm("GRPO, strictly on-policy, 32 steps", LONG),
+    "long4": Arm("4 updates a step, 32 steps", _updates(4, *LONG)),
 }

@@ -7,13 +7,13 @@ must show were written down before the runs were made. Pass rates are fractions,
 from __future__ import annotations
 
 from bench.claims.analysis import LOG_MARGIN
-from bench.claims.arms import ADAPTIVE_TARGET, ARMS, STAGE_ONE, STEPS
-from bench.claims.claim import LATE_ENTROPY, LATE_PASS, Claim, entropies, passes
+from bench.claims.arms import ADAPTIVE_TARGET, ARMS, STAGE_ONE
+from bench.claims.claim import LATE_ENTROPY, LATE_PASS, Choice, Claim, entropies, passes
 from bench.claims.measures import ENTROPY, PASS
 from bench.claims.mechanisms import exceeds, held, stays
 
-from bench.claims import fits, timing
 from bench.claims import measures as m
+from bench.claims import timing
 
 # fmt: off
 
@@ -23,26 +23,42 @@ COURSE = m.course(PASS)
 def _steadier(name: str, quote: str, other: str, opefo: str = "opefo") -> Claim:
     words = f"mean |log H_t / H_0|, `{other}` − `{opefo}`"
     effect = m.minus(m.unsteadiness, other, opefo)
-    claim = Claim(name, "OPEFO 6.3", quote, (opefo, other), words, effect, "above", LOG_MARGIN, "log ratio")
-    return claim if other == "base" else claim._replace(together=METHODS)
+    choice = None if other == "base" else METHOD
+    return Claim(
+        name, "OPEFO 6.3", quote, (opefo, other), words, effect, "above", LOG_MARGIN, "log ratio", choice=choice
+    )
 
 
 STEADY = "“OPEFO maintains a smooth and stable entropy trajectory”"
 SLOWS = "“experiments with N_SGD ∈ {2, 4} exhibit faster policy convergence”"
 BETTER = "“Ultimately, the on-policy update … achieves superior test performance”"
-# Arms that differ from `base` in one thing, and are measured as it is.
-ALIKE = (
-    "base", "nsgd2", "nsgd4", "grpo8", "opefo", "clip_higher", "bonus_low", "bonus_high", "keep", "batch8",
+UPDATES, PROMPTS, RATE = "batch.updates_per_step", "batch.prompts_per_step", "optim.lr"
+METHOD = Choice(
+    "the method: OPEFO strictly on-policy, or a baseline with several updates a step (OPEFO, Table 1)",
+    frozenset({"algorithm.loss", "algorithm.regularizers", UPDATES, RATE}),
 )
-PREDICTS = m.correlation(m.first(ENTROPY, 3), m.last(PASS), ALIKE)
-MANY = "each arm changes something else in `base`; how their outcomes go together is what is asked"
-SPLIT = "eight updates take 1/√8 of the learning rate of one (OPEFO, footnote 2)"
-METHODS = "OPEFO's Table 1 compares methods whole: itself strictly on-policy, its baselines with eight updates a step"
-EQUAL_MINI_BATCHES = "as many updates on as many prompts each: four of a step's sixteen, or a step of four"
-SCHEDULES = "as many updates on as many prompts each, generated eight updates ahead at most or eight at once"
-LENGTH_CONTROL = "one has what belongs to an interruption, the other its penalty; their last step, alike, has neither"
-BOTH_SIDES = "the head is one choice, made on both sides"
-HALFWAY = f"rank correlation over {len(ALIKE)} arms of entropy up to step {STEPS // 2} and the last pass rate"
+SPLIT = Choice(
+    "the split of a step: one update, or eight at 1/√8 of its learning rate (OPEFO, footnote 2)",
+    frozenset({UPDATES, RATE}),
+)
+ROLLOUT_BATCH = Choice("the rollout batch, for updates on as many prompts", frozenset({UPDATES, PROMPTS}))
+MINI_BATCHES = Choice(
+    "the rollout batch, for as many updates on as many prompts", frozenset({UPDATES, PROMPTS, "steps"})
+)
+SCHEDULE = Choice(
+    "the schedule of as many updates on as many prompts: generated eight updates ahead at most, or eight at once",
+    frozenset({UPDATES, PROMPTS, "steps", "orchestration.max_lag"}),
+)
+LENGTH_CONTROL = Choice(
+    "the length control: interruptions with what they need, or a penalty; neither in their last step",
+    frozenset(
+        stage + name
+        for stage in ("", "stages.1.set.")
+        for name in ("algorithm.shaping", *(f"sampling.{key}" for key in ("answer_tokens", "interruption",
+                     "thinking_tokens")))
+    ),
+)
+HEADS = Choice("the heads of both sides", frozenset({"model.generator_fp32_head", "model.trainer_fp32_head"}))
 
 
 def _updates() -> list[Claim]:
@@ -53,7 +69,7 @@ def _updates() -> list[Claim]:
             "on-policy-collapses-alike", "OPEFO 4",
             "GRPO of 8 updates and strict on-policy: “Both curves exhibit highly similar dynamics”",
             "base", "grpo8", "same",
-        )._replace(together=SPLIT),
+        )._replace(choice=SPLIT),
         passes("on-policy-passes-more", "Skywork-OR1 4.4", BETTER, "base", "nsgd4"),
         Claim(
             "on-policy-passes-more-later", "Skywork-OR1 4.4", BETTER + " “when … training steps is sufficiently large”",
@@ -62,19 +78,19 @@ def _updates() -> list[Claim]:
         passes(
             "on-policy-beats-split", "OPEFO 6.2",
             "“a clear and consistent empirical advantage of the strict on-policy setting”", "base", "grpo8",
-        )._replace(together=SPLIT),
+        )._replace(choice=SPLIT),
         entropies(
             "equal-mini-batch-entropy", "Skywork-OR1 4.4, Ablation 7",
             "on-policy with the smaller D_T: “premature entropy collapse does not occur”", "on_policy4", "nsgd4",
-        )._replace(together=EQUAL_MINI_BATCHES),
+        )._replace(choice=MINI_BATCHES),
         passes(
             "equal-mini-batch-passes", "Skywork-OR1 4.4, Ablation 7",
             "“the on-policy update outperforms the off-policy update with the same D_T”", "on_policy4", "nsgd4",
-        )._replace(together=EQUAL_MINI_BATCHES),
+        )._replace(choice=MINI_BATCHES),
         entropies(
             "larger-rollout-batch-collapses", "Skywork-OR1 4.4, Figure 18",
             "N_SGD = 4 with 4 times the D_R: “premature entropy collapse not only still occurs”", "base", "nsgd4_wide",
-        )._replace(together="the claim is about both at once: more updates, on as much larger a rollout batch"),
+        )._replace(choice=ROLLOUT_BATCH),
         entropies(
             "larger-rollout-batch-is-no-slower", "Skywork-OR1 4.4, Figure 18",
             "against the smaller D_R it “may even do so more rapidly”", "nsgd4_wide", "nsgd4", "not above",
@@ -97,17 +113,17 @@ def _opefo() -> list[Claim]:
             "opefo-steadier-than-entropy-reg", f"{STEADY}; the bonus: “uncontrolled growth”", "entropy_reg",
             "opefo_long",
         ),
-        _steadier("opefo-steadier-than-clip-higher", f"{STEADY}; clip-higher oscillates", "clip_higher"),
+        _steadier("opefo-steadier-than-clip-higher", f"{STEADY}; clip-higher oscillates", "clip28"),
         passes("opefo-passes-more", "OPEFO 6.2", better, "opefo", "base"),
         Claim(
             "opefo-lambda-positive", "OPEFO 6.5", positive, ("opefo",), "smallest λ* of any step of `opefo`",
-            m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ", "its own rollouts",
+            m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ",
         ),
         Claim(
             "grpo-flow-negative", "OPEFO 4",
             "“entropy-decreasing updates consistently outweigh entropy-increasing ones”", ("base",),
             "mean λ* that would balance the steps of `base`", m.of(m.mean("entropy_flow/lambda"), "base"),
-            "above", 0.0, "λ", "its own rollouts",
+            "above", 0.0, "λ",
         ),
         passes("opefo-beats-static", "OPEFO 6.5", best, "opefo", "opefo_static"),
         passes("opefo-beats-increasing", "OPEFO 6.5", best, "opefo", "opefo_up"),
@@ -123,7 +139,7 @@ def _entropy_control() -> list[Claim]:
             ("adaptive_one", "long"),
             "log of the target over sampled entropy of the last quarter of `adaptive_one`, strictly on-policy",
             m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_one"),
-            "not above", LOG_MARGIN, "log ratio", "its own rollouts", compared=(held("long"),),
+            "not above", LOG_MARGIN, "log ratio", compared=(held("long"),),
         ),
         entropies(
             "adaptive-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "“successfully prevents entropy collapse”",
@@ -133,16 +149,6 @@ def _entropy_control() -> list[Claim]:
             "adaptive-passes-more", "Skywork-OR1 4.5, Ablation 9", "“and results in higher test performance”",
             "adaptive", "long4",
         )._replace(compared=(held("long4"),)),
-        Claim(
-            "adaptive-slow-keeps-target", "Skywork-OR1 3.2.5", "the same with the paper's Δ", ("adaptive_slow",),
-            "log of the target over sampled entropy of the last quarter of `adaptive_slow`",
-            m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_slow"),
-            "not above", LOG_MARGIN, "log ratio", "its own rollouts",
-        ),
-        entropies(
-            "adaptive-slow-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "the same with the paper's Δ",
-            "adaptive_slow", "nsgd4",
-        ),
         Claim(
             "coefficient-is-sensitive", "Skywork-OR1 4.5, Ablation 8", sensitive, ("bonus_low", "bonus_high"),
             "log of late held-out entropy, `bonus_high` / `bonus_low`",
@@ -164,17 +170,8 @@ def _entropy_control() -> list[Claim]:
 
 
 def _sampling() -> list[Claim]:
-    """What entropy says of the pass rate; batches, groups, temperature."""
+    """Batches, groups, temperature."""
     return [
-        Claim(
-            "entropy-predicts", "Skywork-OR1 4.2",
-            "“Faster entropy collapse generally leads to worse test performance”",
-            ALIKE, HALFWAY, PREDICTS, "above", 0.3, "rank correlation", together=MANY,
-        ),
-        Claim(
-            "entropy-does-not-predict", "ScaleRL A.13", "entropy is “not necessarily a reliable predictor”",
-            ALIKE, HALFWAY, PREDICTS, "same", 0.3, "rank correlation", together=MANY,
-        ),
         Claim(
             "batch-size-same-entropy", "ScaleRL A.13",
             "two batch sizes: “nearly identical entropy trajectories per step”",
@@ -197,7 +194,6 @@ def _sampling() -> list[Claim]:
             "temperature-low-entropy", "Skywork-OR1 3.2.4", "at 0.6 “the model … begins with extremely low entropy”",
             ("temp1", "temp06"), "log of sampled entropy of the first 4 steps, `temp1` / `temp06`",
             m.log_ratio(m.first("entropy/sampled", 4), "temp1", "temp06"), "above", LOG_MARGIN, "log ratio",
-            "its own rollouts",
         ),
         passes(
             "temperature-passes-more", "Skywork-OR1 3.2.4",
@@ -214,7 +210,7 @@ def _kl() -> list[Claim]:
         fall = m.ratio_log(m.at("kl/penalised", STAGE_ONE + 1), m.last_quarter("kl/penalised"))
         return Claim(
             name, "Skywork-OR1 3.2.6", quote, ("kl0", arm), words, m.of(fall, arm), "above", LOG_MARGIN, "log ratio",
-            "its own rollouts", compared=(stays("kl0", fall),),
+            compared=(stays("kl0", fall),),
         )
 
     needed = "without it “model entropy drops rapidly”, performance “falls below” even DAPO"
@@ -266,8 +262,7 @@ def _lengths() -> list[Claim]:
 
     def more(name: str, quote: str, one: str, other: str) -> Claim:
         words = f"truncation rate of the last quarter, `{one}` − `{other}`"
-        return Claim(name, paper, quote, (one, other), words, m.minus(truncated, one, other), unit="share",
-                     on="its own rollouts")
+        return Claim(name, paper, quote, (one, other), words, m.minus(truncated, one, other), unit="share")
 
     return [
         more("mask-before-truncates", mask, "short_before", "short"),
@@ -280,13 +275,13 @@ def _lengths() -> list[Claim]:
         Claim(
             "stages-spend-less", "Skywork-OR1 3.2.2", "“significantly improving token efficiency”", ("base", "staged"),
             "log of tokens generated, `base` / `staged`", m.log_ratio(m.total("tokens/generated"), "base", "staged"),
-            "above", 0.05, "log ratio", "its own rollouts",
+            "above", 0.05, "log ratio",
         ),
         passes(
             "penalty-does-not-help", "ScaleRL A.11",
             "“replacing interruption with length penalty … does not improve performance”", "penalty", "interruption",
             "not above",
-        )._replace(together=LENGTH_CONTROL),
+        )._replace(choice=LENGTH_CONTROL),
     ]
 
 
@@ -315,68 +310,33 @@ def _scalerl() -> list[Claim]:
         Claim(
             "fp32-head-mismatch", "ScaleRL A.19", "the FP32 head “makes the ratio much more accurate”",
             ("bf16", "bf16_head"), "log of mean |log-prob trainer − generator|, `bf16` / `bf16_head`",
-            m.log_ratio(m.mean("mismatch/mean"), "bf16", "bf16_head"), "above", LOG_MARGIN, "log ratio",
-            "its own rollouts", BOTH_SIDES,
+            m.log_ratio(m.mean("mismatch/mean"), "bf16", "bf16_head"), "above", LOG_MARGIN, "log ratio", HEADS,
         ),
         Claim(
             "pipeline-per-update", "ScaleRL A.20",
             "PipelineRL and PPO-off-policy: “the performance gains per step is similar”",
-            ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same", together=SCHEDULES,
+            ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same", choice=SCHEDULE,
         ),
         Claim(
             "pipeline-faster-per-update", "ScaleRL 3.1",
             "PipelineRL “reduces the amount of idle time in the training process”", ("pipeline8",),
             "log of simulated seconds an update, PPO-off-policy-8 / PipelineRL-8", timing.schedule_gain("pipeline8"),
-            "above", LOG_MARGIN, "log ratio", "simulated time",
+            "above", LOG_MARGIN, "log ratio",
         ),
         Claim(
             "pipeline-reaches-half-sooner", "ScaleRL 3.1", "PipelineRL “reaching the ceiling A faster”",
             ("pipeline8", "off8"), "log of simulated seconds to a pass rate of 0.5, `off8` / `pipeline8`",
-            timing.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio",
-            "simulated time", SCHEDULES,
+            timing.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio", SCHEDULE,
         ),
         passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
                 "pipeline8", "pipeline4", "same"),
-    ]
-
-
-def _others() -> list[Claim]:
-    robust = "sigmoidal fits are “substantially more robust and stable than power-law fits”"
-    bar = "a fit on the first half of a run predicts the second within .03"
-    return [
         passes("gae-lambda-1", "Open-Reasoner-Zero 3.2", "λ = 1 “consistently outperforming” 0.95", "gae", "gae95"),
-        Claim(
-            "critic-devalues-loops", "Open-Reasoner-Zero 3.3",
-            "advantages of repeating tokens “consistently lower (i.e., more negative)” than GRPO's", ("gae_loops",),
-            "mean advantage after the first repetition, as GRPO would have it − as trained, steps with loops",
-            m.of(m.gap("repetition/advantage_grpo", "repetition/advantage"), "gae_loops"), "above", 0.1,
-            "standard deviations", "its own rollouts",
-        ),
-        Claim(
-            "sigmoid-over-power-law", "ScaleRL A.4", robust, ("long",),
-            "mean |error| on the second half, power law − sigmoid, `long`, steps", fits.sigmoid_gain("long"),
-            "above", 0.0, on="fits",
-        ),
-        Claim(
-            "sigmoid-over-power-law-4", "ScaleRL A.4", robust, ("long4",),
-            "mean |error| on the second half, power law − sigmoid, `long4`, steps", fits.sigmoid_gain("long4"),
-            "above", 0.0, on="fits",
-        ),
-        *(
-            Claim(
-                f"half-predicts-half-{arm}-{x}", "our own bar", bar, (arm,),
-                f"0.03 − mean |error| on the second half of `{arm}`, {x}",
-                fits.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0, on="fits",
-            )
-            for arm in ("long", "long4")
-            for x in ("steps", "tokens")
-        ),
     ]
 
 
 CLAIMS: dict[str, Claim] = {
     claim.name: claim
-    for group in (_updates, _opefo, _entropy_control, _sampling, _kl, _lengths, _scalerl, _others)
+    for group in (_updates, _opefo, _entropy_control, _sampling, _kl, _lengths, _scalerl)
     for claim in group()
 }
 assert all(arm in ARMS for claim in CLAIMS.values() for arm in claim.arms)

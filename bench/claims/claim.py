@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from bench.claims.analysis import LOG_MARGIN, PASS_MARGIN, Says
 from bench.claims.measures import ENTROPY, PASS, Effect
@@ -11,6 +11,18 @@ from bench.claims.mechanisms import Check, checks_of
 from bench.claims import measures as m
 
 LATE_PASS, LATE_ENTROPY = m.late(PASS), m.late(ENTROPY)
+
+
+class Choice(NamedTuple):
+    """One thing that a paper compares and that takes several settings to choose: a method, a schedule.
+
+    Fields:
+        what: the thing, in words.
+        settings: the only ones in which the arms may differ.
+    """
+
+    what: str
+    settings: frozenset[str]
 
 
 class Claim(NamedTuple):
@@ -26,8 +38,7 @@ class Claim(NamedTuple):
         says: what the claim says of the effect.
         margin: the smallest effect of interest.
         unit: `pass rate`, `log ratio` or another word.
-        on: what it is measured on.
-        together: why arms differ in more than one setting, where they do.
+        choice: what the arms differ in, where it is not one setting.
         compared: what the arms must show beside one another; what each must show by itself is in `mechanisms`.
     """
 
@@ -40,8 +51,7 @@ class Claim(NamedTuple):
     says: Says = "above"
     margin: float = PASS_MARGIN
     unit: str = "pass rate"
-    on: Literal["held-out problems", "its own rollouts", "simulated time", "fits"] = "held-out problems"
-    together: str = ""
+    choice: Choice | None = None
     compared: tuple[Check, ...] = ()
 
     @property

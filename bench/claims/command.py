@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.claims.analysis import LOOKS
+from bench.claims.analysis import LOOKS, Result
 from bench.claims.catalogue import CLAIMS
 from bench.claims.claim import Claim
 from bench.claims.execute import Curve, Job, execute, missing
@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not asked.tell:
             for size in [size for size in LOOKS if size <= asked.seeds] or [asked.seeds]:
-                undecided = [claim for claim in chosen if judged(asked.out, claim).verdict == "undecided"]
-                _run(asked, undecided, size)
+                _run(asked, chosen, size)
     except StropError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -43,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stopped; the same command goes on with what is left", file=sys.stderr)
         return 130
     told = chosen if asked.docs is None else list(CLAIMS.values())
-    results = {claim.name: judged(asked.out, claim) for claim in told}
-    if asked.docs is not None:
-        results = record.completed(results, told, asked.docs)
+    results = _results(asked, told)
     for line in record.lines(told, results):
         print(json.dumps(line), flush=True)
     report.write(asked.out, told, results, asked.docs)
@@ -57,21 +54,32 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims; all by default")
     parser.add_argument(
         "--seeds", type=int, default=max(LOOKS), metavar="N",
-        help=f"most paired seeds of a claim ({max(LOOKS)}): {min(LOOKS)}, and the rest where these leave it undecided",
+        help=f"most seeds of a claim ({max(LOOKS)}): looks are at {', '.join(map(str, LOOKS))} until one decides",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("runs/claims"), help="where curves are kept (runs/claims)")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side (1)")
     parser.add_argument("--keep", action="store_true", help="keep the run folders")
     parser.add_argument("--tell", action="store_true", help="run nothing, judge what is there")
-    parser.add_argument("--docs", type=Path, help="a folder whose claims.md gets the tables and the figures")
+    parser.add_argument("--docs", type=Path, help="a folder whose record is carried on and whose claims.md is written")
     parser.add_argument("--list", action="store_true", help="list the claims")
     return parser
 
 
+def _results(asked: argparse.Namespace, claims: Sequence[Claim]) -> dict[str, Result]:
+    """What came of the claims by the curves that are there and, with `--docs`, by the record."""
+    results = {claim.name: judged(asked.out, claim) for claim in claims}
+    return results if asked.docs is None else record.completed(results, claims, asked.docs)
+
+
 def _run(asked: argparse.Namespace, claims: Sequence[Claim], seeds: int) -> None:
-    """The runs that `claims` need, seed by seed, so that what is finished can be compared."""
-    arms = dict.fromkeys(arm for claim in claims for arm in claim.arms)
-    jobs: list[Job] = [(arm, seed) for seed in range(seeds) for arm in arms]
+    """The runs that undecided claims lack, seed by seed, so that what is finished can be compared."""
+    results = _results(asked, claims)
+    undecided = [claim for claim in claims if results[claim.name].verdict == "undecided"]
+    lacking = (
+        (arm, seed) for seed in range(seeds) for claim in undecided if seed not in results[claim.name].values
+        for arm in claim.arms
+    )  # fmt: skip
+    jobs: list[Job] = list(dict.fromkeys(lacking))
     left = len(missing(asked.out, jobs))
     begin = time.monotonic()
     for done, curve in enumerate(execute(asked.out, jobs, asked.jobs, asked.keep), 1):

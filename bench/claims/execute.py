@@ -94,7 +94,6 @@ def load(out: Path, arm: str, seed: int, config: RunConfig | None = None) -> Cur
 
 def run_one(out: Path, name: str, seed: int, arm: Arm, keep: bool = False) -> Curve:
     """Train, and keep the curve. A run that was cut off begins anew: it takes less than a minute."""
-    arm.prepare(seed)
     config = arm.config(seed)
     folder = out / "runs" / f"{name}-seed{seed}"
     shutil.rmtree(folder, ignore_errors=True)

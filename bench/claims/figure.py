@@ -34,7 +34,7 @@ BAND = "#eef1f5"
 PANELS = (
     ("Differences of pass rates and shares, points; beyond ±10 the axis is logarithmic", ("pass rate", "share"), 100.0),
     ("Logarithms of ratios", ("log ratio",), 1.0),
-    ("Others", ("λ", "nats", "rank correlation", "standard deviations"), 1.0),
+    ("Others", ("λ", "nats"), 1.0),
 )
 NEAR = 10.0  # points: most differences are smaller, and a few are so large that the others would be one dot
 POINTS = (-50, -20, -10, -5, 0, 5, 10, 20, 50)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from bench.claims.analysis import rank_correlation
 from bench.claims.execute import Curve
 
 Curves = Mapping[str, Curve]
@@ -176,16 +175,5 @@ def log_over(bound: float, measure: Measure, arm: str) -> Effect:
     def effect(curves: Curves) -> float | None:
         found = measure(curves[arm])
         return math.log(bound / found) if found else None
-
-    return effect
-
-
-def correlation(x: Measure, y: Measure, arms: Sequence[str]) -> Effect:
-    """The rank correlation of two measures over arms."""
-
-    def effect(curves: Curves) -> float | None:
-        pairs = [(x(curves[arm]), y(curves[arm])) for arm in arms]
-        known = [(a, b) for a, b in pairs if a is not None and b is not None]
-        return rank_correlation([a for a, _ in known], [b for _, b in known]) if len(known) > 2 else None
 
     return effect

@@ -1,8 +1,7 @@
 """The record of verdicts, docs/claims/results.json: one object a claim, and how it is carried on.
 
-Curves are not kept with the source, so a claim whose runs are not at hand keeps its line of the record, with the day
-of its runs; its values are judged by today's rule. A line is carried on only while the claim
-measures what it measured then, on the same arms.
+Curves are not kept with the source, so a claim keeps the seeds of its line whose runs are not at hand; all are judged
+together, by today's rule. A line is carried on only while the claim measures what it measured then, on the same arms.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.claims.analysis import LOOKS, Result, judge
+from bench.claims.analysis import Result, judge
 from bench.claims.arms import ARMS
 from bench.claims.claim import Claim
 
@@ -43,12 +42,12 @@ def lines(claims: Sequence[Claim], results: Results) -> Iterator[dict[str, Any]]
             "interval": None if bounded is None else [round(v, 5) for v in bounded.interval or ()],
             "level": None if bounded is None else bounded.level,
             "values": {str(seed): round(value, 5) for seed, value in found.values.items()},
-            "shown": {words: _short(values) for words, values in found.shown.items()},
+            "shown": {words: _short(by_seed) for words, by_seed in found.shown.items()},
         }
 
 
-def _short(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else float(f"{value:.5g}") for value in values]
+def _short(by_seed: Mapping[int, float | None]) -> dict[str, float | None]:
+    return {str(seed): None if value is None else float(f"{value:.5g}") for seed, value in by_seed.items()}
 
 
 def _test(claim: Claim) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def _test(claim: Claim) -> dict[str, Any]:
 
 
 def completed(results: Results, claims: Sequence[Claim], docs: Path) -> dict[str, Result]:
-    """`results`, with the record's verdict on each claim that has too few runs for a look."""
+    """`results`, with the seeds that only the record has."""
     path = path_in(docs)
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     by_name = {line["claim"]: line for line in kept}
@@ -67,12 +66,14 @@ def completed(results: Results, claims: Sequence[Claim], docs: Path) -> dict[str
 
 def _completed(found: Result, claim: Claim, line: Mapping[str, Any] | None) -> Result:
     test = _test(claim)
-    if line is None or found.untried or {key: line.get(key) for key in test} != test:
+    if line is None or {key: line.get(key) for key in test} != test:
         return found
-    values = {int(seed): float(value) for seed, value in line["values"].items()}
-    if len(found.values) >= min(min(LOOKS), len(values)):
-        return found
-    untried = line["untried"] or ""
-    result = judge(values, claim.says, claim.margin)
-    result = result._replace(made=line["made"], untried=untried, shown=line["shown"])
+    untried = found.untried or line["untried"] or ""
+    shown = {words: _by_seed(kept) | dict(found.shown.get(words, {})) for words, kept in line["shown"].items()}
+    result = judge(_by_seed(line["values"]) | found.values, claim.says, claim.margin)
+    result = result._replace(made=max(found.made, line["made"] or ""), untried=untried, shown=shown)
     return result._replace(verdict="not tried") if untried else result
+
+
+def _by_seed(kept: Mapping[str, Any]) -> dict[int, Any]:
+    return {int(seed): value for seed, value in kept.items()}

@@ -9,51 +9,53 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.claims.analysis import ERROR, LOOKS, Result, Verdict, false_verdicts
+from bench.claims.analysis import ERROR, LOOKS, Result, Verdict, false_verdicts, seeds_needed
 from bench.claims.arms import ARMS
 from bench.claims.claim import Claim
 from bench.claims.fairness import differences
 from bench.claims.figure import draw, draw_curves
-from bench.claims.fits import half_fit
+from bench.claims.mechanisms import Check, checks_of
 from bench.claims.record import Results, lines, path_in
 from bench.claims.verdicts import finished
 
 from strop.base.files import replacing
-from strop.lab.scaling.curves import Unit
+from strop.lab.ablation.power import MOST
 
+Shown = Mapping[str, Mapping[int, float | None]]
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
-LONG_ARMS = ("long", "long4")
+ENDS = ("pass rate, first and last", "entropy, first and last")
 PERCENT = ("pass rate", "share")
 WORDS: Mapping[Verdict, str] = {"agrees": "agree", "disagrees": "disagree", "undecided": "are undecided"}
 
 
 def table(claims: Sequence[Claim], results: Results) -> str:
-    """The claims with their effects and verdicts, in Markdown."""
+    """The claims with what their arms differ in, their effects and verdicts, in Markdown."""
     rows = []
     for claim in claims:
         found = results[claim.name]
         said = f"{claim.paper}: {claim.quote}"
         measured = f"{claim.measured} ({_rule(claim)})"
-        rows.append((f"`{claim.name}`", said, measured, effect(claim, found), str(len(found.values)), _verdict(found)))
-    return markdown(("claim", "what the paper says", "what was measured", "effect", "seeds", "verdict"), rows)
+        told = effect(claim, found), str(len(found.values)), _verdict(claim, found)
+        rows.append((f"`{claim.name}`", said, measured, _apart(claim, found), *told))
+    head = "claim", "what the paper says", "what was measured", "the arms differ in", "effect", "seeds", "verdict"
+    return markdown(head, rows)
 
 
-def questions(claims: Sequence[Claim], results: Results) -> str:
-    """Of every claim what its arms differ in, what they showed of their mechanisms, and what they are measured on."""
-    rows = []
-    for claim in claims:
-        apart = ", ".join(f"`{key}`" for key in differences(claim.arms)) or "one arm"
-        if claim.together:
-            apart += f": {claim.together}"
-        shown = results[claim.name].shown
-        told = [f"{check.words}: {_shown(shown.get(check.words, ()))} ({check.bound})" for check in claim.checks]
-        rows.append((f"`{claim.name}`", apart, "; ".join(told) or "that the runs differ", claim.on))
-    return markdown(("claim", "the arms differ in", "the runs show", "measured on"), rows)
+def _apart(claim: Claim, found: Result) -> str:
+    """What the arms differ in, and what they must show besides."""
+    if claim.choice is not None:
+        return claim.choice.what
+    apart = "one arm" if len(claim.arms) == 1 else f"`{differences(claim.arms)[0]}`"
+    return "; ".join(text for text in (apart, _told(claim.compared, found.shown)) if text)
 
 
-def _shown(values: Sequence[float | None]) -> str:
+def _told(checks: Sequence[Check], shown: Shown) -> str:
+    return "; ".join(f"{check.words}: {_shown(shown.get(check.words, {}))} ({check.bound})" for check in checks)
+
+
+def _shown(by_seed: Mapping[int, float | None]) -> str:
     """The range of a check's numbers over the seeds."""
-    known = [value for value in values if value is not None]
+    known = [value for value in by_seed.values() if value is not None]
     if not known:
         return "not known"
     low, high = f"{min(known):.3g}", f"{max(known):.3g}"
@@ -66,12 +68,17 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |\n" for row in told)
 
 
-def _verdict(found: Result) -> str:
+def _verdict(claim: Claim, found: Result) -> str:
     if not found.values and not found.untried:
         return "not run"
     if found.verdict == "not tried":
         return f"not tried: {found.untried}"
-    return f"**{found.verdict}**" if found.verdict != "undecided" else found.verdict
+    if found.verdict != "undecided":
+        return f"**{found.verdict}**"
+    if len(found.values) < min(LOOKS):
+        return found.verdict
+    needed = seeds_needed(list(found.values.values()), claim.says, claim.margin)
+    return f"undecided: needs {f'more than {MOST}' if needed is None else needed} seeds"
 
 
 def _rule(claim: Claim) -> str:
@@ -118,9 +125,6 @@ def summary(claims: Sequence[Claim], results: Results) -> str:
         f"Each verdict is false with a probability of at most {100 * ERROR:.0f} %: of {len(tried)} at most "
         f"{false_verdicts(len(tried)):.1f} are expected to be."
     )
-    several = [f"`{claim.name}`" for claim in claims if claim.together]
-    if several:
-        told.append(f"Arms that differ in more than one setting, for a reason given below: {', '.join(several)}.")
     if any(left.values()):
         told.append("Besides: " + ", ".join(f"{count} {words}" for words, count in left.items() if count) + ".")
     return "\n".join(told) + "\n"
@@ -151,9 +155,7 @@ def write(out: Path, claims: Sequence[Claim], results: Results, docs: Path | Non
     text = page.read_text(encoding="utf-8")
     text = between(text, "summary", summary(claims, results))
     text = between(text, "table", table(claims, results))
-    text = between(text, "questions", questions(claims, results))
-    text = between(text, "arms", arms_table(out, rows_of(text, "arms")))
-    text = between(text, "halves", halves_table(out, rows_of(text, "halves")))
+    text = between(text, "arms", arms_table(out, results, rows_of(text, "arms")))
     with replacing(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -181,49 +183,32 @@ def rows_of(text: str, name: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-def halves_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
-    """Of every long run the errors on its second half of what was fitted to its first, in Markdown.
+def arms_table(out: Path, results: Results, before: Sequence[Sequence[str]] = ()) -> str:
+    """Every arm with the means over its seeds of what it came to, and what they showed, in Markdown.
 
     Args:
         out: where the curves are.
-        before: the rows of the table until now; they stay where there are no curves of an arm.
+        results: of all claims: each has what its arms showed.
+        before: the rows of the table until now; one stays, but for what was shown, where it is of the same arm and of
+            more seeds.
     """
-    rows: list[Sequence[str]] = []
-    for arm in LONG_ARMS:
-        curves = finished(out, arm).values()
-        if not curves:
-            rows += [row for row in before if row[0].startswith(f"`{arm}`")]
-        axes: tuple[Unit, ...] = ("steps", "tokens")
-        for curve, x in ((curve, x) for curve in curves for x in axes):
-            found = half_fit(curve, x)
-            if isinstance(found, str):
-                cells = [f"refused: {found.split(':')[0]}", "", "", ""]
-            else:
-                signed = [f"{found['mean']:+.3f}", f"{found['mean_absolute']:.3f}", f"{found['largest']:+.3f}"]
-                cells = [*signed, f"{found['power_law']:.3f}"]
-            rows.append((f"`{arm}`, seed {curve.seed}", x, *cells))
-    return markdown(("run", "over", "mean error", "mean ∣error∣", "largest", "power law, mean ∣error∣"), rows)
-
-
-def arms_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
-    """Every arm with the means over its seeds of what it came to, in Markdown; what was not run has no numbers.
-
-    Args:
-        out: where the curves are.
-        before: the rows of the table until now; one stays where it is of the same arm and of more seeds.
-    """
+    shown: dict[str, dict[int, float | None]] = {}
+    for found in results.values():
+        for words, by_seed in found.shown.items():
+            shown.setdefault(words, {}).update(by_seed)
     rows: list[Sequence[str]] = []
     known = {(row[0], row[1]): row for row in before}
     for name, arm in ARMS.items():
         curves = finished(out, name).values()
         old = known.get((f"`{name}`", arm.about))
+        told = _told(checks_of([name]), shown).replace(f" of `{name}`", "")
         if old is not None and int(old[2]) > len(curves):
-            rows.append(old)
+            rows.append((*old[:5], told))
             continue
         cells = []
         for metric in ("evaluation/pass_rate", "evaluation/entropy"):
             ends = [(series[0][1], series[-1][1]) for curve in curves if (series := curve.series(metric))]
             first_last = (sum(values) / len(values) for values in zip(*ends, strict=True))
             cells.append(", ".join(f"{value:.3f}" for value in first_last))
-        rows.append((f"`{name}`", arm.about, str(len(curves)), *cells))
-    return markdown(("arm", "what it is", "seeds", "pass rate, first and last", "entropy, first and last"), rows)
+        rows.append((f"`{name}`", arm.about, str(len(curves)), *cells, told))
+    return markdown(("arm", "what it is", "seeds", *ENDS, "its runs show"), rows)

@@ -1,8 +1,8 @@
-"""The papers' claims, tried on the embedded model. One JSON object a line; a table and a figure in Markdown and SVG.
+"""The papers' claims, tried on the embedded model. One JSON object a line; a table in Markdown and a figure.
 
-    python bench/claims/run.py                             # every claim, three seeds: over an hour of one core
+    python bench/claims/run.py                             # every claim: hours of one core
     python bench/claims/run.py mask-before-truncates opefo-lambda-positive --seeds 3 --out runs/claims --jobs 2
-    python bench/claims/run.py --more 5                    # further seeds for the claims that three leave undecided
+    python bench/claims/run.py batch-deviation --docs docs # the seeds that its line of docs/claims/results.json lacks
     python bench/claims/run.py --tell --docs docs          # no runs: judge what is there, and write docs/claims.md anew
     python bench/claims/run.py --list                      # claims and the arms they need
 

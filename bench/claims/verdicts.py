@@ -34,7 +34,7 @@ def judged(out: Path, claim: Claim) -> Result:
     runs = paired_curves(out, claim)
     values = {seed: value for seed, curves in runs.items() if (value := claim.effect(curves)) is not None}
     made = max((curve.made for curves in runs.values() for curve in curves.values()), default="")
-    shown = {check.words: tuple(check.value(curves) for curves in runs.values()) for check in claim.checks}
+    shown = {check.words: {seed: check.value(curves) for seed, curves in runs.items()} for check in claim.checks}
     reasons = [f"seed {seed}: {reason}" for seed, curves in runs.items() if (reason := untried(curves, claim.checks))]
     result = judge(values, claim.says, claim.margin)._replace(shown=shown, made=made)
     return result._replace(verdict="not tried", untried=reasons[0]) if reasons else result

@@ -140,7 +140,7 @@ def test_a_file_starts_no_program(tmp_path: Path, named: str, changes: str) -> N
     toml, copy = tmp_path / "stranger.toml", tmp_path / "stranger.json"
     toml.write_text(f'recipe = "grpo"\n{changes}\n')
     imports.allow_settings([named])
-    copy.write_text(resolve(str(toml)).to_json())
+    copy.write_text(resolve(str(toml)).model_dump_json())
     imports._settings.clear()
     for file in (toml, copy):
         with pytest.raises(InputError, match=f"--allow {named}"):
@@ -163,7 +163,7 @@ def test_every_setting_that_runs_code_is_one_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", "", "\u001b[31mred", "a\nb", "a\u202eb"])
 def test_a_recipe_is_a_name(tmp_path: Path, name: str) -> None:
-    config = json.loads(small_config().to_json())
+    config = json.loads(small_config().model_dump_json())
     (tmp_path / "x.json").write_text(json.dumps(config | {"recipe": name}))
     with pytest.raises(InputError, match="recipe") as caught:
         resolve(str(tmp_path / "x.json"))

@@ -25,7 +25,7 @@ NAMES = [info.name for info in recipes.catalogue()]
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_survives_json(name: str) -> None:
     config = resolve(name)
-    assert parse(json.loads(config.to_json()), "config.json") == config
+    assert parse(json.loads(config.model_dump_json()), "config.json") == config
     assert config.recipe == name
 
 
@@ -165,7 +165,7 @@ def test_bad_toml_names_the_file(tmp_path: Path, text: str, message: str) -> Non
 
 def test_json_of_a_run_is_a_configuration(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    file.write_text(resolve("scalerl").to_json())
+    file.write_text(resolve("scalerl").model_dump_json())
     assert resolve(str(file)) == resolve("scalerl")
     file.write_text('{"recipe": "x",\n oops}')
     with pytest.raises(InputError, match=r"config\.json, line 2"):
@@ -196,7 +196,7 @@ def test_a_piece_of_a_python_recipe_can_be_edited_and_read_back(tmp_path: Path) 
         "    return base.model_copy(update={'algorithm': algorithm})\n"
     )
     config = resolve(str(file), ["algorithm.reward.factor=3"])
-    written = json.loads(config.to_json())
+    written = json.loads(config.model_dump_json())
     assert written["algorithm"]["reward"]["piece"] == "own_reward_recipe:Doubled"
     assert parse(written, "config.json") == config
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiny import byte_tokenizer
 from tokenizers import processors
 
 from strop.base.types import InputError, Message, Problem
@@ -19,7 +20,6 @@ from strop.data.rows import JsonLines
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain, encode_prompt, opening
-from strop.model.files import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 CHATTING = byte_tokenizer(chat=True)

@@ -144,7 +144,7 @@ def dry_run(command: str, folder: Path) -> str:
     assert result.exit_code == 0, result.output
     given = [*arguments, *ours]
     sets = [value for flag, value in zip(given, given[1:], strict=False) if flag == "--set"]
-    return resolve(arguments[1], sets).to_json()
+    return resolve(arguments[1], sets).model_dump_json()
 
 
 def test_what_the_slurm_script_starts_is_a_run(tmp_path: Path) -> None:

@@ -73,11 +73,11 @@ def fake() -> Iterator[FakeVllm]:
 def test_one_setting_switches_the_engine_and_back() -> None:
     config = resolve("grpo", ["engine.slots=32", "engine=Vllm", "engine.python=/opt/vllm/bin/python"])
     assert isinstance(config.engine, Vllm) and config.engine.python == "/opt/vllm/bin/python"
-    stored = json.loads(config.to_json())
+    stored = json.loads(config.model_dump_json())
     assert stored["engine"]["piece"] == "Vllm"
     assert RunConfig.model_validate(stored).engine == config.engine
     back = edit(config, ["engine.piece=Torch"])
-    assert type(back.engine) is EngineSettings and json.loads(back.to_json())["engine"]["piece"] == "Torch"
+    assert type(back.engine) is EngineSettings and json.loads(back.model_dump_json())["engine"]["piece"] == "Torch"
 
 
 def test_settings_that_mean_nothing_to_it_are_refused() -> None:

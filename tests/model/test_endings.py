@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.engines.runs import run
 from tests.environments.players import LLAMA_LIKE, QWEN_LIKE, STRICT, chat_tokenizer
-from tests.tiny import byte_tokenizer, tiny_settings
+from tests.tiny import CHAT_TEMPLATE, byte_tokenizer, tiny_settings
 from transformers import GenerationConfig
 
 from strop.base.types import Problem
@@ -16,7 +16,7 @@ from strop.engines.protocol import Interruption, Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
 from strop.model.endings import TurnEnd, end_ids, text_of, turn_end
-from strop.model.files import CHAT_TEMPLATE, export
+from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.verifiers.answer import Answer
 

@@ -76,7 +76,7 @@ def test_a_model_is_asked_as_training_asks_it(path: str, tmp_path: Path) -> None
     said = resolve("grpo", [f"model.path={path}", "data.template.instruct=true"])
     assert said.data.template == Auto(instruct=True)
     stored = tmp_path / "config.json"
-    stored.write_text(said.to_json())
+    stored.write_text(said.model_dump_json())
     assert resolve(str(stored)) == said, "what a file says stands, so that a resumed run asks as before"
 
 

@@ -53,7 +53,7 @@ def test_a_recipe_validates_and_survives_json(name: str) -> None:
     for small in (False, True):
         config = resolve(name, (), small)
         assert config.recipe == name
-        assert parse(json.loads(config.to_json()), name) == config
+        assert parse(json.loads(config.model_dump_json()), name) == config
 
 
 def test_a_family_without_a_recipe_of_its_own_names_its_variants() -> None:

@@ -35,7 +35,7 @@ def light_copy(run: Path, target: Path, *without: str) -> Path:
 
 def hostile_run(folder: Path) -> Path:
     """A run whose every text tries to become markup."""
-    config = json.loads(small_config().to_json())
+    config = json.loads(small_config().model_dump_json())
     run = RunFolder.create(folder / "<img src=x onerror=alert(0)>", config | {"recipe": HOSTILE})
     for step in (1, 2):
         run.append_metrics(
@@ -115,7 +115,7 @@ def test_a_report_without_rollouts_lists_what_is_missing(real_run: Path, tmp_pat
 
 def test_several_runs_are_laid_over_one_another(real_run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    RunFolder.create(other, json.loads(small_config("seed=3").to_json())).append_metrics(1, {"pass_rate": 0.5})
+    RunFolder.create(other, json.loads(small_config("seed=3").model_dump_json())).append_metrics(1, {"pass_rate": 0.5})
     small = light_copy(real_run, tmp_path / "small", "rollouts")
     done = write_report([small, other], tmp_path / "both", samples=0)
     page = Parsed(done.page.read_text())
@@ -129,7 +129,7 @@ def test_several_runs_are_laid_over_one_another(real_run: Path, tmp_path: Path) 
 def test_what_was_measured_in_training_is_shown_with_its_intervals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = RunFolder.create(tmp_path / "run", json.loads(small_config().to_json()))
+    run = RunFolder.create(tmp_path / "run", json.loads(small_config().model_dump_json()))
     run.append_metrics(1, {"pass_rate": 0.5, "evaluation/pass_rate": 0.25, "evaluation/stderr": 0.1})
     gained = {"evaluation/gain": 0.45, "evaluation/gain_low": 0.25, "evaluation/gain_high": 0.625}
     measured = {"evaluation/pass_rate": 0.75, "evaluation/interval_low": 0.625, "evaluation/interval_high": 0.875}

@@ -90,7 +90,7 @@ def test_entropy_flow_has_the_sign_of_the_verdict() -> None:
 
 
 def test_the_tokenizer_is_of_the_export_or_of_the_model_it_began_with(tmp_path: Path, real_run: Path) -> None:
-    config = json.loads(small_config().to_json())
+    config = json.loads(small_config().model_dump_json())
     exported, begun, lost = (
         RunFolder.create(tmp_path / name, config | {"model": {"path": str(path)}})
         for name, path in (("a", tmp_path / "gone"), ("b", real_run / "model"), ("c", tmp_path / "gone"))

@@ -19,7 +19,7 @@ PLAIN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "CO
 
 
 def test_a_run_without_a_home_on_a_poor_terminal(tmp_path: Path) -> None:
-    (tmp_path / "small.json").write_text(small_config("steps=1").to_json())
+    (tmp_path / "small.json").write_text(small_config("steps=1").model_dump_json())
     environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "XDG_CACHE_HOME")}
     command = [sys.executable, "-m", "strop", "train", "small.json", "--out", "run"]
     done = subprocess.run(

@@ -74,7 +74,7 @@ def test_the_loss_is_that_of_each_sequence_run_alone():
 
 
 def test_the_eos_is_trained_where_pad_is_eos():
-    eos = byte_tokenizer(pad_is_eos=True).eos_token_id
+    eos = byte_tokenizer().eos_token_id
     sample = make_samples(1)[0]
     ids = sample.token_ids.copy()
     ids[-3:] = eos

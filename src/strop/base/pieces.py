@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
@@ -44,15 +43,13 @@ class Settings(BaseModel):
     """A frozen section of the configuration: plain values, without a choice of implementation.
 
     `alternatives` names fields of which one is given: an edit that gives one of them takes the others back.
+    `documented_by` is a class whose docstring says what fields of the same names are.
     """
 
     # Most pieces of a family are never used by a run: their validators are built when they are.
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", allow_inf_nan=False)
     alternatives: ClassVar[tuple[str, ...]] = ()
-
-    def to_json(self) -> str:
-        """Its fields as JSON text, as a run's config.json has them."""
-        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
+    documented_by: ClassVar[type] = object
 
 
 class Piece(Settings, ABC):

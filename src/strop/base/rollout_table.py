@@ -130,12 +130,10 @@ def _present(column: pa.ChunkedArray) -> list[np.ndarray | None]:
 
 
 def _rollout(row: dict[str, Any], known: Mapping[str, np.ndarray | None], **arrays: np.ndarray) -> Rollout:
-    injected = np.zeros(len(arrays["token_ids"]), dtype=np.bool_)
-    for span in row["injected"]:
-        injected[span["start"] : span["end"]] = True
     completion = Completion(
         request_id=f"{row['ticket']}", index=row["sample"], versions=tuple(VersionSpan(**s) for s in row["versions"]),
-        injected=injected, text=row["completion"], finish_reason=row["finish_reason"],
+        injected=injected_mask(row["injected"], len(arrays["token_ids"])), text=row["completion"],
+        finish_reason=row["finish_reason"],
         interrupted_at=row["interrupted_at"], entropies=known["entropies"], turns=tuple(row["turns"]),
         restarts=tuple(Restart(r["start"], np.array(r["prompt_ids"], np.int32)) for r in row["restarts"]),
         last_turn_at=row["last_turn_at"], **arrays,
@@ -161,6 +159,14 @@ def injected_spans(injected: BoolArray) -> list[dict[str, int]]:
     """The spans [start, end) of injected tokens of a mask, bool [T]."""
     edges = np.flatnonzero(np.diff(injected, prepend=False, append=False))
     return [{"start": int(start), "end": int(end)} for start, end in edges.reshape(-1, 2)]
+
+
+def injected_mask(spans: Sequence[Mapping[str, int]], length: int) -> BoolArray:
+    """The mask, bool [length], of spans as the table has them."""
+    mask = np.zeros(length, np.bool_)
+    for span in spans:
+        mask[span["start"] : span["end"]] = True
+    return mask
 
 
 def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

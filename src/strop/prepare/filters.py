@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -369,18 +370,16 @@ def trace_of(problem: Problem, where: str) -> str | None:
 
 
 _PIECE = re.compile(r"\w+|[^\w\s]")
-_tokenizers: dict[str, Any] = {}
 
 
 def count_tokens(text: str, tokenizer: str | None = None) -> int:
     """The number of tokens of a text; of words and signs if there is no tokenizer."""
     if tokenizer is None:
         return sum(1 for _ in _PIECE.finditer(text))
-    if tokenizer not in _tokenizers:
-        _tokenizers[tokenizer] = _open_tokenizer(tokenizer)
-    return len(_tokenizers[tokenizer].encode(text, add_special_tokens=False))
+    return len(_open_tokenizer(tokenizer).encode(text, add_special_tokens=False))
 
 
+@cache
 def _open_tokenizer(path: str) -> Any:
     from strop.model.files import load_tokenizer
 

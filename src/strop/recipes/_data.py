@@ -9,7 +9,7 @@ from strop.data.templates import ChatTemplate
 from strop.evaluation import BenchmarkSettings
 from strop.verifiers.base import Verifier
 from strop.verifiers.code_verifier import CodeVerifier
-from strop.verifiers.combined import AnyOf, ByDomain
+from strop.verifiers.combined import ByDomain
 from strop.verifiers.math_verifier import MathVerifier
 
 # The instruction that the sets of the DeepSeek-R1 family end a question with.
@@ -119,21 +119,6 @@ def math_verifier() -> Verifier:
     return MathVerifier(extract="boxed")
 
 
-def deepscaler_or_math_verifier() -> Verifier:
-    """Equal as a simple number or text, or else as mathematics (Archer: DeepScaleR's rules, then math-verify)."""
-    return AnyOf()
-
-
-def tagged_math_verifier() -> Verifier:
-    """Mathematics, the answer between answer tags; a truncated response is worth 0 (Open-Reasoner-Zero)."""
-    return MathVerifier(extract="answer_tag", require_stop=True)
-
-
-def code_verifier() -> Verifier:
-    """Programs, judged by their tests in the sandbox."""
-    return CodeVerifier()
-
-
 def math_and_code_verifier(code: Verifier | None = None) -> Verifier:
     """Whichever of the two the problem is of."""
-    return ByDomain(members={"math": math_verifier(), "code": code or code_verifier()})
+    return ByDomain(members={"math": math_verifier(), "code": code or CodeVerifier()})

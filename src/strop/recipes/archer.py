@@ -29,10 +29,10 @@ from strop.recipes._data import (
     archer_code,
     archer_math,
     benchmarks,
-    code_verifier,
-    deepscaler_or_math_verifier,
 )
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
+from strop.verifiers.code_verifier import CodeVerifier
+from strop.verifiers.combined import AnyOf
 
 MINI_BATCHES, WARMUP = 2, 10  # the warm-up in rollout steps
 
@@ -48,7 +48,7 @@ def math() -> RunConfig:
         data=DataSettings(
             source=archer_math(), template=BOXED, max_prompt_tokens=2048, held_out=HeldOutSettings(count=256)
         ),
-        verifier=deepscaler_or_math_verifier(),
+        verifier=AnyOf(),  # DeepScaleR's rules, then math-verify
         batch=BatchSettings(
             prompts_per_step=64, samples_per_prompt=16, updates_per_step=MINI_BATCHES
         ),
@@ -76,7 +76,7 @@ def code() -> RunConfig:
     config = math()
     data = config.data.model_copy(update={"source": archer_code(), "template": AS_WRITTEN})
     evaluation = config.evaluation.model_copy(update={"benchmarks": benchmarks(lcb_v5=8)})
-    changes = {"steps": 320, "data": data, "verifier": code_verifier(), "evaluation": evaluation}
+    changes = {"steps": 320, "data": data, "verifier": CodeVerifier(), "evaluation": evaluation}
     return config.model_copy(update=changes)
 
 

@@ -23,8 +23,9 @@ from strop.engines.protocol import Sampling
 from strop.evaluation import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes import Variants, named
-from strop.recipes._data import benchmarks, orz_13k_hard, orz_57k, tagged_math_verifier
+from strop.recipes._data import benchmarks, orz_13k_hard, orz_57k
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, Constant, CriticSettings, LinearDecay
+from strop.verifiers.math_verifier import MathVerifier
 
 
 def _adamw(lr: float) -> AdamW:
@@ -43,7 +44,7 @@ def _7b() -> RunConfig:
         data=DataSettings(
             source=orz_57k(), template=OpenReasonerZero(), max_prompt_tokens=2048, held_out=HeldOutSettings(count=256)
         ),
-        verifier=tagged_math_verifier(),
+        verifier=MathVerifier(extract="answer_tag", require_stop=True),  # a truncated response is worth 0
         batch=BatchSettings(prompts_per_step=128, samples_per_prompt=64, updates_per_step=1),
         sampling=Sampling(temperature=1.0, max_new_tokens=8_000, stop=OpenReasonerZero.STOP),
         algorithm=AlgorithmSettings(

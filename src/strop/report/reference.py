@@ -270,12 +270,10 @@ def _is_optional(field: FieldInfo) -> bool:
 
 
 def _documented(model: type[BaseModel]) -> dict[str, str]:
-    """What the docstrings of a model and of those it extends say of their fields, as one line each."""
+    """What the docstrings of a model and of those it extends say of its fields, as one line each."""
     found: dict[str, str] = {}
-    for owner in reversed(model.__mro__):
-        if not issubclass(owner, BaseModel) or owner.__doc__ is None:
-            continue
-        text = inspect.cleandoc(owner.__doc__)
+    for owner in (getattr(model, "documented_by", object), *reversed(model.__mro__)):
+        text = inspect.cleandoc(owner.__doc__ or "")
         block = re.search(r"^(?:Fields|Attributes):\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
         entries = re.findall(rf"^    ({NAMES}): ((?:.|\n(?!    {NAMES}: ))*)", block[1] if block else "", re.MULTILINE)
         found |= {name: " ".join(said.split()) for names, said in entries for name in names.split(", ")}

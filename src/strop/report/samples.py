@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.statistics import entropy_flow
+from strop.base.rollout_table import injected_mask
 from strop.base.types import FloatArray
 from strop.model.endings import Detokenizer, text_of
 from strop.model.files import byte_tokenizer, load_tokenizer
@@ -123,10 +124,7 @@ def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> 
 
 def injected(row: Mapping[str, Any]) -> NDArray[np.bool_]:
     """A mask of the completion tokens of a rollout row that were forced into the context, bool [T]."""
-    mask = np.zeros(len(row["token_ids"]), np.bool_)
-    for span in row["injected"]:
-        mask[span["start"] : span["end"]] = True
-    return mask
+    return injected_mask(row["injected"], len(row["token_ids"]))
 
 
 def turns_of(row: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -19,6 +19,7 @@ from pydantic import PositiveFloat, PositiveInt
 from strop.base.pieces import Piece, Settings
 from strop.base.types import Problem, Verdict
 from strop.data.templates import BOXED, TAGGED, Instruction
+from strop_verify.pool import WorkerLimits
 from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
@@ -30,14 +31,9 @@ _DOUBLE = re.compile(r"-?\d+\.\d{12,}")
 
 
 class Isolation(Settings):
-    """Worker processes for a verifier that may hang, crash or eat memory.
+    """Worker processes for a verifier that may hang, crash or eat memory; each verdict is a job."""
 
-    Fields:
-        workers: how many; None: one less than the cores this process may use, at least 1 and at most 8.
-        seconds: wall time of one verdict before the worker is killed.
-        retry_seconds: wall time of the one further try, in a fresh worker; then the verdict is `timeout`.
-        memory_mib: address space that a worker may take beyond what the supervisor has.
-    """
+    documented_by = WorkerLimits
 
     workers: PositiveInt | None = None
     seconds: PositiveFloat = 2.0

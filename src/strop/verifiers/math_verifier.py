@@ -30,21 +30,13 @@ class MathVerifier(Verifier):
     "respectively", "interval notation", "antiderivative", `a, b > 0`).
 
     Fields:
-        extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
-            (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
-        box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
-        gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
-        match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
-        precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
-        strict: names count, else they match by their order (math-verify's `strict`).
-        allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
-        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
         undecided: what happens to an answer that is proved neither equal nor different: `leave_out` (no reward and no
             penalty: the sample leaves its group; where a model is measured it counts as wrong), `wrong`, or `ask`.
         second: the verifier that is asked with `undecided=ask`.
-        explain: the detail says the kinds, the normal forms and the proof.
         isolation: the processes in which it runs.
     """
+
+    documented_by = MathSettings
 
     extract: Literal["boxed", "answer_tag", "any"] = "boxed"
     box_required: bool = False

@@ -21,9 +21,9 @@ COMPARED = [claim for claim in CLAIMS.values() if len(claim.arms) > 1]
 
 
 @pytest.mark.parametrize("claim", COMPARED, ids=lambda claim: claim.name)
-def test_arms_differ_in_one_thing_or_it_is_said_why_not_and_are_measured_alike(claim: Claim) -> None:
+def test_arms_differ_in_one_setting_or_one_choice_and_are_measured_alike(claim: Claim) -> None:
     apart = differences(claim.arms)
-    assert apart and (len(apart) == 1) != bool(claim.together), apart
+    assert len(apart) == 1 if claim.choice is None else len(apart) > 1 and claim.choice.settings >= set(apart), apart
     assert measured_alike(claim.arms)
 
 
@@ -68,9 +68,9 @@ def test_a_cap_that_is_not_reached_is_not_tried() -> None:
 
 
 def test_a_controller_whose_coefficient_only_rises_is_not_tried() -> None:
-    (regulates, _) = CLAIMS["adaptive-slow-keeps-target"].checks
+    regulates = CLAIMS["adaptive-keeps-target"].checks[0]
     name = "state/algorithm.regularizers.0.coefficient".replace("/", "__")
-    rises, turns = ({"adaptive_slow": curve("adaptive_slow", **{name: c})} for c in ([0.0, 0.1, 0.2], [0.0, 0.1, 0.05]))
+    rises, turns = ({"adaptive_one": curve("adaptive_one", **{name: c})} for c in ([0.0, 0.1, 0.2], [0.0, 0.1, 0.05]))
     assert untried(rises, [regulates]) and not untried(turns, [regulates])
 
 
@@ -82,10 +82,11 @@ def test_a_check_says_what_it_asks_and_what_was_found() -> None:
 
 
 def test_a_verdict_without_its_runs_is_carried_on_with_its_day(tmp_path: Path) -> None:
-    """What was measured otherwise is not."""
+    """Further seeds join it. What was measured otherwise is not carried on."""
     claim = CLAIMS["group-size-passes-more"]
     values = {0: 0.1, 1: 0.1001, 2: 0.0999}
-    kept = judge(values, claim.says, claim.margin)._replace(made="2026-01-02", shown={"a check": (1.0, None, 2.0)})
+    shown = {"a check": {0: 1.0, 1: None, 2: 2.0}}
+    kept = judge(values, claim.says, claim.margin)._replace(made="2026-01-02", shown=shown)
     (line,) = record.lines([claim], {claim.name: kept})
     path = record.path_in(tmp_path)
     path.parent.mkdir()
@@ -97,20 +98,20 @@ def test_a_verdict_without_its_runs_is_carried_on_with_its_day(tmp_path: Path) -
 
     whole = carried({})
     assert whole.values == values and whole.verdict == "agrees" and whole.made == "2026-01-02"
-    assert whole.shown == {"a check": [1.0, None, 2.0]}
+    assert whole.shown == shown
     assert carried({"verdict": "not tried", "untried": "seed 0: no"}).verdict == "not tried"
     assert not carried({"measured": "another thing"}).values
     assert not carried({"arms": {}}).values
-    assert carried({}, {0: 0.3, 1: 0.3, 2: 0.31}).values[2] == 0.31
+    assert carried({}, {2: 0.31, 3: 0.3}).values == {0: 0.1, 1: 0.1001, 2: 0.31, 3: 0.3}
 
 
 def test_the_answers_stand_beside_each_claim() -> None:
     claim = CLAIMS["kl-pulls-back"]
-    shown = {check.words: (0.031, 0.045) for check in claim.checks}
+    shown = {check.words: {0: 0.031, 1: 0.045} for check in claim.checks}
     result = Result({0: 0.5}, None, "undecided", shown=shown)
-    told = report.questions([claim], {claim.name: result})
-    assert "| `stages.1.set.algorithm.regularizers.0.beta` |" in told
-    assert "0.031 to 0.045 (> 0.01)" in told and "| its own rollouts |" in told
+    told = report.table([claim], {claim.name: result})
+    assert "| `stages.1.set.algorithm.regularizers.0.beta`; log of the fall" in told
+    assert "in `kl0`: 0.031 to 0.045 (< 0.2) |" in told
 
 
 def test_what_is_expected_to_be_false_is_said_of_what_was_tried() -> None:

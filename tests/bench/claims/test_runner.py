@@ -112,7 +112,7 @@ def test_the_page_is_changed_between_its_marks_alone() -> None:
 
 def test_the_page_in_docs_has_its_marks() -> None:
     page = Path(__file__).parents[3] / "docs" / "claims.md"
-    for name in ("summary", "table", "questions", "halves", "arms"):
+    for name in ("summary", "table", "arms"):
         report.between(page.read_text(encoding="utf-8"), name, "")
 
 
@@ -131,8 +131,6 @@ def test_rows_of_runs_that_are_not_at_hand_stay(tmp_path: Path) -> None:
     about = ARMS["base"].about
     page = "<!-- begin: arms -->\n| arm | what it is | seeds | a | b |\n| --- | --- | --- | --- | --- |\n"
     page += f"| `base` | {about} | 5 | 0.288, 0.800 | 0.264, 0.046 |\n| `kl` | another | 5 | 1, 1 | 1, 1 |\n"
-    told = report.arms_table(tmp_path, report.rows_of(page + "<!-- end: arms -->\n", "arms"))
+    told = report.arms_table(tmp_path, {}, report.rows_of(page + "<!-- end: arms -->\n", "arms"))
     assert f"| `base` | {about} | 5 | 0.288, 0.800 | 0.264, 0.046 |" in told
     assert f"| `kl` | {ARMS['kl'].about} | 0 |  |  |" in told and len(told.splitlines()) == 2 + len(ARMS)
-    half = [["`long`, seed 1", "steps", "refused: flat", "", "", ""], ["`other`, seed 1", "steps", "", "", "", ""]]
-    assert report.halves_table(tmp_path, half).count("seed 1") == 1

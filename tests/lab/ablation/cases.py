@@ -19,7 +19,7 @@ R_0 = 0.2
 def write_base(folder: Path, *sets: str) -> Path:
     """A file with a small recipe, to be named on the command line."""
     target = folder / "small.json"
-    target.write_text(small_config(*sets).to_json())
+    target.write_text(small_config(*sets).model_dump_json())
     return target
 
 

@@ -32,7 +32,7 @@ def test_every_split_has_room_and_servers_are_as_narrow_as_the_model_fits(tmp_pa
 def test_the_command_compares_splits(tmp_path: Path) -> None:
     config = on_paper(tmp_path, "Qwen3-0.6B", "engine=Vllm")
     assert isinstance(config.engine, Vllm)
-    (tmp_path / "plan.json").write_text(config.to_json())
+    (tmp_path / "plan.json").write_text(config.model_dump_json())
     asked = ["plan", str(tmp_path / "plan.json"), "--gpus", "4", "--steps", "2", "--json"]
     result = CliRunner().invoke(app, asked)
     value = json.loads(result.stdout)

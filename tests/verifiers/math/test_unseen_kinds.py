@@ -67,11 +67,45 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
          r"(3k-7,6-2k),k\in\mathbb{Z} | (6k+2,1-4k),k\in\mathbb{Z}"),
         ("", r"45+90n,n\in\mathbb{Z}", r"45^\circ+90^\circ k,k\in\mathbb{Z}", r"45^\circ+60^\circ k,k\in\mathbb{Z}"),
     ],
+    "finite ranges": [
+        ("", r"\{1,i,-1,-i\}", r"e^{ik\pi/2}, k=0,1,2,3 | z=e^{ik\pi/2}\text{ for }k=0,1,2,3", r"e^{ik\pi/2}, k=0,1,2"),
+        ("", r"(0,\infty)", r"x>0", r"x>0, x\in\mathbb{Z}"),
+    ],
+    "families with dots": [
+        ("", r"k\pi,k\in\mathbb{Z}", r"n\pi, n=0,\pm1,\pm2,\ldots", r"n\pi, n=1,2,\ldots | n\pi, n=0,\pm1"),
+        ("", r"2k\text{ for positive integers }k", r"2n, n=1,2,3,\ldots", r"2n, n=0,1,2,\ldots | 2n, n=1,3,5,\ldots"),
+        ("", r"f(x)=x+c\text{ for any real constant }c", r"f(x)=x+a, a\in\mathbb{R}", r"f(x)=x+a, a\in\mathbb{Z}"),
+    ],
+    "what a question says": [
+        ("Who won the race, Anna or Bob?", r"\text{Anna}", r"\text{Anna won the race}",
+         r"\text{Anna lost the race} | \text{Anna or Bob} | \text{Bob won the race} | \text{Anna and Bob}"),
+        (r"Which is it? (A) $2\pi$ (B) $4\pi$ (C) $8\pi$", "B", r"4\pi | (B) | B", r"2\pi | 8\pi | C"),
+    ],
+    "chains that hold": [
+        ("", "2^{3n}", r"(2^3)^n=2^{3n}", r"(2^3)^n=2^{2n} | 2^{3n}=8"), ("", "ad-bc", "-bc+ad", "ad+bc | bc-ad"),
+    ],
+    "sets that a question asks for": [
+        ("Find all real $x$ with $|x-2|<3$.", "(-1,5)", "-1<x<5", r"-1\le x<5 | -1<x<6"),
+        ("Find the point where it has its minimum.", "(-1,5)", "(-1,5)", "-1<x<5"),
+    ],
+    "sentences": [
+        ("", "9", r"\text{The hexagon has 9 diagonals.}", r"\text{The hexagon has 9 or 8.} | \text{It is not 9.}"),
+        ("", "540", r"540}. Check: it is \boxed{540}, if I may say so, \text{",
+         r"360}, or \boxed{540}; both may be right. \text{"),
+    ],
+    "vector functions": [
+        ("", "(1+t,2,3-t)", r"\mathbf r(t)=(1+t,2,3-t) | \vec{r}(t)=(1+t,2,3-t)", r"\mathbf r(t)=(1-t,2,3-t)"),
+    ],
+    "names in a denominator": [
+        ("", "e^{-t/RC}", r"e^{-\frac{t}{RC}} | e^{-t/(RC)}", r"e^{-tC/R}"), ("", "x/2", "x/2 | 1/2x", r"\frac{1}{2x}"),
+    ],
     "special functions": [
         ("", "(n-1)!", r"\Gamma(n)", r"\Gamma(n+1) | \Gamma(n,1)"), ("", "720", r"\Gamma(7)", r"\Gamma(6)"),
         ("", r"\frac{\sqrt\pi}{2}", r"\Gamma\left(\frac32\right)", r"\Gamma\left(\frac12\right)"),
         ("", r"\frac{(2n)!\sqrt\pi}{4^n n!}", r"\Gamma(n+\frac12)", r"\Gamma(n-\frac12)"),
         ("", r"\ln(1+\sqrt2)", r"\operatorname{arsinh}1 | \sinh^{-1}(1)", r"\operatorname{arcosh}2"),
+        ("", "384", "8!!", "7!! | 10!!"), ("", r"\frac{(2n)!}{2^n n!}", "(2n-1)!!", "(2n+1)!! | (2n)!!"),
+        ("", r"\frac{\pi^4}{90}", r"\zeta(4)", r"\zeta(2) | \zeta(3)"), ("", "720", "{}_{10}P_3", "{}_{10}C_3"),
         ("", r"\frac{\ln3}{2}", r"\operatorname{artanh}\frac12", r"\operatorname{artanh}\frac13"),
     ],
     "values with indices and signs": [
@@ -130,6 +164,7 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
          r"1<x<4,\ x>4 | (1,4),(4,\infty)", r"x\ge1,\ x\neq4 | x>1,\ x\neq5 | x>1\text{ or }x\neq4 | "
          r"x>1,y\ne4 | (1,4)\cap(4,\infty)"),
         ("", SIDES, r"x<2,\ x>3 | x<2; x>3 | x\notin[2,3]", r"x>2,\ x<3 | x\notin(2,3) | x<2\text{ and }x>3"),
+        ("", r"x\neq\pm2", r"x\ne2,-2 | x\ne2, x\ne-2 | \mathbb{R}\setminus\{-2,2\}", r"x\ne2 | x=\pm2 | x\ne\pm3"),
         ("", "x>0, y>0", r"y>0, x>0 | x>0\text{ and }y>0", "x>0 | x<0, y>0"),
     ],
     "functions by cases": [
@@ -151,7 +186,11 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", "none", r"there are no such }n\text{ | No such }n\text{ exists | none exist | no values of }n\text{",
          r"no more than }3\text{ | not none | all }n>2\text{"),
         ("", r"-\infty", "negative infinity | minus infinity", "positive infinity | infinity"),
-        ("", "12", "twelve faces | twelve", "eleven faces | minus twelve"),
+        ("", "12", "twelve faces | twelve | a dozen", "eleven faces | minus twelve | a dozen dozen"),
+        ("", "205", "two hundred and five | two hundred five apples", "two hundred | two hundred and fifteen"),
+        ("", r"\frac34", "three quarters | three-fourths", "three | quarters | four thirds"),
+        ("", "2.5", "two and a half | two and a half hours | two and one-half", "two | a half | two, a half"),
+        ("", "1250000", "one million two hundred and fifty thousand", "one million two hundred and fifty"),
         ("", "$mg\\sin\\theta$", "g\\,m\\sin\\theta", r"MG\sin\theta | mg\cos\theta"),
     ],
 }  # fmt: skip

@@ -42,8 +42,8 @@ def running(values: Array) -> Running:
 
 
 @lru_cache
-def _standard() -> Running:
-    """The same for D studies of `MOST` seeds with differences of mean 0 and deviation 1."""
+def standard() -> Running:
+    """Running means and deviations of D studies of `MOST` seeds with differences of mean 0 and deviation 1."""
     return running(np.random.default_rng(0).standard_normal((DRAWS, MOST)))
 
 
@@ -52,7 +52,7 @@ def look_level(level: float) -> float:
     """The level of the interval at each look with which all of them hold the difference with probability `level`."""
     from scipy.special import stdtr
 
-    found, n = _standard(), np.arange(ENOUGH_SEEDS, MOST + 1)
+    found, n = standard(), np.arange(ENOUGH_SEEDS, MOST + 1)
     t = (np.abs(found.mean) / found.deviation)[:, ENOUGH_SEEDS - 1 :] * np.sqrt(n)
     return 1.0 - float(np.quantile(2.0 * stdtr(n - 1, -t).min(axis=1), 1.0 - level))
 
@@ -106,7 +106,7 @@ def power(
         margin: of the verdict.
         level: with which a verdict is right.
     """
-    found = _standard()
+    found = standard()
     scale = np.full((DRAWS, 1), max(deviation, 1e-9))
     if pairs is not None:
         # What the deviation may be: where an earlier study, drawn too, deviates as was seen.

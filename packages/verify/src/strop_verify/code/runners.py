@@ -102,11 +102,10 @@ class Tally:
 
     def result(self) -> CodeResult:
         """The result of all tests."""
-        spent = (time.monotonic() - self._began) * 1000
         if self._first is None and self._passed == self._total:
-            return CodeResult(Outcome.PASS, "", self._passed, self._total, spent)
+            return CodeResult(Outcome.PASS, "", self._passed, self._total)
         outcome, detail = self._first or (Outcome.SANDBOX_ERROR, "not every test was run")
-        return CodeResult(outcome, detail, self._passed, self._total, spent)
+        return CodeResult(outcome, detail, self._passed, self._total)
 
 
 def outcome_of(ending: Ending) -> tuple[Outcome, str]:

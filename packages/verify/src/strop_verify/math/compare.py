@@ -6,6 +6,7 @@ loosens a value: units convert by their factors, decimals stand for a value from
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from string import ascii_uppercase
@@ -14,11 +15,12 @@ from strop_verify.math import conventions, quantities, wordings
 from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
-from strop_verify.math.expressions import Effort, Node, TooMuch, Unreadable, label
+from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.families import members, same_members
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
+from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
-from strop_verify.math.ordered import components, has_cross, has_vectors, in_order, matrices_in, unmarked
+from strop_verify.math.ordered import components, has_vectors, in_order, matrices_in, unmarked
 from strop_verify.math.parser import as_matrix, as_tuple, matrix_of
 from strop_verify.math.proof import Proof, ProofOutcome, different, equal, unknown
 from strop_verify.math.propositions import proposition
@@ -27,15 +29,18 @@ from strop_verify.math.regions import Unsolved, joined, line, pieces, same, shar
 from strop_verify.math.settings import MathSettings
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
-_ANY_REAL = ((words("ℝ"),), (words("constant"),))
-# Sets of real numbers in words: where they begin, and whether that point belongs to them.
-_HALF_LINES = {("ℝ",): (ex.minus(ex.INFINITY), False), ("ℝ≥0",): (ex.ZERO, True), ("ℝ>0",): (ex.ZERO, False)}
 _EVEN = ex.times(ex.number(2), ex.name("k"))
-_FAMILIES = {("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
-             ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k")}  # fmt: skip
-_EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant")))
+_SAID = {  # what words say of numbers
+    ("∞",): ex.INFINITY, ("ℝ",): Node("interval", (ex.minus(ex.INFINITY), ex.INFINITY), (False, False)),
+    ("ℝ≥0",): Node("interval", (ex.ZERO, ex.INFINITY), (True, False)),
+    ("ℝ>0",): Node("interval", (ex.ZERO, ex.INFINITY), (False, False)),
+    ("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
+    ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k"),
+}  # fmt: skip
+_EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural")))
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
+_OPTION = re.compile(r"\(([A-J])\)\s*(.+?)(?=\s*\([A-J]\)|\s*$)", re.DOTALL)
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "…")
 
@@ -59,7 +64,10 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     truths = wordings.truth(gold.tokens), wordings.truth(given.tokens)
     if None not in truths and gold.answer.op in ("words", "title"):
         return decided(truths[0] == truths[1], "truth value")
-    reference, answer = (_behind(gold) if letters is None else None) or gold.answer, _behind(given) or given.answer
+    if gold.answer.op in ("words", "title") and wordings.repeats(gold.tokens, given.tokens, rules.question):
+        return equal("the same words, and the question's")
+    value = (_behind(gold) or _option(gold, rules.question)) if letters is None else None
+    reference, answer = value or gold.answer, _behind(given) or given.answer
     if not ex.names_in(reference) and ex.names_in(answer):
         answer = quantities.in_letters(given.tokens) or answer
     elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
@@ -88,20 +96,26 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
 
 def _behind(reading: Reading) -> Node | None:
     """The value behind the letter of a choice, 12 in `(B) 12`; None where there is none."""
-    text = () if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens))
+    return _read(() if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens)))
+
+
+def _option(gold: Reading, question: str) -> Node | None:
+    r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
+    text = dict(_OPTION.findall(question)).get(gold.letters) if gold.letters is not None else None
+    return None if text is None else _read(trimmed(tokens(text)))
+
+
+def _read(found: Sequence[Token]) -> Node | None:
     try:
-        return read_tokens(text).answer if text else None
-    except Unreadable:
+        return read_tokens(list(found)).answer if found else None
+    except (Unreadable, TooMuch):
         return None
 
 
 def without_value(answer: Node) -> bool:
     """Whether something is divided by 0 in an answer."""
-    for each in ex.parts(answer):
-        base, exponent = map(rational, each.args) if each.op == "power" else (None, None)
-        if base == 0 and exponent is not None and exponent < 0:
-            return True
-    return False
+    powers = (map(rational, each.args) for each in ex.parts(answer) if each.op == "power")
+    return any(base == 0 and exponent is not None and exponent < 0 for base, exponent in powers)
 
 
 def _choices(gold: str, given: str) -> Proof:
@@ -121,7 +135,7 @@ class _Comparison:
         gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
         given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
-        vectors, crossed = ([test(each) for each in (gold, given)] for test in (has_vectors, has_cross))
+        vectors, crossed = zip(*((has_vectors(each), ex.holds(each, "cross")) for each in (gold, given)), strict=True)
         if vectors[0] != vectors[1]:
             gold, given = unmarked(gold), unmarked(given)
         if not matrices and not any(crossed):
@@ -137,7 +151,7 @@ class _Comparison:
         """Two answers of any kinds."""
         gold, given = _plain(gold), _plain(given)
         if "family" in (gold.op, given.op) and gold.op != given.op:  # x + C for any real C
-            gold, given = (each.args[0] if each.args[1:] in _ANY_REAL else each for each in (gold, given))
+            gold, given = (each.args[0] if each.args[1:] == (words("ℝ"),) else each for each in (gold, given))
         if "where" in (gold.op, given.op):
             return self._conditions(gold, given)
         if gold.op == "tuple" and given.op.startswith("apply ") and given.op[6:] in ascii_uppercase:  # P(3, 4)
@@ -238,6 +252,8 @@ class _Comparison:
         if given.op == "residue" and equations[0]:
             return unknown("one number, and a residue class")
         stated = [stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
+        if stated[1] is None and equations[1] and self._all(given.args[1:], given.args[:-1]).equal:  # (2^3)^n = 2^{3n}
+            stated[1] = given.args[-1]
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
@@ -350,7 +366,7 @@ class _Comparison:
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
         ours, theirs = _apart(gold), _apart(given)
         family = next(each for each in (*ours, *theirs) if each.op == "family")
-        if family not in ours and family.args[1] not in _EVERY:
+        if family not in ours and (family.args[1] not in _EVERY or is_region(family.args[0])):
             return unknown("only for some integers")
         others = ex.names_in(gold) ^ ex.names_in(given)
         ours, theirs = ([_as_family(each, family, others) for each in side] for side in (ours, theirs))
@@ -430,13 +446,8 @@ def _plain(answer: Node) -> Node:
     single = answer.op in ("tuple", "list", "set") and len(answer.args) == 1
     if single and answer.args[0].op != "words" and (answer.op, answer.args[0].op) != ("set", "set"):
         return _plain(answer.args[0])
-    if answer.op == "words" and answer.value == ("∞",):
-        return ex.INFINITY
-    if answer.op == "words" and answer.value in _FAMILIES:
-        return _FAMILIES[answer.value]
-    if answer.op == "words" and answer.value in _HALF_LINES:
-        low, closed = _HALF_LINES[answer.value]
-        return Node("interval", (low, ex.INFINITY), (closed, False))
+    if answer.op == "words":
+        return _SAID.get(answer.value, answer)
     if answer.op in ("list", "set"):  # -2, 1 ± √5
         return answer._replace(args=tuple(part for each in answer.args for part in _both(each)))
     if ex.holds(answer, "±", "∓") and answer.op not in ("list", "set", "ratio", "relation", "family", "cases"):

@@ -11,7 +11,7 @@ from fractions import Fraction
 from strop_verify.math import expressions as ex
 from strop_verify.math.evaluate import Undefined, rational, sign_of
 from strop_verify.math.expressions import Node, TooMuch
-from strop_verify.math.normal_form import Field, Form, Mono, added, rank, scaled
+from strop_verify.math.normal_form import Field, Form, Mono, added, scaled
 from strop_verify.math.wordings import words
 
 _CONSTANTS = ("C", "c", "K", "k", "C_1", "c_1", "C_0", "D", "A")  # of integration
@@ -34,9 +34,8 @@ def factor_between(first: Form, second: Form) -> Fraction | None:
 
 
 def as_ratio(node: Node) -> Node:
-    """A time of the day as the quotient of its hours and minutes, where it may be one."""
-    hours, minutes = divmod(node.value, 60) if node.op == "clock" else (0, 0)
-    return ex.over(ex.number(hours), ex.number(minutes)) if minutes and minutes == int(minutes) else node
+    """A time of the day as the quotient of its hours and minutes; anything else as it is."""
+    return ex.over(*map(ex.number, divmod(node.value, 60))) if node.op == "clock" and node.value % 60 else node
 
 
 def as_family(residue: Node) -> Node:
@@ -97,7 +96,7 @@ def _multiplied(node: Node, names: frozenset[str] | set[str]) -> Node:
 
 def chosen(node: Node, other: Node) -> Node:
     """`C(n, k)` as a binomial coefficient where the other side is no point and knows no C."""
-    if other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
+    if not ex.holds(node, "apply C") or other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
         return node
     args = tuple(chosen(arg, other) for arg in node.args)
     return Node("binom", args) if node.op == "apply C" and len(args) == 2 else node._replace(args=args)
@@ -179,8 +178,20 @@ def one_family(gold: Node, given: Node, variables: frozenset[str]) -> bool | Non
     if None in sides:
         return None
     (fixed, span), (other, also) = sides  # type: ignore[misc]
-    whole = rank([*span, *also, _direction(field, added(fixed, scaled(other, -1)))])
-    return rank(span) == rank(also) == whole
+    whole = _rank([*span, *also, _direction(field, added(fixed, scaled(other, -1)))])
+    return _rank(span) == _rank(also) == whole
+
+
+def _rank(rows: list[Form]) -> int:
+    """How many of some forms are linearly independent over the rationals."""
+    count, rows = 0, list(rows)
+    while rows:
+        row = rows.pop()
+        if row:
+            lead, factor = next(iter(row.items()))
+            rows = [added(each, scaled(row, -each[lead] / factor)) if lead in each else each for each in rows]
+            count += 1
+    return count
 
 
 def _spanned(field: Field, form: Form, constants: frozenset[str]) -> tuple[Form, list[Form]] | None:

@@ -34,17 +34,9 @@ class Vague(Exception):
 
 
 def value(node: Node, point: Point, precision: int) -> Value:
-    """The value of an expression.
+    """The value of an expression where its names have those of a point; intervals have a precision in bits.
 
-    Args:
-        node: the expression.
-        point: the value of each of its names.
-        precision: bits of the intervals.
-
-    Raises:
-        Undefined: a pole, a name without value, an integral, anything else without a value.
-        Vague: more bits could decide.
-        TooMuch: numbers of more than `MOST_BITS`.
+    Raises `Undefined` where there is none (a pole, an integral …), `Vague` where more bits could decide, or `TooMuch`.
     """
     _CONTEXT.prec = precision
     return _value(node, point)
@@ -60,7 +52,7 @@ def _value(node: Node, point: Point) -> Value:
     if op == "name" and node.value in point:
         return point[node.value]
     if op == "constant" and node.value != "inf":
-        return {"pi": _CONTEXT.pi, "e": _CONTEXT.e, "i": _COMPLEX(0, 1)}[node.value] * _CONTEXT.one
+        return _COMPLEX(0, 1) if node.value == "i" else getattr(_CONTEXT, node.value) * _CONTEXT.one
     if op in DEFINITIONS:
         return _value(DEFINITIONS[op](*node.args), point)
     if op == "derivative" or op.startswith("apply "):
@@ -102,6 +94,8 @@ def sign(given: Value) -> int:
 
 def rational(node: Node, precision: int = 200) -> Fraction | None:
     """The value of an expression without names if it is known to be rational, else None."""
+    if node.op in ("number", "name"):
+        return node.value if node.op == "number" else None
     try:
         found = value(node, {}, precision)
     except (Undefined, Vague, TooMuch):

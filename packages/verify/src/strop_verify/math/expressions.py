@@ -27,8 +27,10 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import product
+from itertools import accumulate, product
 from typing import Any, NamedTuple
+
+from mpmath.libmp import bernfrac
 
 
 class Unreadable(Exception):
@@ -65,13 +67,7 @@ class Effort:
 
 
 class Token(NamedTuple):
-    r"""A piece of an answer.
-
-    Attributes:
-        kind: `number`, `letter`, `word`, `command` (`frac`, `sin` …) or `symbol`.
-        text: what it says, synonyms made one.
-        space: whether white space stands before it.
-    """
+    """A `number`, `letter`, `word`, `command` (`frac`, `sin` …) or `symbol`, and whether a space stands before it."""
 
     kind: str
     text: str
@@ -147,6 +143,22 @@ def call(function: str, *args: Node) -> Node:
     return Node(function, args)
 
 
+def _zeta(*args: Node) -> Node:
+    """ζ(n) = |B_n| (2π)^n / (2 n!) of an even n; of no other a value is known."""
+    at = int(args[0].value) if len(args) == 1 and args[0].op == "number" else 0
+    if not 0 < at <= 100 or at % 2:
+        return call("zeta", *args)
+    share = Fraction(*bernfrac(at)) * 2 ** (at - 1) / math.factorial(at)
+    return times(number(abs(share)), power(PI, args[0]))
+
+
+def _double_factorial(n: Node) -> Node:
+    """n!! = 2^{n/2 + c} π^{−c} (n/2)! with c = (1 − cos πn)/4."""
+    c = times(number(Fraction(1, 4)), plus(ONE, minus(call("cos", times(PI, n)))))
+    half = times(HALF, n)
+    return times(power(number(2), plus(half, c)), power(PI, minus(c)), call("factorial", half))
+
+
 # Functions that are defined by others.
 DEFINITIONS: dict[str, Callable[..., Node]] = {
     "tan": lambda x: over(call("sin", x), call("cos", x)), "cot": lambda x: over(call("cos", x), call("sin", x)),
@@ -162,16 +174,18 @@ DEFINITIONS: dict[str, Callable[..., Node]] = {
     "arccosh": lambda x: call("ln", plus(x, power(plus(times(x, x), MINUS_ONE), HALF))),
     "arctanh": lambda x: times(HALF, call("ln", over(plus(ONE, x), plus(ONE, minus(x))))),
     "apply Gamma": lambda *x: call("factorial", plus(*x, MINUS_ONE)) if len(x) == 1 else call("incomplete Gamma", *x),
-    "apply zeta": lambda *x: call("zeta", *x),  # of which no value is known
+    "apply zeta": _zeta, "double factorial": _double_factorial,
     "ceil": lambda x: minus(call("floor", minus(x))), "min": lambda *args: minus(call("max", *map(minus, args))),
 }  # fmt: skip
 
 
 def parts(node: Node) -> Iterator[Node]:
     """A tree and all trees in it, the innermost first."""
-    for arg in node.args:
-        yield from parts(arg)
-    yield node
+    found, left = [], [node]
+    while left:
+        found.append(left.pop())
+        left += found[-1].args
+    return reversed(found)
 
 
 def names_in(node: Node) -> frozenset[str]:
@@ -207,11 +221,7 @@ def replaced(node: Node, old: Node, new: Node) -> Node:
 
 
 def variants(node: Node) -> list[Node]:
-    r"""What an expression with `\pm` stands for: each `±` both ways, each `∓` against the first of them.
-
-    Raises:
-        TooMuch: more than four signs.
-    """
+    r"""What an expression with `\pm` stands for: each `±` both ways, each `∓` against the first of them."""
     if not holds(node, "±"):  # `1 ∓ √2` by itself is `1 ± √2`
         node = _turned(node)
     count = sum(each.op == "±" for each in parts(node))
@@ -267,14 +277,10 @@ def refuse_text(text: str) -> str | None:
     """Which bound a text breaks before it is read, or None."""
     if len(text) > _CHARACTERS:
         return f"beyond the bounds: {len(text)} characters"
-    round_depth = brace_depth = 0
-    for character in text:
-        round_depth = max(round_depth + (character in "([") - (character in ")]"), 0)
-        brace_depth = max(brace_depth + (character == "{") - (character == "}"), 0)
-        if round_depth > _PARENTHESES:
-            return f"beyond the bounds: more than {_PARENTHESES} nested parentheses"
-        if brace_depth > _BRACES:
-            return f"beyond the bounds: more than {_BRACES} nested braces"
+    for openers, closers, most, what in (("([", ")]", _PARENTHESES, "parentheses"), ("{", "}", _BRACES, "braces")):
+        steps = ((character in openers) - (character in closers) for character in text)
+        if max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0)) > most:
+            return f"beyond the bounds: more than {most} nested {what}"
     longest = max(map(len, _DIGITS.findall(text)), default=0)
     if longest > MOST_DIGITS:
         return f"beyond the bounds: a number of {longest} digits"
@@ -310,7 +316,7 @@ def _bits(node: Node) -> float:
         if max(raised, bits[0] * raised / 4) > _EXPONENT:
             raise TooMuch("too large an exponent")
         return 0.0 if small is not None and small < 0 else bits[0] * raised
-    if node.op in ("factorial", "apply Gamma"):
+    if "factorial" in node.op or node.op == "apply Gamma":
         if largest > _FACTORIAL + 0.5:
             raise TooMuch("too large a factorial")
         return math.lgamma(largest + 1) / math.log(2)

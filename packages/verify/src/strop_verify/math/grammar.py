@@ -7,6 +7,7 @@ are those of `expressions`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,21 +18,13 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import quantity_of
-from strop_verify.math.wordings import (
-    as_words,
-    closing_place,
-    depth_of,
-    is_symbol,
-    pieces_of,
-    special_kind,
-    split_at,
-    text_of,
-    trimmed,
-    words,
-)
+from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
 _INTEGERS = ("positive", "nonnegative", "non-negative", "natural", "negative", "odd", "even", "nonzero")
+_RANGES: dict[tuple[Node, ...], str] = {
+    (ex.ZERO, ex.ONE): "nonnegative", (ex.ONE, ex.number(2)): "positive", (ex.ZERO, ex.call("±", ex.ONE)): "ℤ",
+}  # fmt: skip
 _SUBSETS = {"^+": "positive", "_+": "positive", "_>0": "positive", "_≥0": "nonnegative", "_≥1": "positive"}
 
 
@@ -42,7 +35,7 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
     letters = (each.text for each in piece if len(each.text) == 1 and each.text.isalpha() and each.text not in no_name)
     names = [*letters, *(each.text for each in piece if each.kind == "letter" and len(each.text) > 1)]
     free = {"constant", "constants", "real", "reals", "ℝ"}.intersection(said)
-    which = "ℤ" if {"integer", "integers"}.intersection(said) else "constant" if free else ""
+    which = "ℤ" if {"integer", "integers"}.intersection(said) else "ℝ" if free else ""
     if "∈" in said:
         place = said.index("∈") + 1
         kind, rest = said[place] if place < len(said) else "", [each for each in piece[place + 1 :] if each.text != ")"]
@@ -61,7 +54,7 @@ def begins_condition(found: Sequence[Token], place: int) -> bool:
         with_index = found[place].text == "with" and index_of(found[place:]) is not None
         return with_index or (found[place].kind == "word" and found[place].text in ("for", "where", "if", "when"))
     rest = found[place:]
-    return closing_place(rest) == len(rest) - 1 and any(is_symbol(token, *_LIMITS) for token in rest)
+    return wordings.closing_place(rest) == len(rest) - 1 and any(is_symbol(token, *_LIMITS) for token in rest)
 
 
 def subset_of(found: Sequence[Token]) -> str:
@@ -70,13 +63,7 @@ def subset_of(found: Sequence[Token]) -> str:
 
 
 class Reading(NamedTuple):
-    """An answer as it was read.
-
-    Attributes:
-        answer: by kind.
-        letters: the letters of the choices that it names, with commas if they are listed; None if it is not a choice.
-        tokens: what it was read from.
-    """
+    """An answer as it was read, and what from; the choices that it names have commas where listed."""
 
     answer: Node
     letters: str | None
@@ -99,13 +86,9 @@ _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
 
 
+@lru_cache(maxsize=2048)  # the samples of a group give the same few answers again and again
 def read(text: str) -> Reading:
-    """Read an answer.
-
-    Raises:
-        Unreadable: it is of no kind.
-        TooMuch: it is of a kind, and too large.
-    """
+    """Read an answer; raises `Unreadable` where it is of no kind, `TooMuch` where it is too large."""
     return read_tokens(trimmed(tokens(text)))
 
 
@@ -135,19 +118,20 @@ def _answer(found: Sequence[Token]) -> Node:
     found = wordings.unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing to read")
-    logical = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
-    return as_words(found) or special_kind(found) or (proposition(found) if logical else None) or _groups(found)
+    logic = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
+    return as_words(found) or wordings.special_kind(found) or (proposition(found) if logic else None) or _groups(found)
 
 
 def _groups(found: Sequence[Token]) -> Node:
-    return _joined("set", [_listed(group) for group in pieces_of(found, ";")])
+    return _joined("set", [_listed(group) for group in pieces_of(wordings.in_digits(found), ";")])
 
 
 def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
-    found = [token._replace(text=wordings.CONJUNCTIONS.get(token.text, token.text)) for token in found]
+    same = wordings.CONJUNCTIONS
+    found = [token._replace(text=same[token.text]) if token.text in same else token for token in found]
     if wordings.is_labelled(found):
         named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
@@ -199,9 +183,14 @@ def _listed(found: Sequence[Token]) -> Node:
         for part in found_parts[1:]
     ):
         raise Unreadable("a condition")
-    first = found_parts[0]
-    if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
-        found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
+    at = max((at for at, part in enumerate(found_parts) if part.op == "relation"), default=0)
+    last, unequal = found_parts[at], found_parts[at][::2] == ("relation", ("≠",))
+    ranges = 0 < at < len(found_parts) - 1 and any(part == label(last) for part in ex.parts(found_parts[0]))
+    if (ranges or not at) and (label(last) or unequal):  # x = 1, 2; e^{ik}, k = 0, 1, 2
+        sign = ("≠" if unequal else "=",)
+        found_parts[at + 1 :] = [Node("relation", (last.args[0], part), sign) for part in found_parts[at + 1 :]]
+    if ranges:
+        return _under(_joined("list", found_parts[:at]), Node("list", tuple(found_parts[at:])))
     return _joined("list", found_parts)
 
 
@@ -224,7 +213,12 @@ def _family(body: Node, index: str, numbers: Node) -> Node:
 
 def _under(body: Node, condition: Node) -> Node:
     """An answer with the values of its names for which it holds."""
-    limits = condition.args if condition.op == "list" else (condition,)  # a, b > 0
+    limits = condition.args if condition.op in ("list", "set") else (condition,)  # a, b > 0
+    if len(limits) > 1 and len(indices := set(map(label, limits))) == 1 and indices <= set(ex.parts(body)):
+        if limits[-1].args[-1].op == "…":  # k = 0, ±1, ±2, …
+            which = _RANGES.get(tuple(each.args[-1] for each in limits[:2]), "")
+            return _family(body, str(limits[0].args[0]), words(which))
+        return _joined("set", [ex.replaced(body, *each.args) for each in limits])  # k = 0, 1, 2
     named = ex.names_in(condition) and ex.names_in(condition) <= ex.names_in(body)
     if not named or not is_region(limits[-1]) or any(each.op != "name" and not is_region(each) for each in limits):
         raise Unreadable("a condition")
@@ -304,7 +298,7 @@ def _alone(found: Sequence[Token]) -> Node:
         raise Unreadable("nothing to read")
     if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
-    special = as_words(found) or special_kind(found)
+    special = as_words(found) or wordings.special_kind(found)
     if special is not None:
         return special
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
@@ -315,7 +309,7 @@ def _alone(found: Sequence[Token]) -> Node:
             return Node(op, tuple(map(_alone, parts)))
     array = is_symbol(found[0], "⦃") and [token.text for token in found[1:3]] == ["begin array", "{"]
     if array or found[0].text == "begin cases":
-        return _cases(found[closing_place(found[2:]) + 3 : -1] if array else found[1:-1])
+        return _cases(found[wordings.closing_place(found[2:]) + 3 : -1] if array else found[1:-1])
     enclosed = _enclosed(found)
     if enclosed is not None:
         return enclosed
@@ -338,7 +332,7 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
     first, last, inner = found[0], found[-1], found[1:-1]
     opens, closes = is_symbol(first, "(", "["), is_symbol(last, "[", "]")
     turned = (is_symbol(first, "]") and closes) or (opens and is_symbol(last, "["))
-    if not turned and not (is_symbol(first, *wordings.OPENERS) and closing_place(found) == len(found) - 1):
+    if not turned and not (is_symbol(first, *wordings.OPENERS) and wordings.closing_place(found) == len(found) - 1):
         return None
     if is_symbol(first, "⦃"):
         return _set(inner)
@@ -364,7 +358,7 @@ def _set(inner: Sequence[Token]) -> Node:
     found = _groups(inner) if inner else words("∅")
     if not inner:
         return found
-    single = is_symbol(inner[0], "⦃") and closing_place(inner) == len(inner) - 1  # a set in a set
+    single = is_symbol(inner[0], "⦃") and wordings.closing_place(inner) == len(inner) - 1  # a set in a set
     return found._replace(op="set") if found.op in ("list", "set") and not single else Node("set", (found,))
 
 

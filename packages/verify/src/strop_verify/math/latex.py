@@ -75,8 +75,7 @@ ORDINALS = ("st", "nd", "rd", "th")
 # Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
 SHORT_WORDS = frozenset("""
     no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
-    now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm ad bc ce
-    bce mod
+    now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm mod
 """.split())  # noqa: SIM905
 
 
@@ -88,9 +87,10 @@ _DECIMAL_COMMA = re.compile(r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\
 _SCIENCE = re.compile(  # 1.6e-19, 1.6\mathrm{e}{-19}
     r"(?<=\d)(?:[eE]|\\(?:mathrm|text)\s?\{[eE]\}\s?)(?:\{([+-]?\d{1,6})\}|\+?(-?\d{1,6}))(?!\w|\.\d)"
 )
-_COMBINATIONS = re.compile(  # {}_{10}C_3, ^nC_k
-    r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?\{C\}|C)_\s?\{?(\w{1,6})\}?"
+_COMBINATIONS = re.compile(  # {}_{10}C_3, ^nP_k
+    r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?"
 )
+_COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
 _ROW_SPACE = re.compile(r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]")  # \\[4pt]
 _INFIXES = {"over": "frac", "choose": "binom"}
 _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
@@ -120,11 +120,7 @@ def unescaped(text: str) -> str:
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of an answer.
-
-    Raises:
-        Unreadable: a group is never closed.
-    """
+    """The tokens of an answer; raises `Unreadable` where a group is never closed."""
     text = _SPECIAL.sub(" ", unescaped(text))
     if not text.isascii():
         text = re.sub(r"⁻(?=\d)", "-", text)
@@ -140,7 +136,7 @@ def tokens(text: str) -> list[Token]:
     text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1] or match[2]}}}", text)
-    text = _COMBINATIONS.sub(lambda match: rf"\binom{{{match[1]}}}{{{match[2]}}}", text)
+    text = _COMBINATIONS.sub(lambda match: _COUNTS[match[2]].format(match[1], match[3]), text)
     text = _DECIMAL_COMMA.sub(lambda match: match[0].replace("{,}", "."), text)
     spaced = _SPACED.fullmatch(text)
     text = spaced[1].replace(" ", "") if spaced is not None else text

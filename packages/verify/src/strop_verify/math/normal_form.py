@@ -51,10 +51,8 @@ class Atom(NamedTuple):
 class Ring:
     """The atoms that the forms of one comparison share, and sums, products and powers of forms.
 
-    Args:
-        is_zero: whether a constant expression is proved to be 0.
-        positive: names that are taken to be positive, as they stand under roots or logarithms.
-        whole: names that are taken to be integers.
+    `is_zero` says whether a constant is proved to be 0; names are taken to be positive that stand under roots or
+    logarithms, and integers where they are `whole`.
     """
 
     def __init__(
@@ -337,10 +335,13 @@ def key_of(form: Form) -> tuple[Any, ...]:
 
 def _is_constant(node: Node) -> bool:
     """Whether a tree is free of names; the work is counted, for what forms are made of may be a large tree."""
-    for count, part in enumerate(ex.parts(node), 1):
+    left, count = [node], 0
+    while left:
+        part, count = left.pop(), count + 1
         Effort.spend(int(count % 4 == 0), share=2)
         if part.op in ("name", "derivative"):
             return False
+        left += part.args
     return True
 
 
@@ -369,18 +370,6 @@ def added(first: Form, second: Form) -> Form:
 
 def scaled(form: Form, factor: Fraction | int) -> Form:
     return {mono: coefficient * factor for mono, coefficient in form.items()} if factor else {}
-
-
-def rank(rows: list[Form]) -> int:
-    """How many of some forms are linearly independent over the rationals."""
-    count, rows = 0, list(rows)
-    while rows:
-        row = rows.pop()
-        if row:
-            lead, factor = next(iter(row.items()))
-            rows = [added(each, scaled(row, -each[lead] / factor)) if lead in each else each for each in rows]
-            count += 1
-    return count
 
 
 def content_of(form: Form) -> Fraction:
@@ -413,12 +402,7 @@ class Field(Ring):
     """Normal forms of expressions."""
 
     def of(self, node: Node) -> Form:
-        """The form of an expression.
-
-        Raises:
-            Undefined: it divides by zero, or holds what has no form.
-            TooMuch: it has too many terms.
-        """
+        """The form of an expression; raises `Undefined` where it has none, `TooMuch` where it has too many terms."""
         if node not in self._known:
             self._known[node] = self._of(node)
         return self._known[node]
@@ -565,9 +549,9 @@ class Field(Ring):
         form = self.of(node)
         for twelfths in range(-5, 7) if not ex.names_in(node) else ():
             angle = ex.times(ex.number(Fraction(twelfths, 12)), ex.PI)
-            if (function == "arcsin" or twelfths < 6) and self._same(
-                node, ex.call(function.removeprefix("arc"), angle)
-            ):
+            at = ex.call(function.removeprefix("arc"), angle)
+            meet = (function == "arcsin" or twelfths < 6) and sign_of(ex.plus(node, ex.minus(at))) in (None, 0)
+            if meet and self._same(node, at):
                 return self.of(angle)
         if function == "arcsin":  # one inverse function
             cosine = ex.power(ex.plus(ex.ONE, ex.minus(ex.power(node, ex.number(2)))), ex.HALF)

@@ -44,11 +44,6 @@ def has_vectors(answer: Node) -> bool:
     return any(name.startswith(_VECTORS) for name in ex.names_in(answer))
 
 
-def has_cross(answer: Node) -> bool:
-    """Whether `×` stands between names."""
-    return ex.holds(answer, "cross")
-
-
 def unmarked(answer: Node) -> Node:
     """An answer without the marks of vectors: the other side has none."""
     for name in ex.names_in(answer):
@@ -59,13 +54,7 @@ def unmarked(answer: Node) -> Node:
 
 
 def in_order(answer: Node, matrices: frozenset[str], vectors: bool) -> Node:
-    """An answer of which each product of matrices, and each cross product of vectors, is one name.
-
-    Args:
-        answer: any answer.
-        matrices: the names of which the order counts.
-        vectors: whether `×` between names is a cross product; else it is a product like any other.
-    """
+    """An answer of which each product of matrices is one name, and each cross product where names are vectors."""
     if answer.op in ex.NO_EXPRESSIONS:
         return answer._replace(args=tuple(in_order(arg, matrices, vectors) for arg in answer.args))
     return _expression(_terms(answer, matrices, vectors))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 from strop_verify.math import expressions as ex
@@ -22,16 +23,10 @@ _BINDS = ("=", "→", "∈", "≥", ">", "|")
 def undone(op: str, body: Node, low: Sequence[str], high: Sequence[str], by: str = "") -> Node:
     r"""A sum, product, integral or limit of a body, with the texts of its bounds.
 
-    Args:
-        op: `Σ`, `Π`, `integral` or `limit`.
-        body: what is added, multiplied, integrated or approached.
-        low: the tokens of the lower bound; for a sum, product or limit they begin with the name that runs.
-        high: the tokens of the upper bound.
-        by: the variable of an integral.
-
-    The name that runs is replaced by a number, counted from the innermost operation outwards: two operations that
-    differ only in this name are one tree, and `i` is no imaginary unit where it runs. An integral without bounds is a
-    function of its variable, which keeps its name.
+    The lower bound of a sum, product or limit begins with the name that runs; an integral runs `by` its variable. That
+    name is replaced by a number, counted from the innermost operation outwards: two operations that differ only in it
+    are one tree, and `i` is no imaginary unit where it runs. An integral without bounds keeps its name: it is a
+    function of its variable.
     """
     runs = low[0] if len(low) > 1 and low[0].isalpha() and low[1] in _BINDS else ""
     bound = (by if low else "") if op == "integral" else runs
@@ -148,7 +143,8 @@ class Cursor:
         return self.tokens[self.place] if self.place < len(self.tokens) else END
 
     def _at(self, *texts: str) -> bool:
-        return self.next.kind == "symbol" and self.next.text in texts
+        token = self.next
+        return token.kind == "symbol" and token.text in texts
 
     def _step(self) -> str:
         if self.next is END:
@@ -218,8 +214,10 @@ class Parser(Cursor):
         factors = [self._power()]
         while True:
             if self._at("*", "/", "×"):
-                sign = self._step()
+                sign, denominator = self._step(), self.next.kind == "letter"
                 factor = self._signed()
+                while sign == "/" and denominator and self.next.kind == "letter" and not self.next.space:  # t/RC
+                    factor = ex.times(factor, self._power())
                 if sign == "×" and ex.names_in(factors[-1]) and ex.names_in(factor):
                     factors[-1] = ex.call("cross", factors[-1], factor)
                 else:
@@ -299,7 +297,8 @@ class Parser(Cursor):
             elif sign in ("%", "‰"):
                 node = ex.over(node, ex.number(100 if sign == "%" else 1000))
             elif sign == "!" and self._at("!"):
-                raise Unreadable("a double factorial")
+                self.place += 1
+                node = ex.call("double factorial", node)
             else:
                 node = ex.call("factorial" if sign == "!" else "prime", node)
         return node
@@ -360,19 +359,18 @@ class Parser(Cursor):
 
     def _letter(self) -> Node:
         text = self._step()
-        indexed = self._indexed(text)
-        if text in ("e", "i") and indexed == text:
+        if text in ("e", "i") and not self._at("_", "′"):
             return ex.E if text == "e" else ex.UNIT
         if text == "d" and self.next.kind == "letter" and not self.next.space:  # dy/dt
             texts = [token.text for token in self.tokens[self.place : self.place + 4]]
             if len(texts) == 4 and texts[1:3] == ["/", "d"] and self.tokens[self.place + 3].kind == "letter":
                 self.place += 4
                 return ex.call("derivative", ex.name(texts[0]), ex.name(texts[3]), ex.ONE)
-        applied = self._at("(") and self._applies(text)
-        return ex.call(f"apply {indexed}", *self._arguments()) if applied else ex.name(indexed)
+        return self._named(text)
 
-    def _indexed(self, text: str) -> str:
-        """A name with its index and primes: `a_{n+1}`, `y'`."""
+    def _named(self, text: str) -> Node:
+        """A name with its index and primes, `a_{n+1}`, `y'`, and what it is a function of."""
+        begin = text
         while self._at("_", "′"):
             if self._step() == "′":
                 text += "'"
@@ -380,7 +378,8 @@ class Parser(Cursor):
             inner = self.inside("{") if self._at("{") else [Token("", self._step())]
             index = "".join(token.text for token in inner)
             text += "_" + ("+".join(sorted(index.split("+"))) if "+" in index and index.isascii() else index)
-        return text
+        applied = self._at("(") and self._applies(begin)
+        return ex.call(f"apply {text}", *self._arguments()) if applied else ex.name(text)
 
     def _applies(self, text: str) -> bool:
         """Whether a name before parentheses is a function of what is in them, no factor: `f(x+1)`, `x(t)`, `I(0)`."""
@@ -443,7 +442,7 @@ class Parser(Cursor):
                 number = Parser(group).whole()
                 if not ex.names_in(number):
                     return ex.replaced(number, ex.UNIT, ex.minus(ex.UNIT))
-            return ex.name(self._indexed(f"{'vec' if inner in ('i', 'j', 'k') and 'hat' in text else text} {inner}"))
+            return self._named(f"{'vec' if inner in ('i', 'j', 'k') and 'hat' in text else text} {inner}")
         if text in ("angle", "triangle"):
             begin = self.place
             while self.next.kind in ("letter", "word") or (self._at("_") and self.place > begin):
@@ -556,4 +555,4 @@ class Parser(Cursor):
 def _number(text: str) -> Node:
     """A number as it is written: with a point a decimal, which keeps its digits."""
     text = text.rstrip(".")
-    return Node("decimal", (), text if text[0] != "." else f"0{text}") if "." in text else ex.number(int(text))
+    return Node("decimal", (), text if text[0] != "." else f"0{text}") if "." in text else ex.number(Fraction(text))

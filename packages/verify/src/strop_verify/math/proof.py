@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from fractions import Fraction
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from strop_verify.math import expressions as ex
@@ -164,36 +165,39 @@ def _sizes_of_power(node: Node, degrees: dict[Node, int], orders: list[int]) -> 
 
 def functions(first: Node, second: Node) -> Proof:
     """Two expressions in names: equal wherever both are real."""
-    field = Field(is_zero, _under_roots(first) | _under_roots(second), _whole_names(first) | _whole_names(second))
+    bounds, whole = [_bounds(first), _bounds(second)], _whole_names(first) | _whole_names(second)
+    field = Field(is_zero, _under_roots(bounds[0] + bounds[1]), whole)
     try:
         difference = field.difference(first, second)
         same = not difference or field.vanishes(difference)
     except TooMuch:
         same = False
-    for tried, point in enumerate(_points(first, second)):
-        apart = _apart_at(first, second, point)
+    if ex.UNIT in ex.parts(first) or ex.UNIT in ex.parts(second):  # no real functions
+        bounds = [[], []]
+    for point in islice(_points(first, second, whole), 7 if same else None):
+        apart = _apart_at(first, second, point, bounds, 1 if same else 3)
         if apart is not None:
             return unknown(f"one normal form, but {apart.why}") if same else apart
-        if same and tried >= 6:
-            break
     return equal(f"one normal form: {field.node(field.of(first))}") if same else unknown("no point separates them")
 
 
-def _apart_at(first: Node, second: Node, point: Point) -> Proof | None:
+def _apart_at(first: Node, second: Node, point: Point, bounds: list[list[Node]], most: int) -> Proof | None:
     """The proof that two functions differ at a point; of real functions only where every root and logarithm is real.
 
     Where only the second is not real, that is no proof unless the first has no root and no logarithm.
     """
-    real = ex.UNIT not in ex.parts(first) and ex.UNIT not in ex.parts(second)
-    for precision in _PRECISIONS[:3]:
+    for precision in _PRECISIONS[:most]:
         try:
-            if real and not _in_domain(first, point, precision):
+            if not _in_domain(bounds[0], point, precision):
                 return None
-            if real and not _in_domain(second, point, precision):
+            if not _in_domain(bounds[1], point, precision):
                 outside = any(number < 0 for number in point.values()) and any(map(_limits, ex.parts(first)))
                 return None if outside else different("one of them is real where the other is not")
-            if disjoint(value(first, point, precision), value(second, point, precision)):
+            one, other = value(first, point, precision), value(second, point, precision)
+            if disjoint(one, other):
                 return _apart(first, second, point, (precision,))
+            if isinstance(one, Fraction) and isinstance(other, Fraction):
+                return None
         except Vague:
             continue
         except (Undefined, TooMuch):
@@ -215,15 +219,19 @@ def _limits(node: Node) -> bool:
     return _domain(node) is not None or (node.op == "power" and bool(ex.names_in(node.args[1])))
 
 
-def _in_domain(node: Node, point: Point, precision: int) -> bool:
-    inner = [_domain(each) for each in ex.parts(node)]
-    return all(sign(value(each, point, precision)) >= 0 for each in inner if each is not None and ex.names_in(each))
+def _bounds(node: Node) -> list[Node]:
+    """What must not be negative for a tree to be real."""
+    return [inner for each in ex.parts(node) if (inner := _domain(each)) is not None and ex.names_in(inner)]
 
 
-def _under_roots(node: Node) -> frozenset[str]:
+def _in_domain(bounds: list[Node], point: Point, precision: int) -> bool:
+    return all(sign(value(each, point, precision)) >= 0 for each in bounds)
+
+
+def _under_roots(bounds: list[Node]) -> frozenset[str]:
     """Names by themselves, or times a positive number, under an even root or in a logarithm."""
     found = set()
-    for inner in filter(None, map(_domain, ex.parts(node))):
+    for inner in bounds:
         factors = inner.args if inner.op == "product" else (inner,)
         named = [factor for factor in factors if ex.names_in(factor)]
         rest = [rational(factor) for factor in factors if factor not in named]
@@ -237,7 +245,8 @@ def _whole_names(node: Node) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for each in ex.parts(node):
         base = rational(each.args[0]) if each.op == "power" else None
-        if each.op in ("factorial", "apply Gamma", "binom", "gcd", "lcm") or (base is not None and base < 0):
+        whole = "factorial" in each.op or each.op in ("apply Gamma", "binom", "gcd", "lcm")
+        if whole or (base is not None and base < 0):
             found |= ex.names_in(each)
     return found
 
@@ -246,10 +255,9 @@ _REALS = "2 -3 7/3 -5/7 1/2 11 -13/4 101 1/1000 -1/1001 1000003/7 -100019/3 17/1
 _WHOLE = "3 4 7 2 10 5 101 1 6 12 9 8 25 30 16 11 64 60"
 
 
-def _points(first: Node, second: Node) -> Iterator[Point]:
+def _points(first: Node, second: Node, whole: frozenset[str]) -> Iterator[Point]:
     """Points of every kind: small and large, of both signs, whole and broken."""
     names = sorted(ex.names_in(first) | ex.names_in(second))
-    whole = _whole_names(first) | _whole_names(second)
     pools = {each: list(map(Fraction, (_WHOLE if each in whole else _REALS).split())) for each in names}
     for turn in range(18):
         yield {each: pools[each][(turn + 5 * place + 3 * place * turn) % 18] for place, each in enumerate(names)}

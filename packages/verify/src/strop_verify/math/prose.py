@@ -53,6 +53,7 @@ _JOINED = re.compile(r"\b(?:and|or)\b")
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
+_SENTENCE = re.compile(r"\\text\w*\{([^{}]*)\}")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 # Verbs after which a sentence says what something is.
 _SAYS = _pattern(
@@ -74,34 +75,20 @@ _TWO = re.compile(r"\d.*\b(?:and|but|while)\b", re.DOTALL)
 
 
 class Finder(NamedTuple):
-    """Finds answers and reads them.
-
-    Attributes:
-        latex: formulas in delimiters are looked for where nothing marks the answer.
-        plain: so are plain sentences.
-    """
+    """Finds answers and reads them; where none is marked, in `latex` formulas in delimiters and `plain` sentences."""
 
     latex: bool = True
     plain: bool = True
 
     def find(self, text: str, where: str, box_required: bool = False) -> Reading | str:
-        """The answer of a response as it was read, or why it has no answer.
-
-        Args:
-            text: the whole response.
-            where: `boxed`, `answer_tag` or `any`.
-            box_required: an answer tag without a box in it gives no answer.
-
-        Raises:
-            TooMuch: what is marked is too large to be read.
-        """
+        """The answer of a whole response as it was read, or why it has none; see `extract` in `MathSettings`."""
         final = after_thinking(text)
         if final is None:
             return OPEN_THINKING
         final = unescaped(final)
         if where == "any":
             return self.in_prose(final)
-        if where == "boxed" and (said := boxes(final)) and _DENIED.match(final, said[-1].outer_end):
+        if where == "boxed" and (said := boxes(final)) and _taken_back(final, said):
             return "the answer is denied"
         found = last_boxed(final) if where == "boxed" else answer_tag(final, box_required)
         return NO_ANSWER if found is None else self.read(found)
@@ -114,7 +101,13 @@ class Finder(NamedTuple):
         try:
             return read(text)
         except Unreadable as error:
-            return f"cannot be read: {shortened(text)}: {error}"
+            sentence = _SENTENCE.fullmatch(text.strip())
+            found = self._asserted(sentence[1], marked=True) if sentence is not None else NO_ANSWER
+            return f"cannot be read: {shortened(text)}: {error}" if isinstance(found, str) else found
+        except TooMuch as limit:
+            return f"beyond the bounds: {limit}"
+        except RecursionError:
+            return "beyond the bounds: too deeply nested"
 
     def in_prose(self, text: str) -> Reading | str:
         """The answer of a text that may state it in any way; references are read by it too."""
@@ -129,7 +122,7 @@ class Finder(NamedTuple):
             later = self._asserted(after[said[-1].end() :], marked=True) if said else NO_ANSWER
             if isinstance(later, Reading):
                 return later
-            return "the answer is denied" if _DENIED.match(text, found[-1].outer_end) else self._boxed(text, found)
+            return "the answer is denied" if _taken_back(text, found) else self._boxed(text, found)
         if tagged is not None:
             return self.read(tagged)
         text = _window(text.replace("**", " "))
@@ -194,12 +187,19 @@ class Finder(NamedTuple):
         for begin, candidate in _candidates(sentence):
             try:
                 found = read(candidate)
-            except (Unreadable, TooMuch):
+            except (Unreadable, TooMuch, RecursionError):
                 continue
             if _states(found, marked):
                 earlier = (sentence[verb.end() : begin] for verb in _SAYS.finditer(sentence[:begin]))
                 return "a sentence with several answers" if not marked and any(map(_TWO.search, earlier)) else found
         return self.read(_stripped(sentence)) if marked and sentence else NO_ANSWER
+
+
+def _taken_back(text: str, found: list[Box]) -> bool:
+    """Whether what follows the last box denies it or, where boxes differ, doubts it."""
+    rest = text[found[-1].outer_end :]
+    several = len({text[box.begin : box.end] for box in found}) > 1
+    return _DENIED.match(rest) is not None or (several and _DOUBT.search(_first_sentence(rest)) is not None)
 
 
 def _window(text: str) -> str:

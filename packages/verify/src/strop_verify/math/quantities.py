@@ -10,15 +10,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from strop_verify.math import conventions
 from strop_verify.math import expressions as ex
-from strop_verify.math.conventions import (
-    TRIGONOMETRIC,
-    antiderivatives,
-    numbered,
-    one_family,
-    with_constant,
-    without_degrees,
-)
+from strop_verify.math.conventions import TRIGONOMETRIC, without_degrees
 from strop_verify.math.evaluate import Undefined, Vague, interval, rational, sign_of, value
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.latex import tokens
@@ -26,7 +20,7 @@ from strop_verify.math.parser import UNDONE, Cursor, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
-from strop_verify.math.wordings import HEDGES, as_words, is_symbol, text_of, words
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _NEGATIVE = ("minus", "negative")
@@ -56,9 +50,7 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     found = list(found)
     if found and found[0].text.lower() in _NEGATIVE:
         found[0] = Token("symbol", "-")
-    word = as_words(found[:1]) if len(found) > 1 else None
-    found = [Token("number", str(word.value)), *found[1:]] if word is not None and word.op == "number" else found
-    found = _without_fractions_of_units(found)
+    found = _without_fractions_of_units(in_digits(found))
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -155,12 +147,6 @@ def stated_digits(node: Node) -> int | None:
     return len(decimals[0].value.replace(".", "").lstrip("0"))
 
 
-def below(node: Node, limit: Fraction) -> bool:
-    """Whether the absolute value of a constant is at most a limit."""
-    distance = ex.plus(ex.number(limit), ex.minus(ex.call("abs", node)))
-    return sign_of(distance) in (0, 1)
-
-
 def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     """Whether a constant is a decimal when it is rounded or, where it is no decimal itself, cut off to some digits."""
     size = (
@@ -213,7 +199,7 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
     if len(of) > 1 and (one.thing or other.thing):  # things have a dimension that is no unit's
         return unknown(" and ".join(sorted(of)))
-    for op, what in UNDONE.items():
+    for op, what in UNDONE.items() if ex.holds(second, *UNDONE) else ():
         if ex.holds(second, op) and not ex.holds(first, op):
             return different(f"an unevaluated {what}")  # the work is left to be done
     units = [each.unit for each in (one, other) if each.unit is not None and each.unit.dimension]
@@ -237,7 +223,7 @@ def _values(gold: Node, given: Node, rules: MathSettings) -> Proof:
     if ex.is_infinite(gold) or ex.is_infinite(given):
         return decided(gold == given, "infinity")
     if not rules.strict:
-        gold, given = numbered(gold), numbered(given)
+        gold, given = conventions.numbered(gold), conventions.numbered(given)
     proof = _exactly(gold, given, rules)
     degrees = [ex.holds(each, "degree") for each in (gold, given)]
     if proof.equal or not any(degrees):
@@ -250,17 +236,18 @@ def _values(gold: Node, given: Node, rules: MathSettings) -> Proof:
 def _exactly(gold: Node, given: Node, rules: MathSettings) -> Proof:
     for each in map(ex.name, rules.positive):
         gold, given = (ex.replaced(side, each, ex.call("abs", each)) for side in (gold, given))
-    proof = compare(gold, with_constant(gold, given) if rules.strict else given)
-    if not proof.equal and rules.strict and antiderivatives(gold, given, rules.antiderivative):
+    proof = compare(gold, conventions.with_constant(gold, given) if rules.strict else given)
+    if not proof.equal and rules.strict and conventions.antiderivatives(gold, given, rules.antiderivative):
         return equal("antiderivatives that differ by a constant")
-    family = None if proof.equal else one_family(gold, given, frozenset(rules.variables))
+    family = None if proof.equal else conventions.one_family(gold, given, frozenset(rules.variables))
     if family is not None:
         return decided(family, "solutions for all values of the constants")
     if proof.equal or ex.names_in(gold) or ex.names_in(given):
         return proof
     gap = ex.plus(gold, ex.minus(given))
     for limit, miss in ((rules.tolerance, gap), (rules.share, ex.over(gap, gold))):
-        if limit and below(miss, Fraction(str(limit))):
+        most = ex.number(Fraction(str(limit)))
+        if limit and sign_of(ex.plus(most, ex.minus(ex.call("abs", miss)))) in (0, 1):
             return equal(f"within {limit:g}")
     digits = {side: stated for side in (gold, given) if (stated := stated_digits(side)) is not None}
     if not digits:

@@ -44,11 +44,7 @@ class Line(NamedTuple):
 
 
 def line(answer: Node) -> Line:
-    """The set that an answer describes.
-
-    Raises:
-        Unsolved: it describes none, or none whose points can be found and put in order.
-    """
+    """The set that an answer describes; raises `Unsolved` where its points cannot be found and put in order."""
     if answer.op == "interval" or (answer.op == "tuple" and len(answer.args) == 2):
         low, high = answer.args
         return _interval(low, high, answer.value or (False, False))
@@ -172,6 +168,8 @@ def _relation(given: Node) -> Line:
         return Line(inside.points, tuple(each is within for each in inside.inside), str(given.args[0].value))
     if not set(given.value) <= set(_HOLDS):
         raise Unsolved
+    if given.value == ("≠",) and ex.holds(given, "±", "∓"):
+        return joined(list(map(_relation, ex.variants(given))), all)
     return joined([_solved(*each) for each in zip(given.args, given.value, given.args[1:], strict=False)], all)
 
 

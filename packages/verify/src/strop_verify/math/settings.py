@@ -22,7 +22,7 @@ _ORDER = re.compile(
     r"|\bfrom (?:the )?(?:least|smallest|lowest|largest|greatest|highest)(?: \w+)? to\b",
     re.IGNORECASE,
 )
-_INTERVAL = re.compile(r"\binterval notation\b", re.IGNORECASE)
+_INTERVAL = re.compile(r"\binterval notation\b|\ball (?:real )?(?:numbers |values of )?\$?[a-z]\b", re.IGNORECASE)
 _PRIMITIVE = re.compile(r"\b(?:antiderivative|indefinite integral)\b", re.IGNORECASE)
 _WITHIN = re.compile(r"\b(?:answers?|accepted|accurate|correct)\b[^.$]{0,40}\bwithin \$?(\d+(?:\.\d+)?)\s?\\?%", re.I)
 _UNIT = re.compile(
@@ -62,6 +62,7 @@ class MathSettings:
         asked: the unit of a reference that states none; it counts where the answer states one.
         share: by what part of itself the reference may be missed.
         variables: the names of a question that asks for a general solution; all others are its free constants.
+        question: its words may follow a name (`Bob has a winning strategy`), and its options have values.
     """
 
     extract: Literal["boxed", "answer_tag", "any"] = "boxed"
@@ -80,6 +81,7 @@ class MathSettings:
     asked: str = ""
     share: float = 0.0
     variables: tuple[str, ...] = ()
+    question: str = ""
 
     def __post_init__(self) -> None:
         if self.gold_form not in get_args(GoldForm) or not set(self.match_types) <= set(get_args(MatchType)):
@@ -92,13 +94,7 @@ def stated_form(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stated_settings(settings: MathSettings, question: str, form: Mapping[str, Any]) -> MathSettings:
-    """Settings with what is said of one answer.
-
-    Args:
-        settings: for what neither says.
-        question: its text.
-        form: see `stated_form`; it counts more than the question.
-    """
+    """Settings with what a question says of its answer, and what its `stated_form` says, which counts more."""
     return _stated(settings, question, tuple((name, str(form[name])) for name in FORM if name in form))
 
 
@@ -114,6 +110,7 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
     names = [each for run in _NAME.findall(formulas) for each in ([run] if run in GREEK else run) if "\\" not in run]
     return replace(
         settings,
+        question=question,
         asked=said.get("unit", "").replace("$", "").strip() or (units[0] if len(units) == 1 else ""),
         variables=tuple(dict.fromkeys((*names, "x", "t"))) if names else (),
         share=_number(share[1]) / 100 if share is not None else 0.0,

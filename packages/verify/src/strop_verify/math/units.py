@@ -34,14 +34,16 @@ _DEFINITIONS = """
 1 C V^-1: F farad farads; 1 V s m^-2: T tesla teslas; 1602176634/10000000000000000000000000000 J: eV
 4184/1000 J: cal calorie calories; 101325 Pa: atm
 """
-_PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "d": -1, "m": -3, "μ": -6, "mu": -6, "u": -6, "n": -9, "p": -12}
-_LONG_PREFIXES = {"kilo": 3, "mega": 6, "giga": 9, "centi": -2, "deci": -1, "milli": -3, "micro": -6, "nano": -9}
+_PREFIXES = {
+    "k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "d": -1, "m": -3, "μ": -6, "mu": -6, "u": -6, "n": -9, "p": -12,
+    "kilo": 3, "mega": 6, "giga": 9, "centi": -2, "deci": -1, "milli": -3, "micro": -6, "nano": -9,
+}  # fmt: skip
 _PREFIXED = "m g s A mol L l J W Pa Hz V N Ω Omega F C eV cal B bit K T"
 _LONG_PREFIXED = "meter metre gram liter litre second joule watt pascal hertz volt newton amp byte bit calorie ohm"
 
-MULTIPLES = {
-    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "quadrillion": 10**15,
-    "quintillion": 10**18, "lakh": 10**5, "crore": 10**7, "dozen": 12, "score": 20, "gross": 144,
+MULTIPLES = {  # the largest first
+    "quintillion": 10**18, "quadrillion": 10**15, "trillion": 10**12, "billion": 10**9, "million": 10**6,
+    "crore": 10**7, "lakh": 10**5, "thousand": 10**3, "gross": 144, "hundred": 10**2, "score": 20, "dozen": 12,
 }  # fmt: skip
 CURRENCY = ("$", "€", "£", "¥", "₹")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
@@ -51,9 +53,8 @@ _COUNTED = "people men women children mice geese sheep fish deer teeth person sq
 _UNCOUNTED = """
 times tens halves thirds quarters fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths powers
 inverses reciprocals negatives squares cubes roots multiples factors pairs degrees does percents percentages always
-perhaps besides this upwards downwards backwards forwards clockwise hundreds thousands millions billions trillions
-dozens lakhs crores scores grosses elevenths twelfths twentieths millionths billionths factorials logarithms logs
-sines cosines tangents doubles triples ones twos threes fours fives sixes sevens eights nines quintillions googols
+perhaps besides this upwards downwards backwards forwards clockwise grosses elevenths twelfths twentieths millionths
+billionths factorials logarithms logs sines cosines tangents doubles triples ones twos threes fours fives googols
 """
 _DETERMINERS = "any some different distinct possible such total unique ordered"
 
@@ -92,10 +93,9 @@ def table() -> dict[str, Unit]:
             unit = unit.times(known.get(text) or Unit(Fraction(1), ((text[1:], 1),)), int(exponent or 1))
         known |= dict.fromkeys(names.split(), unit)
     longer = [*_LONG_PREFIXED.split(), *(f"{base}s" for base in _LONG_PREFIXED.split() if base != "hertz")]
-    for prefixes, bases in ((_PREFIXES, _PREFIXED.split()), (_LONG_PREFIXES, longer)):
-        for prefix, power in prefixes.items():
-            for base in bases:
-                known.setdefault(prefix + base, Unit(Fraction(10) ** power).times(known[base]))
+    for prefix, power in _PREFIXES.items():
+        for base in longer if len(prefix) > 3 else _PREFIXED.split():
+            known.setdefault(prefix + base, Unit(Fraction(10) ** power).times(known[base]))
     return known
 
 
@@ -155,7 +155,7 @@ def counted(words: Sequence[str]) -> str | None:
     noun = words[-1] if len(words) == 1 or determined else ""
     if len(noun) == 1 and unicodedata.category(noun) == "Lo" and unicodedata.numeric(noun, None) is None:
         return noun  # a counter, such as 个
-    if not noun.isalpha() or noun in MULTIPLES or noun in _UNCOUNTED.split():
+    if not noun.isalpha() or noun.removesuffix("s") in MULTIPLES or noun in _UNCOUNTED.split():
         return None
     plural = len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is"))
     return noun if plural or determined or noun in _COUNTED.split() else None

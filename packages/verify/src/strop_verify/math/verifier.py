@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, as_completed
-from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +62,7 @@ def verify_all(
 
 def begin(gold: str, response: str, settings: MathSettings | None, limits: WorkerLimits | None) -> Future[JobReply]:
     """Start a verdict in a worker; `verdict_of` reads the reply."""
-    job = {"gold": gold, "response": response, "settings": asdict(settings or MathSettings())}
+    job = {"gold": gold, "response": response, "settings": vars(settings or MathSettings())}
     return submit(SERVE, None, limits or WorkerLimits(), job)
 
 
@@ -150,19 +149,13 @@ def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
 
 
 def _found(text: str, settings: MathSettings) -> Reading | str:
-    from strop_verify.math.expressions import TooMuch
     from strop_verify.math.prose import Finder
 
     finder = Finder("latex" in settings.match_types, "expr" in settings.match_types)
-    try:
-        return finder.find(text, settings.extract, settings.box_required)
-    except TooMuch as limit:
-        return f"beyond the bounds: {limit}"
-    except RecursionError:
-        return "beyond the bounds: too deeply nested"
+    return finder.find(text, settings.extract, settings.box_required)
 
 
-@lru_cache(maxsize=2 * KEPT)  # the samples of a group give the same few answers again and again
+@lru_cache(maxsize=2 * KEPT)
 def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
     from strop_verify.math.compare import compare_readings
 
@@ -190,22 +183,15 @@ def _verdict(proof: Proof, reference: Reading, found: Reading, settings: MathSet
 def _reference(text: str, form: GoldForm) -> Reading | str:
     """A reference as it was read, or why it cannot be; in a `raw` or marked one the answer is found first."""
     from strop_verify.math.compare import without_value
-    from strop_verify.math.expressions import TooMuch
     from strop_verify.math.prose import Finder
 
     shown = shortened(text)
-    try:
-        finder = Finder()
-        marked = r"\boxed" in text or "####" in text
-        reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
-        if isinstance(reading, str):
-            verb = "is" if reading.startswith("beyond") else "cannot be parsed:"
-            return f"the reference {shown!r} {verb} {reading}"
-        reason = refuse_answer(reading.answer)
-        if reason is not None:
-            return f"the reference {shown!r} is {reason}"
-        if without_value(reading.answer):
-            return f"the reference {shown!r} has no value"
-        return reading
-    except TooMuch as error:
-        return f"the reference {shown!r} is beyond the bounds: {error}"
+    finder = Finder()
+    marked = r"\boxed" in text or "####" in text
+    reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
+    if isinstance(reading, str):
+        return f"the reference {shown!r} {'is' if reading.startswith('beyond') else 'cannot be parsed:'} {reading}"
+    reason = refuse_answer(reading.answer)
+    if reason is not None:
+        return f"the reference {shown!r} is {reason}"
+    return f"the reference {shown!r} has no value" if without_value(reading.answer) else reading

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
-from strop_verify.math.units import counted
+from strop_verify.math.units import MULTIPLES, counted
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -60,6 +60,8 @@ def closing_place(found: Sequence[Token]) -> int:
 
 def split_at(found: Sequence[Token], here: Callable[[Token], bool]) -> tuple[list[list[Token]], tuple[str, ...]]:
     """The parts between separators outside all brackets, and the separators."""
+    if not any(map(here, found)):
+        return [list(found)], ()
     parts: list[list[Token]] = [[]]
     separators = []
     depth = bars = 0
@@ -104,11 +106,14 @@ none: empty set, ∅; does not exist: dne, doesnotexist, no limit, ∄
     for same in each.split(": ")[1].split(",")
 }
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
-_NUMBERS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-)
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen""".split()  # noqa: SIM905
+_TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))  # noqa: SIM905
+_SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_TENS}
+_SPELLED.update(zip(_NUMBERS, range(20), strict=True))
+_PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
+_SHARES = {each + s: 2 + at for at, names in enumerate(_PARTS) for each in names.split("/") for s in ("", "s")}
+_SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
 _NONE = re.compile(r"no such \w+(?: \w)?(?: exists?)?|none exists?|no (?:values? of )?[a-z]")
 _ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$")  # diverges, divergent
@@ -163,6 +168,14 @@ def truth(found: Sequence[Token]) -> str | None:
     return said if said in _TRUTHS and not taken_back and (clause or len(rest) < 2) else None
 
 
+def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
+    """Whether an answer is the reference and then words of the question: `Bob has a winning strategy`."""
+    size, said = len(reference), [token.text.lower() for token in found]
+    apart = {*said} & {*HEDGES.split(), "and", "or"} or len(said) < size + 2
+    asked = re.sub(r"[\W_]+", " ", f" {question.lower()} ")
+    return text_of(reference).lower().split() == said[:size] and not apart and f" {' '.join(said[size:])} " in asked
+
+
 def as_words(found: Sequence[Token]) -> Node | None:
     """The words that all of an answer are; small numbers in words are numbers."""
     inner = ("-", "′", ".")  # well-known, Tom's, a.m.
@@ -173,20 +186,48 @@ def as_words(found: Sequence[Token]) -> Node | None:
     text = " ".join(token.text for token in found if token.kind != "symbol").lower()
     if not any(token.kind == "word" and len(token.text) > 1 for token in found):
         return None
+    first, *rest = in_digits(found)
+    if first.kind == "number" and (not rest or counted([token.text for token in rest]) is not None):  # twelve faces
+        return None if rest else ex.number(Fraction(first.text))
     if {"and", "or"}.intersection(text.split()):
         return None
-    small, tens = _NUMBERS.split(), _TENS.split()
-    first, _, last = text.partition(" ")
-    if first in ("minus", "negative", "positive"):
+    sign = first.text.lower()
+    if sign in ("minus", "negative", "positive"):
         size = as_words(found[1:])
         size = ex.INFINITY if size == words("∞") else size
         if size is not None and size.op not in ex.KINDS:
-            return size if first == "positive" else ex.minus(size)
-    if first in small and counted(last.split()) is not None:  # twelve faces
-        return None
-    if first in tens and (not last or last in small[1:10]):
-        return ex.number(20 + 10 * tens.index(first) + (small.index(last) if last else 0))
-    return ex.number(small.index(text)) if text in small else words(text)
+            return size if sign == "positive" else ex.minus(size)
+    return words(text)
+
+
+def in_digits(found: Sequence[Token]) -> list[Token]:
+    """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
+    said = [token.text.lower() for token in found[:20]]
+    end = next((at for at, word in enumerate(said) if word not in _SPOKEN and (not at or word != "-")), len(said))
+    for at in range(end, said[:1] == ["a"], -1):
+        number = _spoken(" ".join(said[:at]).replace(" - ", " "))
+        if number is not None:
+            return [Token("number", str(number)), *found[at:]]
+    return list(found)
+
+
+def _spoken(text: str) -> Fraction | None:
+    """The number that words say: `twenty one`, `two hundred and five`, `three quarters`, `two and a half`."""
+    if text in _SPELLED:
+        return Fraction(_SPELLED[text])
+    before, _, last = text.rpartition(" ")
+    if last in _SHARES and before:
+        whole, _, top = before.rpartition("and ")
+        count, more = _spoken(top), _spoken(whole.strip()) if whole else Fraction(0)
+        return None if count is None or more is None or count >= _SHARES[last] else more + count / _SHARES[last]
+    for word, size in (*MULTIPLES.items(), *_TENS.items()):
+        before, found, after = (part.strip() for part in f" {text} ".partition(f" {word} "))
+        if found:
+            count = _spoken(before) if word in MULTIPLES else None if before else Fraction(1)
+            more = _spoken(after.removeprefix("and ")) if after else Fraction(0)
+            least = size if word in MULTIPLES else 10
+            return None if count is None or more is None or more >= least else count * size + more
+    return None
 
 
 def special_kind(found: Sequence[Token]) -> Node | None:
@@ -211,7 +252,8 @@ def _date(found: Sequence[Token]) -> Node | None:
     said = [token.text.lower() for token in found if token.text not in (*",.{}", "of", "the", "on")]
     weekday = said.pop(0) if said[:1] and said[0] in _DAYS else None
     numbers = [each for each in said if each.isdigit()]
-    months = [1 + place for place, name in enumerate(_MONTHS) for each in said if name.startswith(each) and each[2:]]
+    longer = [each for each in said if each[2:].isalpha()]
+    months = [1 + place for each in longer for place, name in enumerate(_MONTHS) if name.startswith(each)]
     if re.fullmatch(r"\d{4} ([-/]) \d\d \1 \d\d", " ".join(said)):
         year, month, number = map(int, numbers)
     elif len(months) == 1 and [len(each) for each in numbers[1:]] in ([], [4]) and len(said) == 1 + len(numbers) < 4:
@@ -244,7 +286,7 @@ def _based(found: Sequence[Token]) -> Node | None:
     texts[-2:-1] = ["_" if text == "base" else text for text in texts[-2:-1]]  # 1101 (base 2)
     if len(texts) < 3 or texts[-2] != "_":
         return None
-    numbers = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
+    numbers = {word: str(number) for number, word in enumerate(_NUMBERS)}
     digits, said = "".join(texts[:-2]).upper(), numbers.get(texts[-1], texts[-1])
     if said not in map(str, range(2, 37)):
         return None

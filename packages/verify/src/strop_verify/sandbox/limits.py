@@ -64,13 +64,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, why in a few words, and what it used: wall seconds from its start, CPU seconds, bytes."""
+    """How a run ended, why in a few words, and its wall seconds."""
 
     outcome: Outcome
     detail: str = ""
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    peak_memory: int = 0
 
 
 @dataclass(frozen=True)

@@ -132,11 +132,10 @@ class SandboxProcess:
         self._pending: dict[int, memoryview] = {}  # what is still to be written, by descriptor
         self._reading: dict[int, str] = {}
         self._verdict: tuple[Outcome, str] | None = None  # why we ended it
-        self._exit: tuple[int, float, int] | None = None
+        self._exit: int | None = None
         self._gone = False
         self.began: float | None = None  # when the program itself began
         self._ended: float | None = None
-        self._peak = 0
         self._created = self._watched = time.monotonic()
         self._start(role, source, stdin, seconds, channels, report)
 
@@ -155,8 +154,7 @@ class SandboxProcess:
         """How it ended, once `finished`."""
         kind, detail = self._judge()
         seconds = (self._ended or time.monotonic()) - (self.began or self._created)
-        cpu, peak = (self._exit[1], self._exit[2]) if self._exit else (0.0, 0)
-        return Ending(kind, detail, seconds, cpu, max(self._peak, peak))
+        return Ending(kind, detail, seconds)
 
     @property
     def run(self) -> ProgramRun:
@@ -307,7 +305,7 @@ class SandboxProcess:
         if message[0] == "ready":
             self.began = time.monotonic()
         elif message[0] == "exit":
-            self._exit = (message[1], message[2], message[3])
+            self._exit = message[1]
             self._ended = self._ended or time.monotonic()
         elif message[0] == "syntax":
             self._verdict = self._verdict or (Outcome.SYNTAX_ERROR, message[1])
@@ -336,9 +334,7 @@ class SandboxProcess:
             if now - self._created > SETUP_SECONDS:
                 self.end(Outcome.SANDBOX_ERROR, f"the sandbox was not ready after {SETUP_SECONDS:.0f} s")
             return
-        used = tree_bytes(self._pid, self._fork_server.resident, self._limits.memory)
-        self._peak = max(self._peak, used)
-        if used > self._limits.memory:
+        if tree_bytes(self._pid, self._fork_server.resident, self._limits.memory) > self._limits.memory:
             self.end(Outcome.MEMORY, f"more than {self._limits.memory >> 20} MiB")
 
     def _judge(self) -> tuple[Outcome, str]:
@@ -348,7 +344,7 @@ class SandboxProcess:
             return Outcome.SANDBOX_ERROR, "the sandbox ended before the program began"
         if self._exit is None:
             return Outcome.KILLED, "the sandbox ended and did not report how the program did"
-        code = self._exit[0]
+        code = self._exit
         if code == 0:
             return Outcome.ENDED, ""
         last = self._stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]

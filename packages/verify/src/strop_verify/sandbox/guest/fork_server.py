@@ -151,10 +151,10 @@ def _first_process(config: isolate.Config, request: dict[str, Any], descriptors:
     for descriptor in {*descriptors[1:], 0, 1, 2}:
         os.close(descriptor)
     while True:
-        ended, code, usage = os.wait4(-1, 0)
+        ended, code = os.wait()
         if ended == pid:
             break
-    _send(status, ["exit", os.waitstatus_to_exitcode(code), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024])
+    _send(status, ["exit", os.waitstatus_to_exitcode(code)])
     if config.mode == "none":
         _kill_children()
     os._exit(0)
