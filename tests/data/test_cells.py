@@ -89,6 +89,9 @@ def test_an_answer_computed_in_binary_is_met_by_its_decimal() -> None:
         {"prompt": "q", "tools": [{"type": "function"}]},
         {"prompt": "q", "chat_template_kwargs": {"enable_thinking": False}},
         {"prompt": "q", "images": ["a.png"]},
+        {"prompt": "q", "documents": [{"title": "t", "text": "x is 3"}]},
+        {"prompt": "q", "history": [["Hello", "Hi"]]},
+        {"prompt": "Finish it.", "starter_code": "def f(x):"},
         {"prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "q"}]}]},
         {"prompt": [{"role": "assistant", "content": "", "tool_calls": [1]}, {"role": "user", "content": "q"}]},
     ],
@@ -114,6 +117,9 @@ def test_parts_of_text_are_one_text(tmp_path: Path) -> None:
     said = {"prompt": "q", "completion": [{"role": "assistant", "content": parts}]}
     assert parse_source(written(tmp_path / "a.jsonl", row)).load()[0].prompt == "1 + 2"
     assert Demonstrations(JsonLines(path=written(tmp_path / "b.jsonl", said))).load()[0].reference == "1 + 2"
+    others = [{"text": "1 "}, {"type": "input_text", "text": "+ "}, "2"]
+    turns = [{"from": "human", "value": others}]
+    assert parse_source(written(tmp_path / "c.jsonl", {"messages": turns, "answer": "3"})).load()[0].prompt == "1 + 2"
 
 
 def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
@@ -131,7 +137,8 @@ def test_an_answer_that_lost_its_backslash_is_refused(answer: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("prompt", "answer"),
-    [("q", "\nu"), ("q", "2\tau"), ("Is $\frac{1}{2}$?", "1"), ("Is $\theta = 1$?", "1"), ("Is $a \neq b$?", "1")],
+    [("q", "\nu"), ("q", "2\tau"), ("Is $\frac{1}{2}$?", "1"), ("Is $\theta = 1$?", "1"), ("Is $a \neq b$?", "1"),
+     ("In $\triangle ABC$", "1"), ("$a \nmid b$", "1")],
 )
 def test_what_lost_its_backslash_is_found(prompt: str, answer: str) -> None:
     (finding,) = damaged("rows.jsonl", [Problem("x", "q", "1"), Problem("p", prompt, answer)])

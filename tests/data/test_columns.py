@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from strop.config.parse import edit
 from strop.data.columns import Columns, pick
 from strop.data.problem_table import ProblemWriter
 from strop.data.rows import CsvFile, JsonLines, ParquetFile
+from strop.data.source import parse_source
 from strop.data.where import Condition, named_columns
 from strop.prepare.sources import Source
 from strop.recipes.resolve import resolve
@@ -171,6 +174,13 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     path.write_text("prompt,answer,answer\n1+1,2,3\n")
     with pytest.raises(InputError, match=r"p\.csv: .*'answer'"):
         CsvFile(path=str(path)).load()
+    columns = [pa.array([text]) for text in ("1+1", "2", "3")]
+    pq.write_table(pa.Table.from_arrays(columns, names=["prompt", "answer", "answer"]), tmp_path / "p.parquet")
+    (tmp_path / "p.jsonl").write_text('{"prompt": "1+1", "answer": "2", "answer": "3"}')
+    (tmp_path / "p.json").write_text('[{"prompt": "1+1", "answer": "2", "answer": "3"}]')
+    for name in ("p.parquet", "p.jsonl", "p.json"):
+        with pytest.raises(InputError, match=rf"{name}.*'answer'"):
+            parse_source(str(tmp_path / name)).load()
 
 
 def test_a_prepared_file_is_asked_for_the_fields_of_its_problems(tmp_path: Path) -> None:

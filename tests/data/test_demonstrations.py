@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.kit.bring import tokenizer
 
@@ -42,6 +44,14 @@ def test_every_shape_is_the_same_demonstration(tmp_path: Path, row: Any, sets: t
     asked = words.apply_chat_template([ASKED], tokenize=False, add_generation_prompt=True)
     assert words.decode(one.prompt_ids.tolist()) == asked
     assert words.decode(one.completion_ids.tolist()) == "It is 8.<|im_end|>"
+
+
+def test_demonstrations_may_be_a_list_or_a_table(tmp_path: Path) -> None:
+    rows, table = tmp_path / "rows.json", tmp_path / "rows.parquet"
+    rows.write_text(json.dumps([{"instruction": "Add.", "input": "3, 5", "output": "8"}]))
+    pq.write_table(pa.table({"messages": [[ASKED, SAID]]}), table)
+    found = [configure("fresh", file).source.load()[0] for file in (rows, table)]
+    assert [(one.prompt, one.reference) for one in found] == [("Add.\n\n3, 5", "8"), ("What is 3+5?", "It is 8.")]
 
 
 @pytest.mark.parametrize("sets", [(), ("columns.answer=output",)])

@@ -273,8 +273,13 @@ def test_a_json_file_is_a_list(tmp_path: Path) -> None:
     path.write_text(json.dumps(rows))
     assert parse_source(str(path)).load()[0].reference == "2"
     path.write_text(json.dumps({"data": rows}))
-    with pytest.raises(InputError, match=r"sums\.json: "):
+    with pytest.raises(InputError, match=r"sums\.json: .*keep only its list 'data'"):
         parse_source(str(path)).load()
+    lines = path.with_suffix(".jsonl")
+    for indent in (None, 2):
+        lines.write_text(json.dumps(rows, indent=indent))
+        with pytest.raises(InputError, match=r"sums\.jsonl:1: .*a (?:file that is one )?list (?:called )?\.json"):
+            parse_source(str(lines)).load()
 
 
 def test_gsm8k(tmp_path: Path) -> None:

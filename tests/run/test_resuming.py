@@ -66,4 +66,5 @@ def test_a_schedule_that_is_stretched_is_found(tmp_path: Path) -> None:
     train(small_config("steps=2", "optim.schedule=Cosine", "optim.lr=1e-3"), out, SilentView())
     # After two of two updates of a cosine, at (1 + cos(π / 2)) / 2 of the peak, follows the third of eight.
     assert "rises from 0.0005 to 0.00085" in shown(str(out), "--set", "steps=8")
+    assert "rises from" in shown(str(out), "--set", "steps=8", "--set", "optim.weight_decay=0.1")
     assert "learning rate" not in shown(str(out), "--set", "steps=8", "--set", "optim.lr=1e-2")

@@ -129,7 +129,7 @@ def _forecast(
     if found is None or found[1] >= limit:
         return None, ""
     return None, (
-        f"the entropy, {entropies[-1]:.3g} nats a token after a quarter of the run, is going to fall to "
+        f"the entropy, {entropies[-1]:.3g} nats a token after a quarter of the run, is expected to fall to "
         f"{found[0]:.0%} to {found[1]:.0%} of its start: fewer updates a step, a lower optim.lr or a higher upper clip "
         "may help"
     )

@@ -29,8 +29,9 @@ ANSWERS = (
 )  # fmt: skip
 SOLUTIONS = ("solution", "Solution")  # worked solutions in some data sets, only the answer in others
 PARTS = (  # columns with a part of the question
-    "system", "system_prompt", "context", "passage", "choices", "options", "tools", "chat_template_kwargs", "image",
-    "images", "video", "videos", "audio", "audios",
+    "system", "system_prompt", "instructions", "history", "context", "passage", "documents", "choices", "options",
+    "tools", "functions", "chat_template_kwargs", "starter_code", "image", "images", "video", "videos", "audio",
+    "audios",
 )  # fmt: skip
 EMPTY: tuple[Any, ...] = (None, "", "None", "[]", "{}", [], {})
 UNASKED = ("tool_calls", "function_call")  # parts of a message that a prompt cannot hold
@@ -163,7 +164,8 @@ class Columns(Settings):
         """
         named = first or self.named(row)
         if self.prompt is None and named.prompt is not None:
-            refuse_unseen(row, named.prompt, key.format(prompt=named.prompt, answer=named.answer))
+            shown = {name: cell for name, cell in row.items() if name != self.starter}
+            refuse_unseen(shown, named.prompt, key.format(prompt=named.prompt, answer=named.answer))
         worked = self.answer is None and named.answer in SOLUTIONS
         reference, solution = stated(plain(named.reference(row)), domain, worked)
         form = {name: plain(value) for name, value in stated_form(row).items()} if domain != CODE else {}
@@ -235,7 +237,7 @@ def _written_chat(text: str) -> list[Any] | None:
 def _message(turn: Mapping[str, Any]) -> Message:
     if "role" not in turn and "from" in turn:
         speaker = pick(turn, "from")
-        return Message(role=SPEAKERS.get(speaker, speaker), content=pick(turn, "value"))
+        return Message(role=SPEAKERS.get(speaker, speaker), content=content_text(pick(turn, "value")))
     lost = next((name for name in UNASKED if turn.get(name)), None)
     if lost is not None:
         raise ValueError(f"a message of the prompt has {lost!r}, which cannot be asked; write it into its content")
@@ -243,17 +245,20 @@ def _message(turn: Mapping[str, Any]) -> Message:
 
 
 def content_text(content: Any) -> Any:
-    """The content of a message; parts of text, as OpenAI's API writes them, as one text.
+    """The content of a message; parts of text, as the APIs of OpenAI and Google write them, as one text.
 
     Raises:
         ValueError: a part is something else, such as a picture.
     """
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f"a message holds a part that is no text: {part!r:.80}")
-    return "".join(part["text"] for part in content)
+    return "".join(map(_part_text, content)) if isinstance(content, list) else content
+
+
+def _part_text(part: Any) -> str:
+    typed = isinstance(part, Mapping) and str(part.get("type", "text")).endswith("text")  # input_text, output_text
+    text = part["text"] if typed and "text" in part else part
+    if not isinstance(text, str):
+        raise ValueError(f"a message holds a part that is no text: {part!r:.80}")
+    return text
 
 
 def _answer(value: Any, is_json: bool) -> Any:

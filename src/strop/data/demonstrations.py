@@ -27,7 +27,7 @@ from strop.data.columns import (
     pick,
     refuse_unseen,
 )
-from strop.data.rows import JsonLines
+from strop.data.rows import FileSource
 from strop.data.source import check_problem
 
 COMPLETION, CHAT = "completion", "messages"
@@ -41,7 +41,7 @@ UNLEARNED = ("tool_calls", "function_call", "thinking", "reasoning_content", "re
 class Demonstrations:
     """The demonstrations in a file, as problems whose reference is the completion."""
 
-    file: JsonLines
+    file: FileSource
 
     def problems(self) -> Iterator[Problem]:
         """One problem per row.

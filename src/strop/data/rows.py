@@ -13,7 +13,7 @@ import io
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from glob import glob
@@ -254,6 +254,7 @@ class ParquetFile(FileSource):
         number = 0
         try:
             with parquet.ParquetFile(file) as table:
+                refuse_twice(path, table.schema_arrow.names)
                 for batch in table.iter_batches(batch_size=1024):
                     for columns in rows_of(batch):
                         number += 1
@@ -303,6 +304,26 @@ def existing_file(path: str) -> Path:
     return found
 
 
+def refuse_twice(path: str, names: Sequence[str]) -> None:
+    """Refuse columns of a table, two of which have the same name.
+
+    Raises:
+        InputError: there are some.
+    """
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise InputError(f"{path}: two columns are called {twice!r}; rename one of them")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; raises `ValueError` if it says one name twice, of which Python would keep the last value."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"two values are called {next(name for name in names if names.count(name) > 1)!r}")
+    return found
+
+
 def _records_of_lines(path: str) -> Iterator[Row | BrokenRow]:
     with _opened(path) as lines:
         for number, line in enumerate(lines, start=1):
@@ -316,15 +337,17 @@ def _records_of_lines(path: str) -> Iterator[Row | BrokenRow]:
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8-sig").rstrip("\r\n"))
+        value = json.loads(line.decode("utf-8-sig").rstrip("\r\n"), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 text (byte {error.start + 1})") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
-    except (ValueError, RecursionError) as error:  # thousands of digits or brackets
+        spread = "; each line must be a whole object, or the file a list called .json" * (error.pos >= len(error.doc))
+        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno}){spread}") from error
+    except (ValueError, RecursionError) as error:  # a name twice, thousands of digits or brackets
         raise ValueError(f"not usable JSON ({first_line(error)})") from error
     if not isinstance(value, dict):
-        raise ValueError(f"a line must be a JSON object, not {type(value).__name__}")
+        called = "; call a file that is one list .json" if isinstance(value, list) else ""
+        raise ValueError(f"a line must be a JSON object, not {type(value).__name__}{called}")
     return value
 
 
@@ -355,9 +378,7 @@ class CsvFile(FileSource):
                 header = next(reader, None)
                 if header is None:
                     return
-                twice = next((name for place, name in enumerate(header) if name in header[:place]), None)
-                if twice is not None:
-                    raise InputError(f"{path}: two columns are called {twice!r}; rename one of them")
+                refuse_twice(path, header)
                 for number, cells in enumerate(filter(None, reader), start=1):
                     where = f"{path}:{reader.line_num}"
                     if len(cells) == len(header):
@@ -378,14 +399,16 @@ class JsonFile(FileSource):
         """One record per entry."""
         try:
             with _opened(path) as opened:
-                found = json.load(opened)
+                found = json.load(opened, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             if getattr(error, "msg", "") == "Extra data":  # behind the first object, as in JSON lines
                 yield from _records_of_lines(path)
                 return
             raise InputError(f"{path}: not a JSON file that can be read ({first_line(error)})") from error
         if not isinstance(found, list):
-            raise InputError(f"{path}: a list is expected, not {type(found).__name__}; is it JSON lines (.jsonl)?")
+            lists = [name for name, part in found.items() if isinstance(part, list)] if isinstance(found, dict) else []
+            inner = f"; keep only its list {lists[0]!r}" if len(lists) == 1 else ""
+            raise InputError(f"{path}: a list of rows is expected, not {type(found).__name__}{inner}")
         for number, entry in enumerate(found, start=1):
             where = f"{path}: entry {number}"
             if isinstance(entry, list):

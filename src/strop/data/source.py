@@ -36,6 +36,8 @@ ROLES = ("system", "user", "assistant")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 _SPACE = re.compile(r"[\t\n]([A-Za-z]+)")
+# Commands with `n` or `t`, besides those of answers.
+_OTHERS = frozenset("triangle triangleq nmid nparallel ncong nleq ngeq nless ngtr nsim nsubseteq nsupseteq".split())  # noqa: SIM905
 _ESCAPES = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}  # of JSON
 
 
@@ -134,7 +136,7 @@ def damage(problem: Problem) -> str | None:
     """
     from strop_verify.math import latex  # here: the verifier comes with it
 
-    commands = latex.GREEK | latex.FUNCTIONS | latex.TEXT | latex.NOTHING | frozenset(latex.SAME)
+    commands = latex.GREEK | latex.FUNCTIONS | latex.TEXT | latex.NOTHING | frozenset(latex.SAME) | _OTHERS
     reference = problem.reference if isinstance(problem.reference, str) else ""
     for text, words in ((reference, frozenset()), (problem.question, latex.SHORT_WORDS)):
         for found in (*_CONTROL.finditer(text), *_SPACE.finditer(text)):

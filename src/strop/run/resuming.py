@@ -113,7 +113,10 @@ def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | Non
 
 def rising_rate(config: RunConfig, found: Checkpoint | None) -> Iterator[Finding]:
     """The learning rate would rise where the run goes on, because its schedule now ends later; not where stages are."""
-    if found is None or config.stages or config.optim.model_dump(mode="json") != found.state["config"]["optim"]:
+    if found is None or config.stages:
+        return
+    stored, now = found.state["config"]["optim"], config.optim.model_dump(mode="json")
+    if any(stored[name] != now[name] for name in ("lr", "warmup_steps", "schedule")):
         return
     trainer = found.state["learner"]["policy"]
     done, batch = trainer["updates"] - trainer["schedule_start"], config.batch

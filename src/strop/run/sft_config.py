@@ -15,7 +15,8 @@ from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.data.columns import Columns
 from strop.data.demonstrations import COMPLETION, Demonstrations
-from strop.data.rows import JsonLines
+from strop.data.rows import FileSource
+from strop.data.source import SUFFIXES
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.location import RESERVED
 from strop.model.settings import FreshModel, ModelSettings
@@ -32,8 +33,9 @@ class SftConfig(Settings):
 
     Fields:
         model: the model to fine-tune.
-        demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion. Rows
-            without the latter are chats in `messages` (or in `columns.prompt`) that end with what is learned.
+        demonstrations: a file (JSON lines, a list in JSON, Parquet, CSV); `columns` says which entries are the prompt
+            and the completion. Rows without the latter are chats in `messages` (or in `columns.prompt`) that end with
+            what is learned.
         template: how a prompt is put to the model; the same one belongs into the RL run that follows.
         training: ScaleRL's settings but for the batch, which suits a file of thousands rather than millions.
         trainers: ranks that the model, its gradients and its optimizer are sharded over, in processes of this host: a
@@ -55,7 +57,9 @@ class SftConfig(Settings):
     @property
     def source(self) -> Demonstrations:
         """The demonstrations, as prompts with the completion for an answer."""
-        return Demonstrations(JsonLines(path=self.demonstrations, columns=self.columns))
+        piece = next((SUFFIXES[suffix] for suffix in SUFFIXES if self.demonstrations.endswith(suffix)), "JsonLines")
+        settings = {"piece": piece, "path": self.demonstrations, "columns": self.columns}
+        return Demonstrations(FileSource.model_validate(settings))
 
 
 def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> SftConfig:

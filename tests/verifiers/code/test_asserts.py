@@ -89,6 +89,7 @@ def reverse(node):
         ("def f(n):\n    seen = set()\n    while n and n not in seen: seen.add(n); n = n.next\n    return bool(n)",
          [NODE + "a = chain([1, 2])\nassert not f(a)\na.next.next = a\nassert f(a)"], P),
         ("def f(x): return sum(x)", ["assert f(iter([1, 2, 3])) == 6", "assert f(x for x in (1, 2)) == 3"], P),
+        ("def f(x): return sum(x)", ["assert f(np.array([1, 2])) == 3"], P),
         ("def f(x): x.append(1); return x", ["x = [0]\nassert f(x) is x and x == [0, 1]"], P),
         ("def f(x): return x", ["x = [0]\nassert f(x) is not x"], W),
         ("def f(x): return list(x)", ["x = [0]\nassert f(x) is not x and f(x) == x"], P),

@@ -180,6 +180,13 @@ def test_numbers_of_numpy_in_containers_are_numbers(judge: Any) -> None:
     assert judge(program, {"asserts": ["assert f([1, 2]) == {'sums': [1, 3], 1: (True, 0.5)}"]}).outcome is P
 
 
+def test_results_of_a_derived_type_are_what_they_are_equal_to(judge: Any) -> None:
+    types = "from collections import namedtuple\nfrom enum import IntEnum\nclass Name(str): pass\n"
+    program = f"{types}P = namedtuple('P', 'x y')\nC = IntEnum('C', 'A B')\ndef f(): return [P(1, C.B), Name('a')]"
+    assert judge(program, calls("f", ([], [[1, 2], "a"]))).outcome is P
+    assert judge(program, calls("f", ([], [[1, 1], "a"]))).outcome is W
+
+
 def test_arguments_as_json_lines(judge: Any) -> None:
     tests = {"fn_name": "f", "inputs": ["[1, 2]\n\"x\""], "outputs": [[[1, 2], "x"]]}
     assert judge("def f(a, b): return a, b", tests).outcome is P

@@ -39,14 +39,20 @@ def last_python_block(text: str) -> str | None:
     for line in final.split("\n"):
         bare = line.strip()
         if fence and bare.startswith(fence) and not bare.strip(fence[0]):
-            marked = "\n".join(lines) if language in LANGUAGES else marked
-            unmarked = "\n".join(lines) if not language else unmarked
+            marked = _unindented(lines) if language in LANGUAGES else marked
+            unmarked = _unindented(lines) if not language else unmarked
             fence = ""
         elif (begun := _begun(bare, fence)) is not None:
             (fence, language), lines = begun, []  # where another block is open, it was never closed
         else:
             lines.append(line)
     return unmarked if marked is None else marked
+
+
+def _unindented(lines: list[str]) -> str:
+    """The program of a block that may stand in an item of a list: its first line is not indented."""
+    first = next(filter(str.strip, lines), "")
+    return "\n".join(line.removeprefix(first[: -len(first.lstrip())]) for line in lines)
 
 
 def _begun(line: str, within: str) -> tuple[str, str] | None:

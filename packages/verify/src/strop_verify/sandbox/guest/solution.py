@@ -142,6 +142,7 @@ def _status_of(action: Callable[[], Any]) -> int:
 
 MODULE = "solution"
 MUTABLE = (list, dict, set, bytearray, deque)
+PLAIN = (int, float, str, tuple, list, dict, set, frozenset)
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "int": int, "float": float,
     "abs": abs, "type": type, "neg": operator.neg, "pos": operator.pos, "reversed": reversed,
@@ -280,7 +281,8 @@ class SolutionServer:
                 result = self._simple(name, parts)
             same = (place for place, old in enumerate(before) if name == "call" and old and arguments[place] is result)
             place = next(same, None)
-            written = self._write(result) if place is None else ["argument", place]
+            export = self._export_value if name == "entry" else self._export
+            written = encode(result, export) if place is None else ["argument", place]
             response = ["value", written, list(self._changes(arguments, before))]
         except BaseException as error:  # whatever the solution raises is its answer
             return self.failure(error)
@@ -339,8 +341,6 @@ class SolutionServer:
     def _export(self, value: Any) -> Any:
         if type(value) is Borrowed:
             return ["back", borrowed_number(value)]
-        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-            return encode(value.item(), self._export)  # a scalar is equal to the Python value that it is
         number = self._handles.get(id(value))
         if number is None:
             number = self._handles[id(value)] = len(self._objects)
@@ -350,6 +350,11 @@ class SolutionServer:
         if kind == "class" and issubclass(value, BaseException):
             base = next(cls.__name__ for cls in value.__mro__ if cls.__module__ == "builtins")
         return ["handle", number, base, type(value).__name__]
+
+    def _export_value(self, value: Any) -> Any:
+        """Of a result that is only compared: what a named tuple, a member of an IntEnum or the like is equal to."""
+        base = next((kind for kind in PLAIN if isinstance(value, kind)), None)
+        return self._export(value) if base is None else encode(base(value), self._export_value)
 
     def _import(self, wire: list[Any]) -> Any:
         if wire[0] == "handle":

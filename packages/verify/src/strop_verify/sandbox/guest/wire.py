@@ -190,6 +190,8 @@ class ValueEncoder:
             return [_DATES[kind], value.isoformat()]
         if kind is datetime.timedelta:
             return ["timedelta", value.days, value.seconds, value.microseconds]
+        if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+            return self.encode(value.item())  # a scalar is equal to the Python value that it is
         return self._export(value)
 
 
