@@ -81,6 +81,13 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
          r"\text{Anna lost the race} | \text{Anna or Bob} | \text{Bob won the race} | \text{Anna and Bob}"),
         (r"Which is it? (A) $2\pi$ (B) $4\pi$ (C) $8\pi$", "B", r"4\pi | (B) | B", r"2\pi | 8\pi | C"),
     ],
+    "chains that hold": [
+        ("", "2^{3n}", r"(2^3)^n=2^{3n}", r"(2^3)^n=2^{2n} | 2^{3n}=8"), ("", "ad-bc", "-bc+ad", "ad+bc | bc-ad"),
+    ],
+    "sets that a question asks for": [
+        ("Find all real $x$ with $|x-2|<3$.", "(-1,5)", "-1<x<5", r"-1\le x<5 | -1<x<6"),
+        ("Find the point where it has its minimum.", "(-1,5)", "(-1,5)", "-1<x<5"),
+    ],
     "sentences": [
         ("", "9", r"\text{The hexagon has 9 diagonals.}", r"\text{The hexagon has 9 or 8.} | \text{It is not 9.}"),
         ("", "540", r"540}. Check: it is \boxed{540}, if I may say so, \text{",

@@ -252,6 +252,8 @@ class _Comparison:
         if given.op == "residue" and equations[0]:
             return unknown("one number, and a residue class")
         stated = [stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
+        if stated[1] is None and equations[1] and self._all(given.args[1:], given.args[:-1]).equal:  # (2^3)^n = 2^{3n}
+            stated[1] = given.args[-1]
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:

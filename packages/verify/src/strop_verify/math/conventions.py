@@ -11,7 +11,7 @@ from fractions import Fraction
 from strop_verify.math import expressions as ex
 from strop_verify.math.evaluate import Undefined, rational, sign_of
 from strop_verify.math.expressions import Node, TooMuch
-from strop_verify.math.normal_form import Field, Form, Mono, added, rank, scaled
+from strop_verify.math.normal_form import Field, Form, Mono, added, scaled
 from strop_verify.math.wordings import words
 
 _CONSTANTS = ("C", "c", "K", "k", "C_1", "c_1", "C_0", "D", "A")  # of integration
@@ -178,8 +178,20 @@ def one_family(gold: Node, given: Node, variables: frozenset[str]) -> bool | Non
     if None in sides:
         return None
     (fixed, span), (other, also) = sides  # type: ignore[misc]
-    whole = rank([*span, *also, _direction(field, added(fixed, scaled(other, -1)))])
-    return rank(span) == rank(also) == whole
+    whole = _rank([*span, *also, _direction(field, added(fixed, scaled(other, -1)))])
+    return _rank(span) == _rank(also) == whole
+
+
+def _rank(rows: list[Form]) -> int:
+    """How many of some forms are linearly independent over the rationals."""
+    count, rows = 0, list(rows)
+    while rows:
+        row = rows.pop()
+        if row:
+            lead, factor = next(iter(row.items()))
+            rows = [added(each, scaled(row, -each[lead] / factor)) if lead in each else each for each in rows]
+            count += 1
+    return count
 
 
 def _spanned(field: Field, form: Form, constants: frozenset[str]) -> tuple[Form, list[Form]] | None:

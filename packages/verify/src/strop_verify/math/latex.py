@@ -75,8 +75,7 @@ ORDINALS = ("st", "nd", "rd", "th")
 # Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
 SHORT_WORDS = frozenset("""
     no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
-    now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm ad bc ce
-    bce mod
+    now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm mod
 """.split())  # noqa: SIM905
 
 

@@ -372,18 +372,6 @@ def scaled(form: Form, factor: Fraction | int) -> Form:
     return {mono: coefficient * factor for mono, coefficient in form.items()} if factor else {}
 
 
-def rank(rows: list[Form]) -> int:
-    """How many of some forms are linearly independent over the rationals."""
-    count, rows = 0, list(rows)
-    while rows:
-        row = rows.pop()
-        if row:
-            lead, factor = next(iter(row.items()))
-            rows = [added(each, scaled(row, -each[lead] / factor)) if lead in each else each for each in rows]
-            count += 1
-    return count
-
-
 def content_of(form: Form) -> Fraction:
     """The largest positive rational by which all coefficients are integers without a common factor."""
     tops, bottoms = (factor.numerator for factor in form.values()), (factor.denominator for factor in form.values())

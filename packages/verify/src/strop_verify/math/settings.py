@@ -22,7 +22,7 @@ _ORDER = re.compile(
     r"|\bfrom (?:the )?(?:least|smallest|lowest|largest|greatest|highest)(?: \w+)? to\b",
     re.IGNORECASE,
 )
-_INTERVAL = re.compile(r"\binterval notation\b", re.IGNORECASE)
+_INTERVAL = re.compile(r"\binterval notation\b|\ball (?:real )?(?:numbers |values of )?\$?[a-z]\b", re.IGNORECASE)
 _PRIMITIVE = re.compile(r"\b(?:antiderivative|indefinite integral)\b", re.IGNORECASE)
 _WITHIN = re.compile(r"\b(?:answers?|accepted|accurate|correct)\b[^.$]{0,40}\bwithin \$?(\d+(?:\.\d+)?)\s?\\?%", re.I)
 _UNIT = re.compile(
