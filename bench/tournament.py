@@ -115,12 +115,8 @@ def curves(out: Path, entrant: str, rate: float, seeds: Sequence[int]) -> dict[i
     return {seed: curve for seed, curve in found if curve is not None}
 
 
-def passed(out: Path, entrant: str, rate: float, seeds: Sequence[int]) -> dict[int, float]:
-    """What an entrant passes at a rate, by seed."""
-    return _by_seed(PASSED, curves(out, entrant, rate, seeds))
-
-
-def _by_seed(measure: m.Measure, found: Mapping[int, Curve]) -> dict[int, float]:
+def by_seed(measure: m.Measure, found: Mapping[int, Curve]) -> dict[int, float]:
+    """A measure of each curve."""
     return {seed: value for seed, curve in found.items() if (value := measure(curve)) is not None}
 
 
@@ -131,7 +127,10 @@ def level() -> float:
 
 def tuned(out: Path) -> dict[str, dict[float, float]]:
     """What every entrant passes at each of its rates on the tuning seed."""
-    return {name: {rate: passed(out, name, rate, [TUNING])[TUNING] for rate in e.rates} for name, e in ENTRANTS.items()}
+    return {
+        name: {rate: by_seed(PASSED, curves(out, name, rate, [TUNING]))[TUNING] for rate in each.rates}
+        for name, each in ENTRANTS.items()
+    }
 
 
 def chosen(out: Path) -> dict[str, float]:
@@ -146,7 +145,7 @@ def plan(out: Path) -> dict[str, Any]:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return kept
     rates, seeds = chosen(out), [TUNING, PILOT]
-    both = {name: passed(out, name, rate, seeds) for name, rate in rates.items()}
+    both = {name: by_seed(PASSED, curves(out, name, rate, seeds)) for name, rate in rates.items()}
     base = both.pop(BASELINE)
     deviation = pooled([[found[seed] - base[seed] for seed in seeds] for found in both.values()])
     made = {
@@ -206,16 +205,21 @@ def judged(differences: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[Re
     return results
 
 
+def gaps(passed: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
+    """Of each other entrant what it passes less what the baseline does, by seed."""
+    base = passed[BASELINE]
+    others = {name: found for name, found in passed.items() if name != BASELINE}
+    return {name: {seed: rate - base[seed] for seed, rate in found.items()} for name, found in others.items()}
+
+
 def told(out: Path) -> list[dict[str, Any]]:
     """A line an entrant, the best first, of the seeds that all have run."""
     rates = plan(out)["rates"]
     final = {name: curves(out, name, rates[name], FINAL) for name in ENTRANTS}
     whole = set.intersection(*map(set, final.values()))
     final = {name: {seed: found[seed] for seed in sorted(whole)} for name, found in final.items()}
-    rows = {name: _by_seed(PASSED, found) for name, found in final.items()}
-    base = rows[BASELINE]
-    gaps = {name: {seed: rate - base[seed] for seed, rate in found.items()} for name, found in rows.items()}
-    results = judged({name: found for name, found in gaps.items() if name != BASELINE})
+    rows = {name: by_seed(PASSED, found) for name, found in final.items()}
+    results = judged(gaps(rows))
     lines = []
     for name, entrant in ENTRANTS.items():
         result, p = results.get(name, (None, None))
@@ -224,7 +228,7 @@ def told(out: Path) -> list[dict[str, Any]]:
             "pass_rate": PASSED, "entropy": ENTROPY, "tokens": m.total("tokens/generated"),
             "clipped": m.mean("ratio/clipped_share"),
         }  # fmt: skip
-        shown = {key: _mean(_by_seed(measure, final[name])) for key, measure in means.items()}
+        shown = {key: _mean(by_seed(measure, final[name])) for key, measure in means.items()}
         lines.append(
             {"entrant": name, "recipe": entrant.recipe, "sets": entrant.sets, "rate": rates[name], **shown}
             | {"effect": None if effect is None else round(effect.value, 5), "p": p and float(f"{p:.3g}")}
@@ -240,41 +244,43 @@ def _mean(values: Mapping[int, float]) -> float | None:
 
 
 def table(lines: Sequence[Mapping[str, Any]], planned: Mapping[str, Any]) -> str:
-    """What came out, in Markdown."""
+    """What came out, in Markdown; what was not run has no numbers."""
     rows = []
     for line in lines:
-        low, high = line["interval"] or (math.nan, math.nan)
-        rates = ENTRANTS[line["entrant"]].rates
-        edge = {rates[0]: " (lowest)", rates[-1]: " (highest)"}.get(line["rate"], "")
-        against = "" if line["p"] is None else f"{100 * line['effect']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+        found = planned["tuning"][line["entrant"]]
+        tuning = ", ".join(
+            f"{_points(v)} at {rate}" if float(rate) == line["rate"] else _points(v) for rate, v in found.items()
+        )
+        ends = line["interval"]
+        against = f"{_points(line['effect'], '+')} ({_points(ends[0], '+')} to {_points(ends[1], '+')})" if ends else ""
         rows.append((
-            f"`{line['entrant']}`", f"`{line['recipe']}`", f"{line['rate']:g}{edge}", f"{100 * line['pass_rate']:.1f}",
-            against, "" if line["p"] is None else f"{line['p']:.2g}", WORDS.get(line["verdict"], ""),
-            f"{line['entropy']:.3f}", f"{100 * line['clipped']:.2f}",
+            f"`{line['entrant']}`", f"`{line['recipe']}`", tuning, _points(line["pass_rate"]), against,
+            f"{line['p']:.2g}" if ends else "", WORDS.get(line["verdict"], "") if ends else "",
+            "" if line["entropy"] is None else f"{line['entropy']:.3f}", _points(line["clipped"]),
         ))  # fmt: skip
-    seeds = len(lines[0]["values"])
+    head = ("loss", "recipe", "tuning", "pass rate", "less GRPO's", "p", "verdict", "entropy", "clipped, %")
+    seen = ", ".join(f"{n} seeds {_points(size)}" for n, size in planned["sees"].items())
     said = (
-        f"{len(lines)} losses, {seeds} seeds each. Stated before the final: with a deviation of "
-        f"{100 * planned['deviation']:.1f} points between differences so many seeds tell a difference "
-        f"of {100 * planned['sees'][str(seeds)]:.1f} points from GRPO with a probability of 80 %.\n\n"
+        f"Stated before the final: with a deviation of {_points(planned['deviation'])} points between differences, a\n"
+        f"loss is told from GRPO with a probability of 80 % where it differs by so many points: {seen}.\n"
+        f"Seeds of the final so far: {len(lines[0]['values'])} of {len(planned['seeds'])}.\n\n"
     )
-    head = ("loss", "recipe", "rate", "pass rate", "less GRPO's", "p", "verdict", "entropy", "clipped, %")
-    return said + markdown(head, rows)
+    picture = "![Differences from GRPO with their intervals](claims/tournament.png)\n\n"
+    return said + (picture if any(line["interval"] for line in lines) else "") + markdown(head, rows)
+
+
+def _points(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{100 * value:{sign}.1f}"
 
 
 def draw(lines: Sequence[Mapping[str, Any]], target: Path) -> None:
     """Every loss's difference from the baseline with its interval and every seed."""
-    base = next(line for line in lines if line["entrant"] == BASELINE)["values"]
-    gaps = {
-        line["entrant"]: {seed: value - base[seed] for seed, value in line["values"].items()}
-        for line in lines if line["entrant"] != BASELINE
-    }  # fmt: skip
-    results = {name: result for name, (result, _) in judged(gaps).items()}
-    rows = [Claim(name, "", "", (), "", lambda curves: None, margin=0.0) for name in gaps]
+    results = judged(gaps({line["entrant"]: line["values"] for line in lines}))
+    rows = [Claim(name, "", "", (), "", lambda curves: None, margin=0.0) for name in results]
     title = "Pass rate less GRPO's, points; beyond ±10 the axis is logarithmic"
 
     def fill(figure: Figure) -> None:
-        panel(figure.add_subplot(), title, rows, results, 100.0)
+        panel(figure.add_subplot(), title, rows, {name: result for name, (result, _) in results.items()}, 100.0)
 
     write_figure(target, (8.6, 0.26 * len(rows) + 0.9), fill, dpi=110)
 
@@ -321,7 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.docs is not None:
         page = asked.docs / "claims.md"
         _write(asked.docs / "claims" / "tournament.json", {"plan": planned, "final": lines})
-        draw(lines, asked.docs / "claims" / "tournament.png")
+        if any(line["interval"] for line in lines):
+            draw(lines, asked.docs / "claims" / "tournament.png")
         with replacing(page) as temporary:
             temporary.write_text(between(page.read_text(encoding="utf-8"), "tournament", text), encoding="utf-8")
     return 0

@@ -96,7 +96,7 @@ def test_rates_are_chosen_on_another_seed_and_the_final_is_told(
     assert last["effect"] == pytest.approx(-0.198) and last["verdict"] == "disagrees"
     assert len(last["values"]) == 3 and record["final"][1]["effect"] is None
     told = capsys.readouterr().out
-    assert "| `Sapo` | `field.sapo` | 0.0003 (highest) | 70.2 | +0.2" in told and "**worse**" in told
+    assert "| `Sapo` | `field.sapo` | 50.0, 50.0, 70.0 at 0.0003 | 70.2 | +0.2" in told and "**worse**" in told
     assert told.strip() in (docs / "claims.md").read_text()
     assert (docs / "claims" / "tournament.png").stat().st_size > 1000
     written = (out / "plan.json").read_text()

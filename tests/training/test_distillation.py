@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from strop.algorithms.regularizers import KlInReward, TopKl
 from strop.base.metrics import values
 from strop.base.types import Group, InputError, Rollout
 from strop.base.view import SilentView
+from strop.config.schema import RunConfig
 from strop.model.files import byte_tokenizer, export, fresh_model
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
@@ -190,14 +192,24 @@ def test_a_prompt_with_what_the_policy_does_not_know(tmp_path: Path) -> None:
     np.testing.assert_allclose(wrong.advantages[2:], 0.5 * (found - wrong.logprobs[2:]), atol=1e-5)
 
 
-def learned(learner: Learner, rank: int = 0) -> tuple[list[np.ndarray], list[float], np.ndarray]:
+@pytest.mark.parametrize("sets", [(), ("model.lora.rank=4",)])
+def test_a_prompt_beyond_the_teachers_context_is_refused(sets: tuple[str, ...]) -> None:
+    fits, beyond = (f'algorithm.reference.prompt="{"x" * count}{{answer}}"' for count in (128 - 1 - 4, 128 - 4))
+    fitting, longer = ((*STILL, "data.template=Plain", prompt, *sets) for prompt in (fits, beyond))
+    assert made(*fitting).learn([teacher_prompts(small_config(*fitting))(forced())], {3}, 0, {}) is not None
+    with pytest.raises(InputError, match="problem p: .* 129 tokens, and the teacher has room for 128; shorten"):
+        made(*longer).learn([teacher_prompts(small_config(*longer))(forced())], {3}, 0, {})
+
+
+def learned(config: RunConfig, learner: Learner, rank: int = 0) -> tuple[list[np.ndarray], list[float], np.ndarray]:
     """Two steps: the advantages of each sample, the gradient's norms, and log-probs after them."""
     advantages, norms = [], []
     for step in range(2):
         problem = replace(PROBLEM, domain="code")
         groups = [forced(2 * step), forced(2 * step + 1)]
         groups[1] = Group(2 * step + 1, problem, tuple(replace(one, problem=problem) for one in groups[1].rollouts))
-        result = learner.learn(groups, {group.ticket for group in groups}, step, {})
+        asked = list(map(teacher_prompts(config), groups))
+        result = learner.learn(asked, {group.ticket for group in asked}, step, {})
         assert result is not None
         advantages += [sample.advantages for sample in result.samples]
         norms.append(float(values(result.metrics)["grad_norm"] or 0))
@@ -213,9 +225,10 @@ def test_two_ranks_distil_as_one_does(form: str, teacher: Path, server: str, tmp
         "a server": (server,),
     }[form]
     sets = (*SETS, *sets, "optim.lr=1e-3", "optim.eps=1e-4", "batch.tokens_per_microbatch=16")
-    wanted = learned(made(*sets))
+    work = partial(learned, small_config(*sets))
+    wanted = work(made(*sets))
     assert any(np.abs(advantages).max() > 1e-2 for advantages in wanted[0])
-    for found in together(small_config(*sets), 2, tmp_path, learned):
+    for found in together(small_config(*sets), 2, tmp_path, work):
         for one, other in zip(found[0], wanted[0], strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
         assert found[1] == pytest.approx(wanted[1], rel=1e-3)

@@ -30,7 +30,8 @@ from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import FloatArray, Group, IntArray, StropError
+from strop.base.types import FloatArray, Group, InputError, IntArray, StropError
+from strop.model.attention_kinds import longest_sequence
 from strop.model.critic import Critic
 from strop.model.policy import Policy, copy_parameters
 from strop.model.tensor_file import Groups
@@ -235,6 +236,7 @@ class Learner:
         answers: dict[int, tuple[Any, ...]] = {}
         for module in dict.fromkeys(modules[key] for key in asked):
             keys = [key for key in asked if modules[key] is module]
+            _refuse_too_long(module, {key: asked[key] for key in keys}, candidates)
             scored = self._score(module, [asked[key] for key in keys], top)
             answers |= dict(zip(keys, zip(*scored, strict=True), strict=True))
         names = ("reference_logprobs", "entropies", "reference_top_ids", "reference_top_logprobs")[: 4 if top else 2]
@@ -426,3 +428,20 @@ def _fill(sample: Sample, columns: Mapping[str, FloatArray | None]) -> Sample:
     """The sample with the given columns, except those that are None."""
     present: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
     return replace(sample, **present)
+
+
+def _refuse_too_long(module: nn.Module, asked: Mapping[int, Sample], candidates: Sequence[Candidate]) -> None:
+    """Refuse a completion that is longer, behind the prompt that a teacher reads, than the teacher's context.
+
+    Raises:
+        InputError: naming its problem.
+    """
+    policy = next((each for each in module.modules() if isinstance(each, Policy)), None)
+    room = None if policy is None else longest_sequence(policy.model.config.to_dict())
+    key, longest = max(((key, len(sample)) for key, sample in asked.items()), key=lambda each: each[1])
+    if room is not None and longest > room:
+        problem = next(one.rollout.problem for one in candidates for sample in one.samples if id(sample) == key)
+        raise InputError(
+            f"problem {problem.id}: a completion and the prompt that the teacher reads have {longest} tokens, and the "
+            f"teacher has room for {room}; shorten algorithm.reference.prompt or sampling.max_new_tokens"
+        )
