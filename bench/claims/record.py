@@ -1,19 +1,23 @@
 """The record of verdicts, docs/claims/results.json: one object a claim, and how it is carried on.
 
 Curves are not kept with the source, so a claim keeps the seeds of its line whose runs are not at hand; all are judged
-together, by today's rule. A line is carried on only while the claim measures what it measured then, on the same arms.
+together, by today's rule. A line is carried on only while the claim measures what it measured then, on arms that still
+resolve to the same settings.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from bench.claims.analysis import Result, judge
-from bench.claims.arms import ARMS
 from bench.claims.claim import Claim
+from bench.claims.fairness import config
+
+from strop.config.schema import RunConfig
 
 Results = Mapping[str, Result]
 
@@ -52,8 +56,14 @@ def _short(by_seed: Mapping[int, float | None]) -> dict[str, float | None]:
 
 def _test(claim: Claim) -> dict[str, Any]:
     """What must be alike for two lines to be of one test."""
-    arms = {arm: [ARMS[arm].recipe, *ARMS[arm].sets] for arm in claim.arms}
+    arms = {arm: key(config(arm)) for arm in claim.arms}
     return {"measured": claim.measured, "says": claim.says, "margin": claim.margin, "arms": arms}
+
+
+def key(run: RunConfig) -> str:
+    """A digest of what a run is configured to do; a setting that is added with a default changes none."""
+    chosen = run.model_dump(mode="json", exclude_defaults=True, exclude={"recipe"})
+    return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def completed(results: Results, claims: Sequence[Claim], docs: Path) -> dict[str, Result]:

@@ -11,7 +11,7 @@ from bench.claims.arms import ARMS
 from bench.claims.catalogue import CLAIMS
 from bench.claims.claim import Claim
 from bench.claims.execute import Curve
-from bench.claims.fairness import differences, measured_alike
+from bench.claims.fairness import config, differences, measured_alike
 from bench.claims.mechanisms import SHOWS, Check, same_run, untried
 
 from bench.claims import measures as m
@@ -103,6 +103,13 @@ def test_a_verdict_without_its_runs_is_carried_on_with_its_day(tmp_path: Path) -
     assert not carried({"measured": "another thing"}).values
     assert not carried({"arms": {}}).values
     assert carried({}, {2: 0.31, 3: 0.3}).values == {0: 0.1, 1: 0.1001, 2: 0.31, 3: 0.3}
+
+
+def test_the_record_notices_an_arm_that_changed_with_its_recipe() -> None:
+    run = ARMS["archer"].config(0)
+    assert record.key(run) == record.key(run.model_copy(update={"recipe": "another.name"}))
+    one_pass = run.batch.model_copy(update={"passes_per_batch": 1})
+    assert record.key(run.model_copy(update={"batch": one_pass})) != record.key(run) != record.key(config("archer_kl0"))
 
 
 def test_the_answers_stand_beside_each_claim() -> None:
