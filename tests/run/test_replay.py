@@ -185,12 +185,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Change the table in a file, and leave its record."""
-    table, record = rollout_table.read(path), pq.read_metadata(path).metadata[b"strop.batch"]
+def rewrite(
+    path: Path, change: Callable[[pa.Table], pa.Table], record: Callable[[bytes], bytes] = lambda text: text
+) -> None:
+    """Change the table in a file, or its record."""
+    table, text = rollout_table.read(path), pq.read_metadata(path).metadata[b"strop.batch"]
     with pq.ParquetWriter(path, table.schema) as writer:
         writer.write_table(change(table))
-        writer.add_key_value_metadata({b"strop.batch": record})
+        writer.add_key_value_metadata({b"strop.batch": record(text)})
 
 
 def one_bit(table: pa.Table, column: str) -> pa.Table:
@@ -219,6 +221,14 @@ def test_what_came_out_otherwise_is_named(finished: Path, tmp_path: Path, column
     row = folder.read_rollouts(3)[5]
     said = differences(run)[3]
     assert said is not None and said.startswith(f"{column} of sample {row['sample']} of group {row['ticket']}, token 2")
+
+
+def test_a_record_of_another_version_is_refused(finished: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    path = RunFolder.open(run).rollouts_path(1)
+    rewrite(path, lambda table: table, lambda text: text.replace(b'"machine":', b'"cpu":'))
+    with pytest.raises(InputError, match=f"{path.name}: its record .* 'cpu'"):
+        differences(run)
 
 
 def test_other_settings_are_found(finished: Path, tmp_path: Path) -> None:

@@ -14,7 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from strop.base.types import Group, InputError, Rollout
+from strop.base.types import Group, Rollout, first_line
+
+
+@dataclass(frozen=True)
+class MadeWith:
+    """What the bits of a step depend on beyond the configuration.
+
+    Fields:
+        machine: a digest of torch, processor and GPU.
+        threads: of torch.
+        dtype: of the weights.
+        chosen: the settings that were left to strop and the memory of the machine decided.
+    """
+
+    machine: str
+    threads: int
+    dtype: str
+    chosen: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -27,8 +44,7 @@ class BatchRecord:
         states: of stateful pieces, by path.
         inputs: digest of all that the learner reads of the groups.
         weights: digest of the parameters after the step, see `Learner.digest`.
-        made: what the bits depend on beyond the configuration: a digest of the `machine`, `threads`, `dtype` of the
-            weights, and `chosen`, the settings that were left to strop and the memory of the machine decided.
+        made: what it was made with.
     """
 
     kept: tuple[int, ...]
@@ -36,7 +52,7 @@ class BatchRecord:
     states: Mapping[str, Mapping[str, Any]]
     inputs: str
     weights: str
-    made: Mapping[str, Any]
+    made: MadeWith
 
     def to_json(self) -> str:
         """The record as text."""
@@ -47,13 +63,14 @@ class BatchRecord:
         """The record of `to_json`.
 
         Raises:
-            InputError: it is none.
+            ValueError: it is none.
         """
         try:
             row = json.loads(text)
-            return cls(**{**row, "kept": tuple(row["kept"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"the record of the batch is damaged: {error}") from error
+            made = MadeWith(**{**row["made"], "chosen": tuple(row["made"]["chosen"])})
+            return cls(**{**row, "kept": tuple(row["kept"]), "made": made})
+        except (TypeError, KeyError) as error:
+            raise ValueError(first_line(error)) from error
 
 
 def inputs_of(groups: Sequence[Group]) -> str:

@@ -85,12 +85,15 @@ def read_record(path: Path) -> BatchRecord:
     """The record of the batch that was trained on.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it cannot be read.
     """
     text = (pq.read_metadata(path).metadata or {}).get(_RECORD)
     if text is None:
         raise InputError(f"{path} has no record of the batch: nothing was trained on it, or an earlier strop wrote it")
-    return BatchRecord.from_json(text.decode())
+    try:
+        return BatchRecord.from_json(text.decode())
+    except ValueError as error:
+        raise InputError(f"{path}: its record is damaged, or of another version of strop: {error}") from error
 
 
 def read_groups(path: Path) -> list[Group]:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from strop.base import progress, rollout_table
-from strop.base.batch_record import BatchRecord, inputs_of
+from strop.base.batch_record import BatchRecord, MadeWith, inputs_of
 from strop.base.metrics import values
 from strop.base.types import FloatArray, Group, InputError
 from strop.base.view import View
@@ -120,7 +120,7 @@ class TrainingProcess:
 
     Args:
         data: the configuration.
-        made: see `BatchRecord`.
+        made: what the batch was made with.
         stack: closes the learner.
         scratch: a folder for files of workers.
         weights: those of the run.
@@ -131,18 +131,18 @@ class TrainingProcess:
     """
 
     def __init__(
-        self, data: Mapping[str, Any], made: Mapping[str, Any], stack: ExitStack, scratch: Path,
+        self, data: Mapping[str, Any], made: MadeWith, stack: ExitStack, scratch: Path,
         weights: RecordedWeights, view: View,
     ) -> None:  # fmt: skip
         self.data, self.made, self.weights = data, made, weights
         config = parse(dict(data), "config.json")
         if config.model.replay_routing:
             raise InputError("model.replay_routing: a run does not store which experts were chosen; it has no replay")
-        self.within = 0.0 if made["machine"] == machine() else WITHIN[made["dtype"]]
+        self.within = 0.0 if made.machine == machine() else WITHIN[made.dtype]
         if self.within:
             view.note(f"recorded on another machine or by another torch: compared within {self.within:g}")
-        torch.set_num_threads(made["threads"])
-        self.learner = stack.enter_context(learner_of(config, made["chosen"], scratch, view))
+        torch.set_num_threads(made.threads)
+        self.learner = stack.enter_context(learner_of(config, made.chosen, scratch, view))
         self.stages = Stages(config)
         self.stages.enter(self.learner, 0)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from strop.base.batch_record import BatchRecord, inputs_of
+from strop.base.batch_record import BatchRecord, MadeWith, inputs_of
 from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import StropError
@@ -394,7 +394,7 @@ class _Run:
 
     def _batch_record(self, record: StepRecord) -> BatchRecord:
         dtype = str(next(self.parts.policy.parameters()).dtype).removeprefix("torch.")
-        made = {"machine": machine(), "threads": torch.get_num_threads(), "dtype": dtype, "chosen": self.parts.settled}
+        made = MadeWith(machine(), torch.get_num_threads(), dtype, tuple(self.parts.settled))
         inputs, weights = inputs_of(record.groups[record.skipped :]), self.parts.learner.digest()
         return BatchRecord(record.kept, record.skipped, record.states, inputs, weights, made)
 
