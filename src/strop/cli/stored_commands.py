@@ -11,8 +11,8 @@ from strop.cli.options import Imports, Json, Run, allow, print_table, set_option
 
 if TYPE_CHECKING:
     from strop.base.view import View
+    from strop.lab.what_if import Alternative
     from strop.run.folder import RunFolder
-    from strop.run.what_if import Alternative
 
 From = Annotated[
     int, typer.Option("--from", metavar="STEP", help="Begin after this step; it needs a checkpoint.", min=0)
@@ -65,7 +65,7 @@ def replay(
 def _replay(folder: RunFolder, view: View, begin: int, end: int | None, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from strop.run.replay import replay as replayed
+    from strop.lab.replay import replay as replayed
 
     done = []
     for step in replayed(folder, view, begin, end):
@@ -83,7 +83,7 @@ def _alternatives(sets: list[str], named: list[str]) -> list[Alternative]:
     if not sets and not named:
         return []
     from strop.lab.ablation.variants import named_sets
-    from strop.run.what_if import Alternative
+    from strop.lab.what_if import Alternative
 
     found = [Alternative(", ".join(text.removeprefix("algorithm.") for text in sets), tuple(sets))] if sets else []
     return found + [Alternative(name, tuple(own)) for name, own in map(named_sets, named)]
@@ -95,8 +95,8 @@ def _compare_gradients(
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
+    from strop.lab.what_if import what_if
     from strop.report import gradients
-    from strop.run.what_if import what_if
 
     found = []
     for comparisons in what_if(folder, others, view, begin, end):

@@ -1,1 +1,1 @@
-"""Experiments over many runs: compute-performance fits, ablations and planning."""
+"""Experiments on runs: replay and what-if, ablations, compute-performance fits, planning."""

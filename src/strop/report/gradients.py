@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from strop.base.text import number, percent
 from strop.base.types import InputError
+from strop.lab.what_if import LEAST, Comparison
 from strop.report.drawing import GREY, SERIES, Draw, number_axis, percent_axis, step_axis, write_panels
-from strop.run.what_if import LEAST, Comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

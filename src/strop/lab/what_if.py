@@ -26,8 +26,8 @@ from strop.base.view import View
 from strop.config.edits import differing
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
+from strop.lab.replay import StoredStep, TrainingProcess, stored_steps
 from strop.run.folder import RunFolder, config_of_step
-from strop.run.replay import StoredStep, TrainingProcess, stored_steps
 from strop.training.learner import Learner, objective_of
 from strop.training.packing import Update
 from strop.training.samples import is_trained_on

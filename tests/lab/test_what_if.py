@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.run.test_replay import distilling, one_bit, rewrite, small
+from tests.lab.test_replay import distilling, one_bit, rewrite, small
 from tests.run.test_stages import staged
 from tests.runs import metrics
 from typer.testing import CliRunner
@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
+from strop.lab.what_if import LEAST, Alternative, Comparison, what_if
 from strop.run.folder import RunFolder
 from strop.run.run import train
-from strop.run.what_if import LEAST, Alternative, Comparison, what_if
 
 TERM = "algorithm.regularizers=[{{piece='EntropyBonus', coefficient={}}}]"
 

@@ -31,9 +31,9 @@ from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.config.schema import RunConfig
+from strop.lab.replay import WITHIN, replay
 from strop.run import assembly
 from strop.run.folder import RunFolder
-from strop.run.replay import WITHIN, replay
 from strop.run.run import Interrupted, resume, train
 from strop.training.step import Trainer
 
@@ -60,7 +60,7 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
             yield learner
             found.update({name: value.clone() for name, value in learner.weights().items()})
 
-    monkeypatch.setattr("strop.run.replay.learner_of", learner_of)
+    monkeypatch.setattr("strop.lab.replay.learner_of", learner_of)
     return found
 
 
@@ -255,7 +255,7 @@ def elsewhere(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A run of another machine, which rounded otherwise: torch's operators compute here what C kernels did there."""
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     change_config(run, '"cpu_kernels": true', '"cpu_kernels": false')
-    monkeypatch.setattr("strop.run.replay.machine", lambda: "another")
+    monkeypatch.setattr("strop.lab.replay.machine", lambda: "another")
     return run
 
 
