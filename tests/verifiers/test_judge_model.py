@@ -281,10 +281,10 @@ def test_a_judge_decides_what_mathematics_leaves_open() -> None:
         both = MathVerifier(undecided="ask", second=judge(server))
         family: TypeAdapter[Verifier] = TypeAdapter(Verifier)
         assert family.validate_json(both.model_dump_json()) == both
-        zeta = Problem("z", "?", r"\zeta(2)")
-        sure, open_ = judged(both, [(PROBLEM, r"\boxed{3/4}", False), (zeta, r"\boxed{\frac{\pi^2}{6}}", False)])
+        zeta = Problem("z", "?", r"\zeta(3)")
+        sure, open_ = judged(both, [(PROBLEM, r"\boxed{3/4}", False), (zeta, r"\boxed{1.2020569}", False)])
         assert sure.status is Status.CORRECT and (open_.status, bool(open_.undecided)) == (Status.WRONG, True)
-        assert [asked_about(body)["reference"] for body in server.bodies] == [r"\zeta(2)"]
+        assert [asked_about(body)["reference"] for body in server.bodies] == [r"\zeta(3)"]
         assert isinstance(judge_for(AnyOf(members=(SimpleAnswer(), judge(server)))), ThreadJudge)
 
 

@@ -181,15 +181,20 @@ def judged(verifier: Verifier, completions: Iterable[tuple[Problem, str, bool]])
     ids, logprobs, injected = np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.bool_)
     asked, found = list(completions), dict[int, Verdict]()
     judge = judge_for(verifier)
+
+    def collect() -> None:
+        for (_, place), verdict in judge.poll():
+            found[place] = verdict
+            part(f"verdicts of {verifier.piece_name()}", len(found), len(asked))
+
     try:
         for place, (problem, text, truncated) in enumerate(asked):
             ended: FinishReason = "length" if truncated else "stop"
             judge.submit(("", place), problem, Completion("", place, ids, ids, logprobs, (), injected, text, ended))
+            collect()
         while len(found) < len(asked):
             judge.wait(WAIT_SECONDS)
-            for (_, place), verdict in judge.poll():
-                found[place] = verdict
-                part(f"verdicts of {verifier.piece_name()}", len(found), len(asked))
+            collect()
     finally:
         judge.close()
     return [found[place] for place in range(len(asked))]
