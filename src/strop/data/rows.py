@@ -310,18 +310,21 @@ def refuse_twice(path: str, names: Sequence[str]) -> None:
     Raises:
         InputError: there are some.
     """
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if twice is not None:
-        raise InputError(f"{path}: two columns are called {twice!r}; rename one of them")
+    if len(set(names)) != len(names):
+        raise InputError(f"{path}: two columns are called {_repeated(names)!r}; rename one of them")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; raises `ValueError` if it says one name twice, of which Python would keep the last value."""
+    """A JSON object; raises `ValueError` if it has a name twice, of which Python would keep the last value."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"two values are called {next(name for name in names if names.count(name) > 1)!r}")
+        raise ValueError(f"two values are called {_repeated([name for name, _ in pairs])!r}")
     return found
+
+
+def _repeated(names: Sequence[str]) -> str:
+    """The first name that was there before."""
+    return next(name for place, name in enumerate(names) if name in names[:place])
 
 
 def _records_of_lines(path: str) -> Iterator[Row | BrokenRow]:
