@@ -631,25 +631,25 @@ def test_the_users_modules_are_recorded_and_named_in_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run made with a module of the user's says so, and executes nothing of it by itself."""
-    (tmp_path / "my_rewards.py").write_text(
+    (tmp_path / "recorded_rewards.py").write_text(
         "from strop.algorithms.rewards import BinaryReward\n\n\nclass Mine(BinaryReward):\n    '''Nothing new.'''\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(imports, "_allowed", {})  # what other tests of this process have allowed is not recorded
-    allow_module("my_rewards")
+    allow_module("recorded_rewards")
     out = tmp_path / "a run"
-    config = small_config("algorithm.reward=my_rewards:Mine", "checkpoint.every=100")
-    with pytest.raises(Interrupted, match="--resume '.*a run' --import my_rewards"):
+    config = small_config("algorithm.reward=recorded_rewards:Mine", "checkpoint.every=100")
+    with pytest.raises(Interrupted, match="--resume '.*a run' --import recorded_rewards"):
         train(config, out, StopsAfter(1, signal.SIGINT))
     marker = json.loads((out / "run.json").read_text())
     assert marker["imports"] == [
-        {"module": "my_rewards", "file": str(tmp_path / "my_rewards.py"), "import": "my_rewards"}
+        {"module": "recorded_rewards", "file": str(tmp_path / "recorded_rewards.py"), "import": "recorded_rewards"}
     ]
-    monkeypatch.delitem(imports._allowed, "my_rewards")
-    with pytest.raises(InputError, match="--import my_rewards"):
+    monkeypatch.delitem(imports._allowed, "recorded_rewards")
+    with pytest.raises(InputError, match="--import recorded_rewards"):
         resume(out, SilentView())
-    assert "my_rewards" in read_status(RunFolder.open(out)).explanation
-    allow_module("my_rewards")
+    assert "recorded_rewards" in read_status(RunFolder.open(out)).explanation
+    allow_module("recorded_rewards")
     resume(out, SilentView())
 
 
