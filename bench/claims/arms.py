@@ -107,6 +107,7 @@ ARCHER = (
     "algorithm.loss.log_ratio_limit=20.0", "algorithm.selection.refill=false", _archer_kl(0.001),
 )  # fmt: skip
 LONG = ("steps=32", "evaluation.every=2")
+DISTILLED = ("evaluation.every=2", "batch.samples_per_prompt=8")
 LATER = ("steps=24", "evaluation.every=2")  # a bonus of 1 leaves nothing to learn from about step 30 on
 STAGE_ONE, AWAY_BETA = 12, 0.1
 ADAPTIVE_TARGET = 0.1
@@ -249,6 +250,11 @@ ARMS: dict[str, Arm] = {
         ),
         "scalerl.loo_lp",
     ),
+    # distillation, on as many completions a step; the base that a solution helps is another one
+    "distill": Arm("distillation from a teacher that hardly guesses", DISTILLED, "distill"),
+    "distill_top": Arm("the same by the exact KL of the next token, as a loss", DISTILLED, "distill.top_k"),
+    "self_distill": Arm("distillation from itself, the answer in its prompt", DISTILLED, "self_distill"),
+    "rl_hinted": Arm("GRPO from the base of `self_distill`", ("model.path=embedded-hinted",)),
     # long enough for a curve (ScaleRL 2.1, A.4), measured well
     "long": Arm("GRPO, strictly on-policy, 32 steps", LONG),
     "long4": Arm("4 updates a step, 32 steps", _updates(4, *LONG)),

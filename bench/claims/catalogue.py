@@ -6,6 +6,8 @@ must show were written down before the runs were made. Pass rates are fractions,
 
 from __future__ import annotations
 
+from functools import partial
+
 from bench.claims.analysis import LOG_MARGIN
 from bench.claims.arms import ADAPTIVE_TARGET, ARMS, STAGE_ONE
 from bench.claims.claim import LATE_ENTROPY, LATE_PASS, Choice, Claim, entropies, passes
@@ -58,6 +60,13 @@ LENGTH_CONTROL = Choice(
                      "thinking_tokens")))
     ),
 )
+TEACHER = Choice(
+    "the method: a token is credited with what a teacher thinks of it, or with whether the answer is right",
+    frozenset({"algorithm.advantage", "algorithm.kl_in_reward", "algorithm.loss", "algorithm.reference.path",
+               "algorithm.reference.prompt", "algorithm.regularizers", "algorithm.selection.zero_variance",
+               "optim.weight_decay", "steps"}),
+)  # fmt: skip
+REACHED = 0.6  # a pass rate
 HEADS = Choice("the heads of both sides", frozenset({"model.generator_fp32_head", "model.trainer_fp32_head"}))
 
 
@@ -334,9 +343,28 @@ def _scalerl() -> list[Claim]:
     ]
 
 
+def _distillation() -> list[Claim]:
+    """One update of 128 completions a step in every arm, so that updates count completions."""
+    steps = "on-policy distillation takes a seventh to a tenth of RL's steps"
+    tokens = "“8-12× token efficiency compared to reinforcement learning methods such as GRPO”"
+    return [
+        Claim(
+            f"{name}-sooner", paper, quote, (arm, rl),
+            f"log of completions until a pass rate of {REACHED}, `{rl}` / `{arm}`",
+            m.log_ratio(partial(timing.updates_until, rate=REACHED), rl, arm), "above", LOG_MARGIN, "log ratio",
+            choice=TEACHER,
+        )
+        for name, paper, quote, arm, rl in (
+            ("distillation", "Thinking Machines 2025", steps, "distill", "base"),
+            ("top-k-distillation", "Thinking Machines 2025", steps, "distill_top", "base"),
+            ("self-distillation", "OPSD 2601.18734", tokens, "self_distill", "rl_hinted"),
+        )
+    ]  # fmt: skip
+
+
 CLAIMS: dict[str, Claim] = {
     claim.name: claim
-    for group in (_updates, _opefo, _entropy_control, _sampling, _kl, _lengths, _scalerl)
+    for group in (_updates, _opefo, _entropy_control, _sampling, _kl, _lengths, _scalerl, _distillation)
     for claim in group()
 }
 assert all(arm in ARMS for claim in CLAIMS.values() for arm in claim.arms)

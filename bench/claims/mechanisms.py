@@ -72,6 +72,9 @@ GROWS: Own = (
 )  # fmt: skip
 
 
+def _nears(metric: str) -> Own:
+    return "log of first over last KL to the teacher", m.ratio_log(m.first(metric), m.last(metric)), 0.2, ALL
+
 
 def _beyond(cap: float) -> Own:
     return "largest importance ratio", m.largest("ratio/max"), cap, ALL
@@ -108,6 +111,8 @@ SHOWS: Mapping[str, Sequence[Own]] = {
     "on_policy4": (ON_POLICY,),
     "interruption": (("mean share of interrupted completions", m.mean("interruption/share"), 0.005, 0.15),),
     "penalty": (("mean penalty of a completion", m.mean_penalty, 0.002, ALL),),
+    "distill": (_nears("kl/reference_k1"),), "distill_top": (_nears("kl/top"),),
+    "self_distill": (_nears("kl/reference_k1"),), "rl_hinted": (LEARNS, ON_POLICY),
     "long": (LEARNS, ON_POLICY), "long4": (LEARNS, OFF_POLICY),
 }  # fmt: skip
 
