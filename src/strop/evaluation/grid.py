@@ -150,10 +150,10 @@ def load_grid(folders: Sequence[Path]) -> Grid:
     return Grid(tuple(models), tuple(columns.values()), results, sampling, left_out, trained_on)
 
 
-def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) -> Average:
+def average(grid: Grid, model: str, benchmarks: Sequence[str]) -> Average:
     """The mean over `benchmarks`, which the model has, of its avg@N (each weighs alike, whatever its size)."""
     rates = [_judged(grid.results[model, name]) for name in benchmarks]
-    return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates, seed))
+    return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates))
 
 
 def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelComparison]:

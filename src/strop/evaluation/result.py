@@ -292,7 +292,7 @@ def on_common_problems(before: EvaluationResult, after: EvaluationResult) -> tup
     return before.subset(shared), after.subset([place[before.problem_ids[index]] for index in shared])
 
 
-def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0, level: float = 0.95) -> PairedTest:
+def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0) -> PairedTest:
     """The gain in pass rate on the same problems, with its interval and p-value (see `sign_flip_p`).
 
     Pairing takes out how hard the problems are: only the difference on each problem varies.
@@ -301,7 +301,7 @@ def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0
         InputError: the results are of different problems.
     """
     differences = paired_differences(before, after)
-    interval = difference_interval(differences, seed, level)
+    interval = difference_interval(differences, seed)
     return PairedTest(float(differences.mean()), interval, sign_flip_p(differences, seed), len(differences))
 
 
