@@ -21,6 +21,7 @@ from tests.forks import forking
 from tests.orchestration.test_embedded_executor import SignalsAfter
 from tests.run.test_run import StopsAfter
 from tests.run.test_stages import staged
+from tests.run.test_unequal_groups import UNEQUAL
 from tests.runs import metrics, parameters, small_config
 from torch import Tensor
 from typer.testing import CliRunner
@@ -80,6 +81,7 @@ KINDS = {
     ),
     "opefo": ("algorithm.loss=Opefo",),
     "state": ("algorithm.regularizers=[{piece='AdaptiveEntropy', target=9.0, delta=1e-3}]",),
+    "unequal groups": (UNEQUAL, "batch.updates_per_step=2", "algorithm.aggregation=PromptMean"),
     "lora": ("model.lora.rank=4", "algorithm.regularizers=[{piece='KlPenalty', beta=0.01}]"),
     "bfloat16": ("model.dtype=bfloat16", "algorithm.anchor=recomputed"),
 }  # fmt: skip
@@ -143,7 +145,7 @@ def test_what_the_clock_decided_is_replayed(tmp_path: Path, weights: dict[str, T
     view = SignalsAfter(out, 2, signal.SIGKILL, "generator-1")
     sets = (
         "steps=8", "batch.prompts_per_step=2", "orchestration.executor=embedded", "orchestration.max_lag=4",
-        "orchestration.generators=2", "orchestration.window=full", "optim.lr=1e-2",
+        "orchestration.generators=2", "orchestration.window=full", "optim.lr=1e-2", UNEQUAL,
     )  # fmt: skip
     with forking():
         train(small(*sets), out, view)
