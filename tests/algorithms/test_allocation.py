@@ -44,7 +44,7 @@ def test_no_other_allocation_has_less_variance(rates: list[float], mean: int, ba
 def test_sizes_by_hand() -> None:
     assert Vip()(np.array([0.5, 0.1, 0.01]), 8) == [12, 8, 4]
     assert Vip(most=10)(np.array([0.5, 0.1, 0.01]), 8) == [10, 10, 4]
-    assert Vip()(np.array([0.3, 0.7, 0.3]), 8) == [8, 8, 8]
+    assert Vip()(np.array([0.3, 0.7, 0.3]), 8) == Vip(least=8, most=8)(np.array([0.1, 0.2, 0.3]), 8) == [8, 8, 8]
     assert Vip()(predicted_rates([ids(1), ids(2)], []), 8) == [8, 8]  # nothing is known
 
 
@@ -83,7 +83,7 @@ def test_problems_beyond_the_window_are_not_read() -> None:
     ("sets", "said"),
     [
         (["algorithm.allocation=Vip", "batch.samples_per_prompt=2"], "=2 is the mean of groups of 4 to 32"),
-        (['algorithm.allocation={piece="Vip", least=9, most=8}'], "least=9 is above most=8"),
+        (['algorithm.allocation={piece="Vip", least=4, most=3}'], "=4 is the mean of groups of 4 to 3 "),
         (['algorithm.allocation={piece="Vip", least=2, baseline="mean"}'], "at least 3"),
     ],
 )
