@@ -27,6 +27,8 @@ Keys = NDArray[np.uint64]
 Pairs = NDArray[np.int64]
 
 SEED = 1
+WIDTH = 42  # keys of a question
+ROWS = 3  # of a MinHash signature in each key
 PREDECESSORS = 8  # a row is paired with so many rows before it under the same key, and with the first one
 PARTS = 16
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0xFF51AFD7ED558CCD))
@@ -35,40 +37,34 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(
 class MinHashKeys:
     """Keys from the bands of a MinHash signature (datasketch) over pairs of neighbouring words.
 
-    Two questions with Jaccard similarity J share a band with probability 1 - (1 - J^rows)^bands: with 42 bands of 3
-    rows .96 at J = .42 and over .999 at .57, which is a question one word in ten of which was replaced.
+    Two questions with Jaccard similarity J share a band with probability 1 - (1 - J^3)^42: .96 at J = .42 and over .999
+    at .57, which is a question one word in ten of which was replaced.
     """
 
-    def __init__(self, bands: int = 42, rows: int = 3) -> None:
+    def __init__(self) -> None:
         from datasketch import MinHash
 
-        self._bands, self._rows = bands, rows
-        self._minhash: Any = MinHash(num_perm=bands * rows, seed=SEED, hashfunc=_identity)
-        self._powers = _odd_numbers(rows)
-        self._band_salts = _odd_numbers(bands)
-
-    @property
-    def width(self) -> int:
-        """The number of keys of a question."""
-        return self._bands
+        self._minhash: Any = MinHash(num_perm=WIDTH * ROWS, seed=SEED, hashfunc=_identity)
+        self._powers = _odd_numbers(ROWS)
+        self._band_salts = _odd_numbers(WIDTH)
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
-        """The keys of a question: uint64 [bands]."""
+        """The keys of a question: uint64 [WIDTH]."""
         self._minhash.clear()
         self._minhash.update_batch(shingles(tokens, 2).tolist())
-        signature = self._minhash.hashvalues.astype(np.uint64).reshape(self._bands, self._rows)
+        signature = self._minhash.hashvalues.astype(np.uint64).reshape(WIDTH, ROWS)
         return np.asarray((signature * self._powers).sum(axis=1, dtype=np.uint64) * self._band_salts, dtype=np.uint64)
 
 
 class NgramKeys:
-    """Keys from n-grams of words: the `width` smallest hashes of a question."""
+    """Keys from n-grams of words: the `WIDTH` smallest hashes of a question."""
 
-    def __init__(self, n: int, width: int = 42) -> None:
-        self._n, self.width = n, width
+    def __init__(self, n: int) -> None:
+        self._n = n
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
         """The smallest hashes of the question's n-grams."""
-        return np.sort(np.unique(shingles(tokens, self._n)))[: self.width]
+        return np.sort(np.unique(shingles(tokens, self._n)))[:WIDTH]
 
 
 class CandidateIndex:

@@ -250,16 +250,21 @@ _asked: _Asked | None = None
 @contextmanager
 def keep_in(folder: Path) -> Iterator[None]:
     """Inside, the verdicts of this process are those of the run in `folder`, and are kept there."""
-    global _folder, _asked
-    with _sharing:
-        before, (_folder, _asked) = (_folder, _asked), (folder, None)
+    before = _swap(folder, None)
     try:
         yield
     finally:
-        with _sharing:
-            ended, (_folder, _asked) = _asked, before
+        _, ended = _swap(*before)
         if ended is not None:
             ended.close()
+
+
+def _swap(folder: Path | None, asked: _Asked | None) -> tuple[Path | None, _Asked | None]:
+    """Set what the process has of these, and return what it had."""
+    global _folder, _asked
+    with _sharing:
+        before, (_folder, _asked) = (_folder, _asked), (folder, asked)
+    return before
 
 
 def _of_process() -> _Asked:
