@@ -4,7 +4,7 @@
     python bench/forecast.py --make runs/forecast               # train the bank again, 16 CPU minutes, and write it
     python bench/forecast.py --others RUN CURVES.json …         # write down other runs instead of those of the file
 
-Collapse is the definition of `strop.algorithms.forecast`, for three shares of the start. The bank is GRPO's tiny form
+Collapse is the definition of `strop.algorithms.alerts`, for three shares of the start. The bank is GRPO's tiny form
 and what the arms below change of it, 32 steps of 8 prompts × 8 completions, two seeds. Each arm is forecast with
 weights that all other arms give. `others` are forecast with the weights of the whole bank: runs of bench/claims (its
 arms, and losses at several learning rates; 8 to 16 steps), of bench/scaling.py (four sizes, 48 steps), and a few more.
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strop.algorithms.forecast import BANK, Coefficients, least_share, shape
+from strop.algorithms.alerts import BANK, Coefficients, least_share, shape
 from strop.base.metrics_file import read_metrics
 from strop.base.view import SilentView
 from strop.recipes.resolve import resolve

@@ -8,8 +8,7 @@ import math
 import pytest
 from bench.forecast import fitted, said, score, stored
 
-from strop.algorithms.alerts import AlertLimits, alerts
-from strop.algorithms.forecast import BANK, Coefficients, least_share, shape
+from strop.algorithms.alerts import BANK, AlertLimits, Coefficients, alerts, least_share, shape
 
 FAST = [0.3 * 0.7**step for step in range(8)]
 STEADY = [0.3 - 0.005 * step for step in range(8)]

@@ -22,11 +22,9 @@ from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
 from strop.environments.agent import Agent
 from strop.environments.base import FromEnvironment
-from strop.environments.outside import OpenEnv, OutsideClass
-from strop.environments.tools import Calculator
+from strop.environments.tools import Calculator, OpenEnv, OutsideClass
 from strop.model.settings import ModelSettings
-from strop.prepare.decontaminate import Decontaminate
-from strop.prepare.deduplicate import DeduplicateByEmbedding
+from strop.prepare.deduplicate import Decontaminate, DeduplicateByEmbedding
 from strop.prepare.difficulty import Difficulty
 from strop.prepare.filters import ReferenceSolutions
 from strop.prepare.judges import Judges

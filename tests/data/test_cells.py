@@ -12,16 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.kit.bring import tokenizer
+from tests.runs import small_config
 
 from strop.base.types import InputError, Problem
+from strop.config.parse import edit
 from strop.data.cells import plain
+from strop.data.columns import Columns
 from strop.data.demonstrations import Demonstrations
+from strop.data.loading import load_data
 from strop.data.rows import JsonLines
 from strop.data.source import damage, parse_source
+from strop.prepare.sources import Source
 from strop.python.problems import problems_of
-from strop.run.checks import damaged
+from strop.run.checks import damaged, findings
 from strop.verifiers.base import reference_text
 from strop.verifiers.math_verifier import MathVerifier
+
+NONE = ("data.held_out=none", "evaluation.every=none")
 
 
 def written(path: Path, *rows: object) -> str:
@@ -87,7 +95,13 @@ def test_an_answer_computed_in_binary_is_met_by_its_decimal() -> None:
     [
         {"messages": [{"role": "user", "content": "q"}], "system_prompt": "Be brief."},
         {"prompt": "q", "tools": [{"type": "function"}]},
-        {"prompt": "q", "chat_template_kwargs": {"enable_thinking": False}},
+        {"prompt": "q", "chat_template_kwargs": {"system": "Be brief."}},
+        {"prompt": "q", "material": [{"name": "table", "rows": ["x", "3"]}]},
+        {"question": "q", "sources": "It was Ada."},
+        {"question": "q", "before": "Consider the plane with the points A and B and the line through both of them"},
+        {"question": "Add", "problem": "1+1"},
+        {"question": "q", "options": "['1', '2']"},
+        {"question": "Wer?", "info": {"text": {"de": "Es war Ada."}}},
         {"prompt": "q", "images": ["a.png"]},
         {"prompt": "q", "documents": [{"title": "t", "text": "x is 3"}]},
         {"prompt": "q", "history": [["Hello", "Hi"]]},
@@ -103,12 +117,39 @@ def test_what_belongs_to_a_question_is_never_dropped(row: dict[str, Any], tmp_pa
             load()
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"subject": "Intermediate Algebra", "level": 5, "unique_id": "algebra/1.json", "tags": [], "context": None},
+        {"problem": "What is 3?", "messages": [{"role": "user", "content": "What is 3?"}], "text": "Q: What is 3?\nA."},
+        {"solution": "It is one.", "generations": ["So \\boxed{1}.", "Yes.\n#### 1"], "difficulty": 0.5},
+        {"extra_info": {"index": 0, "split": "train", "question": "What is 3?", "answer": "It is one.\n#### 1"}},
+        {"data_source": "openai/gsm8k", "ability": "math", "time": "2024-01-01 10:00", "topic": "A -> B -> C"},
+    ],
+)
+def test_metadata_answers_and_the_question_again_are_no_parts_of_it(row: dict[str, Any], tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", {"question": "What is 3?", "answer": "1", **row})
+    assert parse_source(file).load()[0].prompt == "What is 3?"
+
+
+def test_columns_that_nobody_reads_are_named_once(tmp_path: Path) -> None:
+    row = {"question": "q", "answer": "1", "unit": "m", "level": 5, "kwargs": {"thinking": False}, "id": "x"}
+    file = written(tmp_path / "rows.jsonl", row)
+    config = edit(small_config(), [f"data.source={file}", "data.source.where=level > 1", *NONE])
+    data = load_data(config.data, tokenizer("qwen3"))
+    (found,) = [one for one in findings(config, data) if one.code == "unread-columns"]
+    assert found.found == f"{file}: nobody reads kwargs ({{'thinking': False}}), id ('x')"
+    assert "nobody reads level (5), kwargs" in Source(path=file).unread()
+    named = JsonLines(path=file, columns=Columns(prompt="question", id="id", extra=("level", "kwargs")))
+    assert named.unread() == "" == Source(mapping="still-3", path=file).unread()
+
+
 def test_a_chat_that_is_a_demonstration_is_held_to_the_same(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "1"}]
     empty = {"messages": turns, "tools": [], "system_prompt": "", "chat_template_kwargs": {}}
     assert Demonstrations(JsonLines(path=written(tmp_path / "a.jsonl", empty))).load()[0].reference == "1"
-    with pytest.raises(InputError, match="'tools' seems to be part"):
-        Demonstrations(JsonLines(path=written(tmp_path / "b.jsonl", {**empty, "tools": [1]}))).load()
+    with pytest.raises(InputError, match="'tools' may be part"):
+        Demonstrations(JsonLines(path=written(tmp_path / "b.jsonl", {**empty, "tools": [{"name": "f"}]}))).load()
 
 
 def test_parts_of_text_are_one_text(tmp_path: Path) -> None:

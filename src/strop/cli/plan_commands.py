@@ -302,7 +302,7 @@ def allocate(
 
     from strop.base.text import number
     from strop.lab.scaling import study
-    from strop.lab.scaling.allocate import allocate as best_at
+    from strop.lab.scaling.compare import allocate as best_at
     from strop.lab.scaling.curves import PASS_RATE, read_sources
     from strop.lab.scaling.fitting import FitSettings
 

@@ -1,8 +1,7 @@
 """Preparing problems: from raw sets to a Parquet file to train on, and a report that accounts for every row."""
 
 from strop.prepare.config import PrepareConfig, load_config, parse_config
-from strop.prepare.decontaminate import Decontaminate
-from strop.prepare.deduplicate import Deduplicate, DeduplicateByEmbedding, Split
+from strop.prepare.deduplicate import Decontaminate, Deduplicate, DeduplicateByEmbedding, Split
 from strop.prepare.difficulty import Difficulty
 from strop.prepare.filters import (
     AnswersAgree,

@@ -174,6 +174,8 @@ def _read_sources(config: PrepareConfig, folder: Path, view: View) -> dict[str, 
     ):
         for source in _told_apart(config.sources):
             view.stage(f"reading {source.label}", None)
+            if unread := source.unread():
+                view.note(f"{unread}; columns.extra=[…] keeps them")
             problems = broken = 0
             ticked = time.monotonic()
             for made in source.problems():

@@ -55,7 +55,6 @@ class Verifier(Piece):
     modules: ClassVar[tuple[str, ...]] = (
         "strop.verifiers.answer",
         "strop.verifiers.math_verifier",
-        "strop.verifiers.math_verify",
         "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
         "strop.verifiers.reward_function",

@@ -165,9 +165,10 @@ class _Comparison:
             found = self._relations(gold, given)
             if found is not None:
                 return found
+        sides = [each if each.op in ("list", "set") else ex.ZERO for each in (gold, given)]
         rules = {"residue": self._residues, "family": self._families, "digits": quantities.compare_digits}
         for kind in (*rules, *_SEVERAL):
-            if kind in ops or (kind == "family" and all(map(_is_families, (gold, given)))):
+            if kind in ops or (kind == "family" and all("family" in {part.op for part in each.args} for each in sides)):
                 return rules.get(kind, self._several)(gold, given)
         if "cases" in ops and all(op == "cases" or op not in ex.KINDS for op in ops):
             return self._piecewise(gold, given)
@@ -428,10 +429,6 @@ def _apart(answer: Node) -> Sequence[Node]:
     several = body.op == "set" or (body.op == "list" and len(set(map(label, body.args))) == 1)  # not x = 2k, y = 3k
     found = [both for part in (body.args if several else (body,)) for both in _both(part)]
     return [answer._replace(args=(each, *answer.args[1:])) for each in found] if answer.op == "family" else found
-
-
-def _is_families(answer: Node) -> bool:
-    return answer.op in ("list", "set") and any(part.op == "family" for part in answer.args)
 
 
 def _as_family(body: Node, family: Node, others: frozenset[str]) -> Node:

@@ -83,6 +83,7 @@ class Reading(NamedTuple):
 
 _RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉", "⊂", "⊆", "⊃", "⊇", "∥", "⊥", "≅")
 _MODULO = ("pmod", "mod", "modulo")
+_STRUCTURE = frozenset((*_RELATIONS, *_MODULO, *",;:∪∩"))  # without these, and words, an answer is single
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
 
 
@@ -119,7 +120,8 @@ def _answer(found: Sequence[Token]) -> Node:
     if not found:
         raise Unreadable("nothing to read")
     logic = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
-    return as_words(found) or wordings.special_kind(found) or (proposition(found) if logic else None) or _groups(found)
+    inner = _groups if any(token.kind == "word" or token.text in _STRUCTURE for token in found) else _single
+    return as_words(found) or wordings.special_kind(found) or (proposition(found) if logic else None) or inner(found)
 
 
 def _groups(found: Sequence[Token]) -> Node:
@@ -296,11 +298,13 @@ def _alone(found: Sequence[Token]) -> Node:
     found = trimmed(found)
     if not found:
         raise Unreadable("nothing to read")
+    return as_words(found) or wordings.special_kind(found) or _single(found)
+
+
+def _single(found: Sequence[Token]) -> Node:
+    """One answer that is no words."""
     if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
-    special = as_words(found) or wordings.special_kind(found)
-    if special is not None:
-        return special
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
     for op in ("∪", "∖", "∩"):

@@ -246,8 +246,7 @@ def _exactly(gold: Node, given: Node, rules: MathSettings) -> Proof:
         return proof
     gap = ex.plus(gold, ex.minus(given))
     for limit, miss in ((rules.tolerance, gap), (rules.share, ex.over(gap, gold))):
-        most = ex.number(Fraction(str(limit)))
-        if limit and sign_of(ex.plus(most, ex.minus(ex.call("abs", miss)))) in (0, 1):
+        if limit and sign_of(ex.plus(ex.number(Fraction(str(limit))), ex.minus(ex.call("abs", miss)))) in (0, 1):
             return equal(f"within {limit:g}")
     digits = {side: stated for side in (gold, given) if (stated := stated_digits(side)) is not None}
     if not digits:

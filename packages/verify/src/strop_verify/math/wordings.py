@@ -162,10 +162,12 @@ _TRUTHS = ("yes", "no", "true", "false")
 def truth(found: Sequence[Token]) -> str | None:
     """The truth value that an answer begins with, where the rest is a reason: `Yes, it is prime`; else None."""
     end = next((place for place, token in enumerate(found) if is_symbol(token, *",.;:-")), len(found))
-    said, rest = text_of(found[:end]).lower(), {token.text.lower() for token in found[end:]}
-    taken_back = rest & {*HEDGES.split(), *_TRUTHS} - ({"not"} if said in ("no", "false") else set())
+    said = text_of(found[:end]).lower()
+    if said not in _TRUTHS:
+        return None
+    rest, denials = {token.text.lower() for token in found[end:]}, {"not"} if said in ("no", "false") else set()
     clause = end + 2 < len(found)  # yes, odd: two answers
-    return said if said in _TRUTHS and not taken_back and (clause or len(rest) < 2) else None
+    return said if (clause or len(rest) < 2) and not rest & {*HEDGES.split(), *_TRUTHS} - denials else None
 
 
 def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
