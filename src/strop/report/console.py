@@ -53,7 +53,7 @@ class LiveView:
         self._latest: dict[str, float] = {}
         self._history: dict[str, deque[float]] = {}
         self._lock = threading.Lock()  # rich draws from its own thread
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=False)
+        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4.0, transient=False)
         self._live.start()
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:

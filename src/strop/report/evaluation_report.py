@@ -370,7 +370,7 @@ class BudgetPoint(NamedTuple):
 
 
 def budgets_up_to(most: int) -> tuple[int, ...]:
-    """Up to `BUDGET_POINTS` budgets at equal steps that end at `most`: 4k, 8k … 32k for 32,768."""
+    """Up to eight budgets at equal steps that end at `most`: 4k, 8k … 32k for 32,768."""
     return tuple(sorted({max(1, most * step // BUDGET_POINTS) for step in range(1, BUDGET_POINTS + 1)}))
 
 

@@ -149,8 +149,8 @@ _VLLM = "from importlib.metadata import version; print(version('vllm'))"
 
 
 def examine() -> list[Finding]:
-    """Look at the machine, and at the room of this folder."""
-    return [_python(), _cores(), *_room(), *accelerators(), _compiler(), *_sandbox()]
+    """Look at the machine; runs would be written into the present folder."""
+    return [_python(), _cores(), *_room(Path(".")), *accelerators(), _compiler(), *_sandbox()]
 
 
 def _python() -> Finding:
@@ -168,14 +168,14 @@ def _cores() -> Finding:
     return _finding("CPU cores", "ok", found)
 
 
-def _room() -> Iterator[Finding]:
+def _room(folder: Path) -> Iterator[Finding]:
     """Free memory and disk, each with what it should have at least."""
     total, free = machine.memory()
     advice = "the quickstart needs about 2 GiB free; end other programs"
     yield _enough("memory", free, 2, f"{total / GIB:.1f} GiB, {free / GIB:.1f} free", advice)
-    free = shutil.disk_usage(".").free
+    free = shutil.disk_usage(folder).free
     advice = "free some space: checkpoints are about six times the model's size"
-    yield _enough("disk", free, 1, f"{free / GIB:.1f} GiB free in {Path.cwd()}", advice)
+    yield _enough("disk", free, 1, f"{free / GIB:.1f} GiB free in {folder.resolve()}", advice)
 
 
 def _enough(subject: str, free: int, least: float, found: str, way_out: str) -> Finding:

@@ -20,7 +20,8 @@ SERVE = "strop.verifiers.process_pool:serve"
 class VerifierPool(Pool):
     """A pool whose workers run a verifier; `verdict_of` reads its replies.
 
-    There are as many processes, and they may take as long, as the verifier asks for.
+    Args:
+        verifier: the piece served.
     """
 
     def __init__(self, verifier: Verifier) -> None:

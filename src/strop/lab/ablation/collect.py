@@ -94,10 +94,8 @@ def until_decided(differences: Sequence[float], level: float, margin: float = MA
 
 
 def spikes(values: Sequence[float]) -> int:
-    """How many values exceed three times the median of all (of gradient norms: steps that jumped)."""
-    if not values:
-        return 0
-    return int((np.asarray(values) > 3.0 * float(np.median(values))).sum())
+    """How many values exceed 3 times the median of all (of gradient norms: steps that jumped)."""
+    return int((np.asarray(values) > 3 * float(np.median(values))).sum()) if values else 0
 
 
 Rows = Sequence[Mapping[str, float | None]]

@@ -90,7 +90,7 @@ class Power(NamedTuple):
 
 
 def fewest(probabilities: Array) -> int | None:
-    """The fewest seeds that decide with `PROBABILITY`; None where `MOST` do not."""
+    """The fewest seeds that decide with a probability of 80 %; None where `MOST` do not."""
     place = bisect_left(probabilities, PROBABILITY)
     return place + 1 if place < MOST else None
 
