@@ -15,8 +15,8 @@ from strop.base.view import SilentView
 from strop.data.generators import ChainSum
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
+from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.recipes.resolve import resolve
-from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.run import train
 

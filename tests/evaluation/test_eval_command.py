@@ -23,8 +23,8 @@ from strop.data.templates import Auto
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, Protocol, changed, protocol
+from strop.lab.benchmarking import BenchmarkPlan, benchmark_sampling, folder_name, held_out_of, measure, shared_template
 from strop.model.files import byte_tokenizer
-from strop.run.benchmarking import BenchmarkPlan, benchmark_sampling, folder_name, held_out_of, measure, shared_template
 from strop.run.models import NamedModel, configure, parse_model, parse_models
 from strop.run.run import train
 

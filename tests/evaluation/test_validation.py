@@ -21,9 +21,9 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.evaluate import ProblemSet, by_problem, gain, metrics
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
+from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
-from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.questions import validation_sets
 from strop.run.run import train

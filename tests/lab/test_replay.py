@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -329,6 +331,20 @@ def test_the_record_takes_little_room(finished: Path, tmp_path: Path) -> None:
                           use_dictionary=rollout_table._REPEATING) as writer:  # fmt: skip
         writer.write_table(rollout_table.read(path))
     assert with_record <= 1.02 * (tmp_path / "bare").stat().st_size
+
+
+def test_reading_rollouts_imports_no_pandas(finished: Path) -> None:
+    """It takes longer than a small step, and pyarrow imports it wherever it is installed."""
+    pytest.importorskip("pandas")
+    path = RunFolder.open(finished).rollouts_path(1)
+    code = f"""
+import sys
+from pathlib import Path
+from strop.base import rollout_table
+assert rollout_table.read_groups(Path({str(path)!r}))
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_command_ends_with_1_at_a_difference(finished: Path, tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
+from strop.lab import benchmarking
+from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.model.files import byte_tokenizer
-from strop.run import benchmarking, fine_tuning, sft_config
-from strop.run.benchmarking import BenchmarkPlan, measure
+from strop.run import fine_tuning, sft_config
 from strop.run.folder import RunFolder, questions_of, trained_before
 from strop.run.measuring import evaluate_model, problems_of
 from strop.run.models import (
