@@ -388,8 +388,7 @@ def audit(
         write_text(page, audit_page(folder, drawn, f"Then save, and run: {again}"))
         print(f"{len(drawn.completions)} completions to judge in {page}; then: {again}")
         return
-    keep_in(folder.path)
-    with waiting("judging"):
+    with keep_in(folder.path), waiting("judging"):
         right = audits.read_labels(labels) if labels is not None else audits.judge(drawn, named_verifier(str(verifier)))
     found = {"by": str(verifier if labels is None else labels), **audits.audited(drawn, right)}
     folder.write_json(audits.AUDIT, found)
