@@ -291,7 +291,8 @@ def test_a_server_that_hangs_is_given_up() -> None:
         drain(engine)
     assert not engine.health().ok
     engine.close()
-    assert until(lambda: not alive(engine.server.pid), 1)
+    process = engine.server.pid
+    assert until(lambda: not alive(process), 1)
 
 
 @pytest.mark.vllm
