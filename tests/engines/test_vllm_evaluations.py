@@ -21,7 +21,7 @@ from strop.base.seeds import derive
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.model.policy import load_policy
-from strop.orchestration.pool import PoolEvaluator
+from strop.orchestration.evaluator import PoolEvaluator
 from strop.report.runs import read_runs
 from strop.report.samples import recorded_answers
 from strop.run import assembly
