@@ -96,7 +96,7 @@ def test_an_answer_computed_in_binary_is_met_by_its_decimal() -> None:
     [
         {"messages": [{"role": "user", "content": "q"}], "system_prompt": "Be brief."},
         {"prompt": "q", "tools": [{"type": "function"}]},
-        {"prompt": "q", "chat_template_kwargs": {"system": "Be brief."}},
+        {"prompt": "q", "chat_template_kwargs": {"enable_thinking": False}},
         {"prompt": "q", "material": [{"name": "table", "rows": ["x", "3"]}]},
         {"question": "q", "sources": "It was Ada."},
         {"question": "q", "before": "Consider the plane with the points A and B and the line through both of them"},
@@ -123,7 +123,8 @@ def test_what_belongs_to_a_question_is_never_dropped(row: dict[str, Any], tmp_pa
     [
         {"subject": "Intermediate Algebra", "level": 5, "unique_id": "algebra/1.json", "tags": [], "context": None},
         {"problem": "What is 3?", "messages": [{"role": "user", "content": "What is 3?"}], "text": "Q: What is 3?\nA."},
-        {"solution": "It is one.", "generations": ["So \\boxed{1}.", "Yes.\n#### 1"], "difficulty": 0.5},
+        {"solution": "It is one.", "generations": ["So \\boxed{1}.", "Yes, I think."], "difficulty": 0.5},
+        {"source": "orca_math", "domain": ["Mathematics -> Algebra -> Prealgebra"], "solve_rate": 0.5},
         {"extra_info": {"index": 0, "split": "train", "question": "What is 3?", "answer": "It is one.\n#### 1"}},
         {"data_source": "openai/gsm8k", "ability": "math", "time": "2024-01-01 10:00", "topic": "A -> B -> C"},
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs import small_config
+from tests.watching import Notes
 from typer.testing import CliRunner
 
 from strop.base.view import SilentView
@@ -22,17 +23,6 @@ from strop.run.folder import RunFolder
 from strop.run.measuring import evaluate_model
 from strop.run.models import configure
 from strop.run.run import train
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
 
 BOX = ("verifier.extract=boxed", "steps=1", "evaluation.every=none")
 FROM_A_FILE = (*BOX, "data.source=rows.jsonl", "data.source.columns.prompt=sum")

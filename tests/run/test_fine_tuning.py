@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.environments.players import QWEN_LIKE, chat_tokenizer
 from tests.forks import forking
+from tests.watching import Notes
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
@@ -333,19 +334,11 @@ def test_chats_train_and_the_run_says_that_earlier_answers_are_not_learned(tmp_p
     assert weights(tmp_path / "run" / "model")
 
 
-class Notes(SilentView):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def test_epochs_that_are_a_few_updates_are_said_to_teach_little(demonstrations: Path, tmp_path: Path) -> None:
     def told(name: str, *sets: str) -> list[str]:
         notes = Notes()
         fine_tuning.train(sft_config.configure("fresh", demonstrations, [*SMALL, *sets]), tmp_path / name, notes)
-        return [line for line in notes.notes if "training.tokens_per_batch" in line]
+        return [line for line in notes.lines if "training.tokens_per_batch" in line]
 
     epochs = ("training.steps=none", "training.epochs=4")
     (line,) = told("few", *epochs, "training.tokens_per_batch=65536")

@@ -37,7 +37,7 @@ def backward_all(policy: TinyPolicy, update: Update) -> tuple[float, dict[str, T
 @pytest.mark.parametrize("aggregation", [TokenMean(), SampleMean(), PromptMean()])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 def test_loss_and_gradient_do_not_change_with_budget_or_order(aggregation: Aggregation, dtype, tolerance):
-    samples = make_samples(14)
+    samples = [replace(one, group=int(index**0.5)) for index, one in enumerate(make_samples(14))]  # of 1 to 5
     policy = TinyPolicy(dtype=dtype)
     expected, reference = backward_all(policy, pack(samples, aggregation, 10_000))
     scale = max(float(g.abs().max()) for g in reference.values())

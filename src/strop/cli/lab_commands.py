@@ -388,8 +388,7 @@ def audit(
         write_text(page, audit_page(folder, drawn, f"Then save, and run: {again}"))
         print(f"{len(drawn.completions)} completions to judge in {page}; then: {again}")
         return
-    keep_in(folder.path)
-    with waiting("judging"):
+    with keep_in(folder.path), waiting("judging"):
         right = audits.read_labels(labels) if labels is not None else audits.judge(drawn, named_verifier(str(verifier)))
     found = {"by": str(verifier if labels is None else labels), **audits.audited(drawn, right)}
     folder.write_json(audits.AUDIT, found)
@@ -485,17 +484,17 @@ def _compare_gradients(
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
-    from strop.lab.what_if import what_if
-    from strop.report import gradients
+    from strop.lab import what_if
+    from strop.report.lab_figures import plot_gradients
 
     found = []
-    for comparisons in what_if(folder, others, view, begin, end):
+    for comparisons in what_if.what_if(folder, others, view, begin, end):
         found += comparisons
         for one in comparisons:
-            view.note(gradients.said(one))
+            view.note(what_if.said(one))
     if plot is not None:
-        view.note(str(gradients.plot(folder.path.name, found, plot)))
-    show(as_json, [asdict(one) for one in found], lambda: print_table(*gradients.table(found)))
+        view.note(str(plot_gradients(folder.path.name, found, plot)))
+    show(as_json, [asdict(one) for one in found], lambda: print_table(*what_if.table(found)))
 
 
 def rejudge(

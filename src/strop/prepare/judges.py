@@ -53,7 +53,7 @@ _ESCAPE = re.compile(r'\\(["\\/nrt]|u[0-9a-fA-F]{4})?')
 _JSON = json.JSONDecoder(strict=False)
 
 
-class Vote(NamedTuple):
+class ProblemVote(NamedTuple):
     """One vote of a judge: `failed` lists the unmet criteria; `valid` is None if the answer is unreadable."""
 
     valid: bool | None
@@ -142,7 +142,7 @@ class Judges(Step):
             )
 
 
-def _why(votes: list[Vote], valid: int, blamed: Counter[str]) -> Dropped:
+def _why(votes: list[ProblemVote], valid: int, blamed: Counter[str]) -> Dropped:
     """The most frequent complaint of the votes, or that no vote could be read."""
     unread = [vote for vote in votes if vote.valid is None]
     if len(unread) == len(votes):
@@ -163,9 +163,10 @@ class _Polling:
         self._journal = Journal(stage.folder / "votes.jsonl")
         self._ending = False
         self._done = 0
-        self.votes: dict[str, list[Vote | None]] = {}
+        self.votes: dict[str, list[ProblemVote | None]] = {}
         for entry in self._journal.entries:
-            self._seats(entry["id"])[entry["seat"]] = Vote(entry["valid"], tuple(entry["failed"]), entry["reason"])
+            vote = ProblemVote(entry["valid"], tuple(entry["failed"]), entry["reason"])
+            self._seats(entry["id"])[entry["seat"]] = vote
 
     @property
     def cast(self) -> int:
@@ -213,7 +214,7 @@ class _Polling:
             "completion_tokens": sum(entry["completion_tokens"] for entry in entries),
         }
 
-    def _seats(self, problem_id: str) -> list[Vote | None]:
+    def _seats(self, problem_id: str) -> list[ProblemVote | None]:
         return self.votes.setdefault(problem_id, [None] * self._step.total_votes)
 
     def _undecided(self) -> Iterator[Problem]:
@@ -227,7 +228,7 @@ class _Polling:
         self._done += 1
         self._stage.tick(self._done)
 
-    def _decided(self, seats: list[Vote | None]) -> bool:
+    def _decided(self, seats: list[ProblemVote | None]) -> bool:
         left = seats.count(None)
         if left == 0 or not self._step.stop_early:
             return left == 0
@@ -249,7 +250,7 @@ class _Polling:
                 reply = await client.chat(messages, self._step.temperature, self._step.max_tokens, seed)
                 vote = read_vote(reply.text)
             except NoRoom as error:  # a problem that is too long for this judge does not end the step
-                reply, vote = NOTHING, Vote(None, (), str(error)[:300])
+                reply, vote = NOTHING, ProblemVote(None, (), str(error)[:300])
             except NoChatTemplate as error:
                 way_out = "judges are asked by messages: name an instruct model, or serve this one with a chat template"
                 raise InputError(f"{error}; {way_out}") from error
@@ -259,7 +260,7 @@ class _Polling:
             self._count()
 
 
-def read_vote(text: str) -> Vote:
+def read_vote(text: str) -> ProblemVote:
     """The vote in a judge's answer: the last JSON object in it that is a vote.
 
     A vote without `valid` is valid if every criterion is met. Reasons may contain LaTeX: a backslash that is not an
@@ -276,15 +277,15 @@ def read_vote(text: str) -> Vote:
             vote = _vote(value)
         # An object that is not a vote may contain one.
         last, place = vote or last, answer.find("{", place + 1 if vote is None else end)
-    return last or Vote(None, (), text.strip()[:100])
+    return last or ProblemVote(None, (), text.strip()[:100])
 
 
-def _vote(value: dict[str, Any]) -> Vote | None:
+def _vote(value: dict[str, Any]) -> ProblemVote | None:
     failed = tuple(name for name in CRITERIA if value.get(name) is False)
     valid = value.get("valid")
     if valid is None and any(name in value for name in CRITERIA):
         valid = not failed
-    return Vote(valid, failed, str(value.get("reason", ""))[:300]) if isinstance(valid, bool) else None
+    return ProblemVote(valid, failed, str(value.get("reason", ""))[:300]) if isinstance(valid, bool) else None
 
 
 def _counted(reply: EndpointReply) -> dict[str, int]:

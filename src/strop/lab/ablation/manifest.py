@@ -8,7 +8,6 @@ FOLDER/logs/VARIANT-seed0.log   the output of that run
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
@@ -18,7 +17,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 import strop
-from strop.base.files import write_text, writing
+from strop.base.files import locked, write_text, writing
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import explain
@@ -240,26 +239,16 @@ def held(folder: Path) -> Iterator[None]:
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("a")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(
-                f"{folder} is worked on by another process; look with: strop ablate show {folder}"
-            ) from error
+    with locked(folder / LOCK, f"{folder} is worked on by another process; look with: strop ablate show {folder}"):
         yield
 
 
 def _is_held(folder: Path) -> bool:
     """Whether a process, this one or another, works on the ablation."""
-    try:
-        lock = (folder / LOCK).open("r+")
-    except FileNotFoundError:
+    if not (folder / LOCK).exists():
         return False
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+    try:
+        with locked(folder / LOCK, ""):
+            return False
+    except InputError:
+        return True
