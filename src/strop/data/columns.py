@@ -308,6 +308,16 @@ def _texts(cell: Any, listed: bool = False) -> Iterator[tuple[str, bool]]:
             yield from _texts(part, listed or len(cell) > 1 or isinstance(part, Mapping))
     elif isinstance(cell, str) and any(map(str.isalnum, cell)):
         yield cell.strip(), listed or cell.lstrip()[0] in "[{"  # as a table of texts writes a list
+    elif not _is_plain(cell):  # a picture, or its bytes
+        yield type(cell).__name__, True
+
+
+def _is_plain(cell: Any) -> bool:
+    try:
+        plain(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:
