@@ -255,6 +255,12 @@ def test_how_many_references_are_formulas(tmp_path: Path) -> None:
 STEP = '{ piece = "Verifiable", verifier = "Answer" }'
 
 
+def test_references_are_counted_where_others_are_refused(tmp_path: Path) -> None:
+    sets = (source(tmp_path, *FORMULAS, ["2", "3"]), "data.held_out=none", "evaluation.every=none")
+    found = {one.code: one.found for one in preview(small_config(*sets), SilentView()).findings}
+    assert "8 of 9 references" in found["references-as-text"] and "1 of 9" in found["unjudgeable"]
+
+
 @pytest.mark.parametrize("part", ["data.source", "data.held_out.source"])
 def test_a_start_and_a_dry_run_refuse_what_can_never_be_judged(part: str, tmp_path: Path) -> None:
     named = source(tmp_path, "1", ["2", "3"]).replace("data.source", part)
