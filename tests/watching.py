@@ -1,7 +1,8 @@
-"""What tests watch: the notes of a view, and whether something comes to pass."""
+"""What tests watch: the notes of a view, a child of their own, and whether something comes to pass."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,17 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run `work` in a forked child; its process id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
 
 
 def alive(pid: int) -> bool:

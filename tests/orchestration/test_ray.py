@@ -19,6 +19,7 @@ from bench.simulated import Simulation
 from tests.forks import forking
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import beside, made
+from tests.orchestration.workers import hear
 from tests.runs import assert_same_run, metrics, small_config
 from tests.watching import alive, until
 
@@ -27,7 +28,7 @@ from strop.base.view import SilentView
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.ray_workers import Cargo, RayWorkers
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.workers import Supervision, WorkerHandle, WorkerSpec, end
+from strop.orchestration.workers import Supervision, WorkerSpec, end
 from strop.run.run import resume, train
 from strop.training import checkpoint
 
@@ -57,15 +58,6 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def launcher(cluster: Any) -> RayWorkers:
     return RayWorkers(RaySettings())
-
-
-def hear(launcher: RayWorkers, handle: WorkerHandle, seconds: float = 60.0) -> list[Any]:
-    """The next messages; none where the worker has died instead."""
-    deadline = time.monotonic() + seconds
-    while not (found := handle.receive()) and handle.death is None:
-        assert time.monotonic() < deadline, "nothing was heard of the worker"
-        launcher.wait([handle], 1.0)
-    return found
 
 
 def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.forks import forking
+from tests.orchestration.workers import hear
 from tests.watching import alive, until
 
 from strop.base.types import StropError
@@ -26,15 +27,6 @@ from strop.orchestration.processes import Processes, ProcessHandle
 from strop.orchestration.workers import Death, Supervision, WorkerSpec, end
 
 ECHO = "tests.orchestration.workers:echo"
-
-
-def hear(launcher: Processes, handle: ProcessHandle, seconds: float = 20.0) -> list[Any]:
-    """The next messages; none where the worker has died instead."""
-    deadline = time.monotonic() + seconds
-    while not (found := handle.receive()) and handle.death is None:
-        assert time.monotonic() < deadline, "nothing was heard of the worker"
-        launcher.wait([handle], 1.0)
-    return found
 
 
 def dies(launcher: Processes, handle: ProcessHandle) -> str:

@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from tests.runs import assert_same_run, finished_run, metrics, parameters, small_config
-from tests.watching import Notes
+from tests.watching import Notes, in_child
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -214,17 +213,6 @@ def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int)
     assert read_changes(RunFolder.open(out)) == [(2, [("checkpoint.keep", "2", "7")])]
     assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4]
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Run `work` in a forked child; its process id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return child
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.forks import forking
 from tests.lab.ablation.cases import small_plan, write_base
 from tests.runs import metrics, parameters
-from tests.watching import Notes, until
+from tests.watching import Notes, in_child, until
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
@@ -37,17 +36,6 @@ def is_locked(run: Path) -> bool:
     except InputError:
         return True
     return False
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Run `work` in a forked child; its process id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return child
 
 
 @pytest.mark.timeout(300)
