@@ -77,6 +77,7 @@ def test_numbers_of_numpy_and_of_tables_in_python() -> None:
     ("reference", "text"),
     [
         (0.1 + 0.2, "0.3"), ("0.30000000000000004", "0.3"), (1.1 * 1.1, "1.21"), (100 * 1.1, "110"),
+        ("2.2000000000000002", "2.2"),
         (3.141592653589793, "3.141592653589793"), ("3.14159265358979323846", "3.14159265358979323846"),
         (0.1234567890123456, "0.1234567890123456"), (4.0, "4.0"),
         (2.0**60, "1152921504606847000"), (1e22, "1" + 22 * "0"),
@@ -95,7 +96,7 @@ def test_an_answer_computed_in_binary_is_met_by_its_decimal() -> None:
     [
         {"messages": [{"role": "user", "content": "q"}], "system_prompt": "Be brief."},
         {"prompt": "q", "tools": [{"type": "function"}]},
-        {"prompt": "q", "chat_template_kwargs": {"system": "Be brief."}},
+        {"prompt": "q", "chat_template_kwargs": {"enable_thinking": False}},
         {"prompt": "q", "material": [{"name": "table", "rows": ["x", "3"]}]},
         {"question": "q", "sources": "It was Ada."},
         {"question": "q", "before": "Consider the plane with the points A and B and the line through both of them"},
@@ -122,7 +123,8 @@ def test_what_belongs_to_a_question_is_never_dropped(row: dict[str, Any], tmp_pa
     [
         {"subject": "Intermediate Algebra", "level": 5, "unique_id": "algebra/1.json", "tags": [], "context": None},
         {"problem": "What is 3?", "messages": [{"role": "user", "content": "What is 3?"}], "text": "Q: What is 3?\nA."},
-        {"solution": "It is one.", "generations": ["So \\boxed{1}.", "Yes.\n#### 1"], "difficulty": 0.5},
+        {"solution": "It is one.", "generations": ["So \\boxed{1}.", "Yes, I think."], "difficulty": 0.5},
+        {"source": "orca_math", "domain": ["Mathematics -> Algebra -> Prealgebra"], "solve_rate": 0.5},
         {"extra_info": {"index": 0, "split": "train", "question": "What is 3?", "answer": "It is one.\n#### 1"}},
         {"data_source": "openai/gsm8k", "ability": "math", "time": "2024-01-01 10:00", "topic": "A -> B -> C"},
     ],
@@ -130,6 +132,13 @@ def test_what_belongs_to_a_question_is_never_dropped(row: dict[str, Any], tmp_pa
 def test_metadata_answers_and_the_question_again_are_no_parts_of_it(row: dict[str, Any], tmp_path: Path) -> None:
     file = written(tmp_path / "rows.jsonl", {"question": "What is 3?", "answer": "1", **row})
     assert parse_source(file).load()[0].prompt == "What is 3?"
+
+
+def test_bytes_of_a_picture_are_a_part_of_the_question(tmp_path: Path) -> None:
+    picture = pa.array([{"bytes": b"x", "path": "a.png"}], pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    parquet.write_table(pa.table({"prompt": ["q"], "answer": ["1"], "shown": picture}), tmp_path / "rows.parquet")
+    with pytest.raises(InputError, match="row 1: .*'shown' may be part of the question"):
+        parse_source(str(tmp_path / "rows.parquet")).load()
 
 
 def test_columns_that_nobody_reads_are_named_once(tmp_path: Path) -> None:
@@ -179,7 +188,8 @@ def test_an_answer_that_lost_its_backslash_is_refused(answer: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("prompt", "answer"),
     [("q", "\nu"), ("q", "2\tau"), ("Is $\frac{1}{2}$?", "1"), ("Is $\theta = 1$?", "1"), ("Is $a \neq b$?", "1"),
-     ("In $\triangle ABC$", "1"), ("$a \nmid b$", "1")],
+     ("In $\triangle ABC$", "1"), ("$a \nmid b$", "1"), ("Find $\tan x$.", "1"), ("Is $\nu>0$?", "1"),
+     ("As $x \to 0$", "1")],
 )
 def test_what_lost_its_backslash_is_found(prompt: str, answer: str) -> None:
     (finding,) = damaged("rows.jsonl", [Problem("x", "q", "1"), Problem("p", prompt, answer)])
@@ -188,7 +198,8 @@ def test_what_lost_its_backslash_is_found(prompt: str, answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "answer"),
-    [("a\nu b\n\n\tan item\nnot this\r\nreal", "no\nyes"), ("a\tb", "x\ty"), ("e\nellipse", "α\n1")],
+    [("a\nu b\n\n\tan item\nnot this\r\nreal", "no\nyes"), ("a\tb", "x\ty"), ("e\nellipse", "α\n1"),
+     ("A\nis\nmid\nless", "1"), ("It costs $5\nis it\tan apple", "1")],
 )
 def test_line_breaks_and_tabs_of_texts_are_none(prompt: str, answer: str) -> None:
     assert damage(Problem("p", prompt, answer)) is None

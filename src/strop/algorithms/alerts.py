@@ -171,7 +171,7 @@ def _pass_rate_line(recent: list[float], best: float | None, limits: AlertLimits
 LEAST = 3  # steps of a quarter: fewer have no bend
 
 
-class Weights(NamedTuple):
+class Coefficients(NamedTuple):
     """Of the fall, of its bend, of 1; and the residuals at the ends of the interval."""
 
     fall: float
@@ -181,7 +181,7 @@ class Weights(NamedTuple):
     high: float
 
 
-BANK = Weights(1.917, 1.489, -0.501, -0.833, 0.865)
+BANK = Coefficients(1.917, 1.489, -0.501, -0.833, 0.865)
 
 
 def shape(entropies: Sequence[float]) -> tuple[float, float]:
@@ -192,7 +192,7 @@ def shape(entropies: Sequence[float]) -> tuple[float, float]:
     return last - first, last - 2 * middle + first
 
 
-def least_share(entropies: Sequence[float], weights: Weights = BANK) -> tuple[float, float] | None:
+def least_share(entropies: Sequence[float], weights: Coefficients = BANK) -> tuple[float, float] | None:
     """The interval of the least entropy to come over that of the start; None where the quarter is too short."""
     if len(entropies) < LEAST:
         return None

@@ -120,10 +120,10 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, list[np.ndarray]]
 
 def _arrays(column: pa.ChunkedArray) -> list[np.ndarray]:
     """The values of each row of a column of lists; empty where it is null."""
-    whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    values = whole.flatten().to_numpy(zero_copy_only=False)
-    lengths = whole.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    return [values[start:end] for start, end in pairwise([0, *np.cumsum(lengths)])]
+    whole = column.combine_chunks()
+    # Arrow's own conversions, and `pq.read_table`, import pandas where it is installed, which takes half a second.
+    values, bounds = np.from_dlpack(whole.values), np.from_dlpack(whole.offsets)
+    return [values[start:end] for start, end in pairwise(bounds)]
 
 
 def _present(column: pa.ChunkedArray) -> list[np.ndarray | None]:
@@ -182,8 +182,10 @@ def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     for name in names:
         if name not in SCHEMA.names:
             raise InputError(f"rollouts have no column {name!r}; {nearest(name, SCHEMA.names)}")
-    there = pq.read_schema(path).names
-    found = pq.read_table(path, columns=[name for name in names if name in there])
+    with pq.ParquetFile(path) as file:
+        there = file.schema_arrow.names
+        chosen = [name for name in names if name in there]
+        found = file.read(chosen).select(chosen)
     for place, name in enumerate(names):
         if name not in there:
             found = found.add_column(place, SCHEMA.field(name), pa.nulls(found.num_rows, SCHEMA.field(name).type))

@@ -18,6 +18,7 @@ from strop.cli.options import (
     Sets,
     Tiny,
     allow,
+    numbers,
     print_json,
     print_table,
     set_option,
@@ -150,7 +151,7 @@ def ablate(
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     sets += [] if steps is None else [f"steps={steps}"]
     found = variants(target, VariantRequest(tuple(grid), tuple(named), leave_one_out, study), sets, small)
-    manifest = manifests.plan(target, found, manifests.parse_seeds(seeds), until is not None)
+    manifest = manifests.plan(target, found, numbers("--seeds", seeds, "0,1,2"), until is not None)
     where = out or manifests.default_folder(target, study, small)
     if dry_run:
         _list(where, manifests.merged(where, manifest), as_json)
@@ -388,8 +389,7 @@ def audit(
         write_text(page, audit_page(folder, drawn, f"Then save, and run: {again}"))
         print(f"{len(drawn.completions)} completions to judge in {page}; then: {again}")
         return
-    keep_in(folder.path)
-    with waiting("judging"):
+    with keep_in(folder.path), waiting("judging"):
         right = audits.read_labels(labels) if labels is not None else audits.judge(drawn, named_verifier(str(verifier)))
     found = {"by": str(verifier if labels is None else labels), **audits.audited(drawn, right)}
     folder.write_json(audits.AUDIT, found)
@@ -485,17 +485,17 @@ def _compare_gradients(
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
-    from strop.lab.what_if import what_if
-    from strop.report import gradients
+    from strop.lab import what_if
+    from strop.report.lab_figures import plot_gradients
 
     found = []
-    for comparisons in what_if(folder, others, view, begin, end):
+    for comparisons in what_if.what_if(folder, others, view, begin, end):
         found += comparisons
         for one in comparisons:
-            view.note(gradients.said(one))
+            view.note(what_if.said(one))
     if plot is not None:
-        view.note(str(gradients.plot(folder.path.name, found, plot)))
-    show(as_json, [asdict(one) for one in found], lambda: print_table(*gradients.table(found)))
+        view.note(str(plot_gradients(folder.path.name, found, plot)))
+    show(as_json, [asdict(one) for one in found], lambda: print_table(*what_if.table(found)))
 
 
 def rejudge(

@@ -212,7 +212,7 @@ class FollowedRuns:
             InputError: the run has no such completion.
         """
         path = self.folder(name).rollouts_path(step)
-        table = pq.read_table(path) if path.is_file() else None
+        table = pq.ParquetFile(path).read() if path.is_file() else None
         if table is None or not 0 <= row < table.num_rows:
             raise InputError(f"{name} has no completion {row} of step {step}")
         (found,) = table.slice(row, 1).to_pylist()

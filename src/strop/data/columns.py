@@ -15,7 +15,7 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Prompt
 from strop.data.cells import plain
-from strop_verify.extract import boxed_answer, boxes
+from strop_verify.extract import boxed_answer
 from strop_verify.math.settings import FORM, stated_form
 
 # Names in the data sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
@@ -28,6 +28,7 @@ ANSWERS = (
     "gold", "target", "label",
 )  # fmt: skip
 SOLUTIONS = ("solution", "Solution")  # worked solutions in some data sets, only the answer in others
+HANDED = ("tools", "documents", "image", "images", "chat_template_kwargs")  # columns that TRL hands to the template
 UNASKED = ("tool_calls", "function_call")  # parts of a message that a prompt cannot hold
 CODE = "code"  # the domain whose references are tests
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
@@ -35,6 +36,7 @@ USERS = ("user", "human")
 
 # The end of GSM8K's solutions, `#### 1,250`: one word with a digit, unlike a heading.
 RESULT = re.compile(r"(?<!\S)####[ \t]*(?=[^\s\d]*\d)[^\s#]+\s*\Z")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{\s*[^\s}]")
 _STOPS = tuple(".?!:;,。？！：；，")
 _LABEL = 12  # words that the name of a subject or a contest may have
 _CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
@@ -175,8 +177,9 @@ class Columns(Settings):
     def refuse_parts(self, row: Mapping[str, Any]) -> None:
         """Refuse a row in which a column that nobody reads may hold a part of the question.
 
-        That is a sentence, a list of texts, or a text under a usual name of questions. A text that is read elsewhere
-        is not lost, nor one that repeats the whole question or states an answer.
+        That is a sentence, several texts in a list, a text under a usual name of questions, or what chat templates
+        take. A text that is read elsewhere is not lost, nor one that repeats the whole question. A column in which a
+        text states an answer holds answers.
 
         Raises:
             ValueError: there is such a column.
@@ -185,10 +188,12 @@ class Columns(Settings):
         said = "\n".join(text for name in row if name not in unread for text, _ in _texts(row[name]))
         asked = [part for text, _ in _texts(pick(row, self.prompt or "prompt")) for part in text.split("\n\n")]
         for name, cell in unread.items():
-            for text, listed in _texts({name: cell}, name in PROMPTS):
+            texts = list(_texts({name: cell}, name in PROMPTS))
+            if any(_BOX.search(text) or RESULT.search(text) for text, _ in texts):
+                continue
+            for text, listed in [(f"{cell}", True)] if cell and name in HANDED else texts:
                 told = listed or "\n" in text or text.endswith(_STOPS) or len(text.split(maxsplit=_LABEL)) > _LABEL
-                known = text in said or (asked and all(part in text for part in asked))
-                if told and not known and not boxes(text) and not RESULT.search(text):
+                if told and text not in said and not (asked and all(part in text for part in asked)):
                     raise ValueError(
                         f"the prompt would be only {self.prompt!r}, but {name!r} may be part of the question "
                         f"({text!r:.60}); put both into one column, or say that it is not: columns.prompt={self.prompt}"
@@ -294,16 +299,26 @@ def _answer(value: Any, is_json: bool) -> Any:
 
 
 def _texts(cell: Any, listed: bool = False) -> Iterator[tuple[str, bool]]:
-    """The texts in a cell, and whether they stand in a list; those under a name of answers or speakers are left out."""
+    """The texts in a cell, and whether they stand in a list with others, without those of answers and speakers."""
     if isinstance(cell, Mapping):
         for name, part in cell.items():
             if name not in (*ANSWERS, *SOLUTIONS, "role", "from"):
                 yield from _texts(part, listed)
     elif isinstance(cell, list | tuple):
         for part in cell:
-            yield from _texts(part, True)
+            yield from _texts(part, listed or len(cell) > 1 or isinstance(part, Mapping))
     elif isinstance(cell, str) and any(map(str.isalnum, cell)):
         yield cell.strip(), listed or cell.lstrip()[0] in "[{"  # as a table of texts writes a list
+    elif not _is_plain(cell):  # a picture, or its bytes
+        yield type(cell).__name__, True
+
+
+def _is_plain(cell: Any) -> bool:
+    try:
+        plain(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:

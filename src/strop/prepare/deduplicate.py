@@ -30,6 +30,7 @@ Keys = NDArray[np.uint64]
 Pairs = NDArray[np.int64]
 
 SEED = 1
+BANDS, ROWS = 42, 3  # of a signature
 PREDECESSORS = 8  # a row is paired with so many rows before it under the same key, and with the first one
 PARTS = 16
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0xFF51AFD7ED558CCD))
@@ -42,36 +43,30 @@ class MinHashKeys:
     rows .96 at J = .42 and over .999 at .57, which is a question one word in ten of which was replaced.
     """
 
-    def __init__(self, bands: int = 42, rows: int = 3) -> None:
+    def __init__(self) -> None:
         from datasketch import MinHash
 
-        self._bands, self._rows = bands, rows
-        self._minhash: Any = MinHash(num_perm=bands * rows, seed=SEED, hashfunc=_identity)
-        self._powers = _odd_numbers(rows)
-        self._band_salts = _odd_numbers(bands)
-
-    @property
-    def width(self) -> int:
-        """The number of keys of a question."""
-        return self._bands
+        self._minhash: Any = MinHash(num_perm=BANDS * ROWS, seed=SEED, hashfunc=int)
+        self._powers = _odd_numbers(ROWS)
+        self._band_salts = _odd_numbers(BANDS)
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
-        """The keys of a question: uint64 [bands]."""
+        """The keys of a question: uint64 [BANDS]."""
         self._minhash.clear()
         self._minhash.update_batch(shingles(tokens, 2).tolist())
-        signature = self._minhash.hashvalues.astype(np.uint64).reshape(self._bands, self._rows)
+        signature = self._minhash.hashvalues.astype(np.uint64).reshape(BANDS, ROWS)
         return np.asarray((signature * self._powers).sum(axis=1, dtype=np.uint64) * self._band_salts, dtype=np.uint64)
 
 
 class NgramKeys:
-    """Keys from n-grams of words: the `width` smallest hashes of a question."""
+    """Keys from n-grams of words: the `BANDS` smallest hashes of a question."""
 
-    def __init__(self, n: int, width: int = 42) -> None:
-        self._n, self.width = n, width
+    def __init__(self, n: int) -> None:
+        self._n = n
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
         """The smallest hashes of the question's n-grams."""
-        return np.sort(np.unique(shingles(tokens, self._n)))[: self.width]
+        return np.sort(np.unique(shingles(tokens, self._n)))[:BANDS]
 
 
 class CandidateIndex:
@@ -122,10 +117,6 @@ def mix(values: Keys) -> Keys:
     """Spread the bits of uint64 values, one to one."""
     values = (values ^ (values >> np.uint64(33))) * _MIX[2]
     return np.asarray(values ^ (values >> np.uint64(29)), dtype=np.uint64)
-
-
-def _identity(value: int) -> int:
-    return value
 
 
 def _odd_numbers(count: int) -> Keys:

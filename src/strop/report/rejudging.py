@@ -80,8 +80,8 @@ def rejudged(run: RunFolder, sets: Sequence[str], begin: int = 0, end: int | Non
         raise InputError(f"{run.path} has no rollouts of these steps")
     before = {step: _config(run, step) for step in steps}
     after = {step: _changed(config, sets) for step, config in before.items()}
-    keep_in(run.path)
-    verdicts = _verdicts(run, before, after)
+    with keep_in(run.path):
+        verdicts = _verdicts(run, before, after)
     rows: list[dict[str, float]] = []
     changed: list[dict[str, Any]] = []
     for step in steps:
