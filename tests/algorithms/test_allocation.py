@@ -82,9 +82,10 @@ def test_problems_beyond_the_window_are_not_read() -> None:
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (["algorithm.allocation=Vip", "batch.samples_per_prompt=2"], "=2 is the mean of groups of 4 to 32"),
-        (['algorithm.allocation={piece="Vip", least=4, most=3}'], "=4 is the mean of groups of 4 to 3 "),
+        (['algorithm.allocation={piece="Vip", baseline="mean"}', "batch.samples_per_prompt=2"], "groups of 4 to 32"),
+        (['algorithm.allocation={piece="Vip", least=4, most=3, baseline="mean"}'], "groups of 4 to 3 "),
         (['algorithm.allocation={piece="Vip", least=2, baseline="mean"}'], "at least 3"),
+        (["algorithm.allocation=Vip"], "the advantage's baseline is 'mean'"),
     ],
 )
 def test_bounds_that_cannot_be_are_refused(sets: list[str], said: str) -> None:

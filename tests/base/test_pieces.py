@@ -25,9 +25,8 @@ from strop.environments.base import FromEnvironment
 from strop.environments.tools import Calculator, OpenEnv, OutsideClass
 from strop.model.settings import ModelSettings
 from strop.prepare.deduplicate import Decontaminate, DeduplicateByEmbedding
-from strop.prepare.difficulty import Difficulty
 from strop.prepare.filters import ReferenceSolutions
-from strop.prepare.judges import Judges
+from strop.prepare.rating import Difficulty, Judges
 from strop.prepare.sources import Source
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain, WeightedSum

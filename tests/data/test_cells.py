@@ -77,6 +77,7 @@ def test_numbers_of_numpy_and_of_tables_in_python() -> None:
     ("reference", "text"),
     [
         (0.1 + 0.2, "0.3"), ("0.30000000000000004", "0.3"), (1.1 * 1.1, "1.21"), (100 * 1.1, "110"),
+        ("2.2000000000000002", "2.2"),
         (3.141592653589793, "3.141592653589793"), ("3.14159265358979323846", "3.14159265358979323846"),
         (0.1234567890123456, "0.1234567890123456"), (4.0, "4.0"),
         (2.0**60, "1152921504606847000"), (1e22, "1" + 22 * "0"),
@@ -133,6 +134,13 @@ def test_metadata_answers_and_the_question_again_are_no_parts_of_it(row: dict[st
     assert parse_source(file).load()[0].prompt == "What is 3?"
 
 
+def test_bytes_of_a_picture_are_a_part_of_the_question(tmp_path: Path) -> None:
+    picture = pa.array([{"bytes": b"x", "path": "a.png"}], pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    parquet.write_table(pa.table({"prompt": ["q"], "answer": ["1"], "shown": picture}), tmp_path / "rows.parquet")
+    with pytest.raises(InputError, match="row 1: .*'shown' may be part of the question"):
+        parse_source(str(tmp_path / "rows.parquet")).load()
+
+
 def test_columns_that_nobody_reads_are_named_once(tmp_path: Path) -> None:
     row = {"question": "q", "answer": "1", "unit": "m", "level": 5, "kwargs": {"thinking": False}, "id": "x"}
     file = written(tmp_path / "rows.jsonl", row)
@@ -180,7 +188,8 @@ def test_an_answer_that_lost_its_backslash_is_refused(answer: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("prompt", "answer"),
     [("q", "\nu"), ("q", "2\tau"), ("Is $\frac{1}{2}$?", "1"), ("Is $\theta = 1$?", "1"), ("Is $a \neq b$?", "1"),
-     ("In $\triangle ABC$", "1"), ("$a \nmid b$", "1")],
+     ("In $\triangle ABC$", "1"), ("$a \nmid b$", "1"), ("Find $\tan x$.", "1"), ("Is $\nu>0$?", "1"),
+     ("As $x \to 0$", "1")],
 )
 def test_what_lost_its_backslash_is_found(prompt: str, answer: str) -> None:
     (finding,) = damaged("rows.jsonl", [Problem("x", "q", "1"), Problem("p", prompt, answer)])
@@ -189,7 +198,8 @@ def test_what_lost_its_backslash_is_found(prompt: str, answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "answer"),
-    [("a\nu b\n\n\tan item\nnot this\r\nreal", "no\nyes"), ("a\tb", "x\ty"), ("e\nellipse", "α\n1")],
+    [("a\nu b\n\n\tan item\nnot this\r\nreal", "no\nyes"), ("a\tb", "x\ty"), ("e\nellipse", "α\n1"),
+     ("A\nis\nmid\nless", "1"), ("It costs $5\nis it\tan apple", "1")],
 )
 def test_line_breaks_and_tabs_of_texts_are_none(prompt: str, answer: str) -> None:
     assert damage(Problem("p", prompt, answer)) is None

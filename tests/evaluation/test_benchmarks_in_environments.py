@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs import small_config
+from tests.watching import Notes
 
 from strop.base.imports import allow_module
 from strop.base.types import InputError
@@ -27,14 +28,6 @@ SMALL = (
 
 BRIEF = ("sampling.max_new_tokens=100",)
 pytestmark = pytest.mark.timeout(600)  # the base that calls tools is made once, which takes a minute on an idle machine
-
-
-class Notes(SilentView):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.evaluation.results import result
 from tests.runs import small_config
+from tests.watching import Notes
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
@@ -30,16 +31,6 @@ from strop.run.run import train
 from strop.verifiers.math_verifier import MathVerifier
 
 ROOM = 400
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def sets(*changes: str, view: Notes | None = None) -> tuple[ProblemSet, ...]:

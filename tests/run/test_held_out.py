@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.run.test_run import StopsAfter
 from tests.runs import small_config
+from tests.watching import Notes
 
 from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem
@@ -43,16 +44,6 @@ from strop.run.models import (
 from strop.run.run import Interrupted, resume, train
 
 TOKENIZER = byte_tokenizer()
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def write(file: Path, numbers: range) -> None:

@@ -49,7 +49,7 @@ class Vip(Allocation):
     variance beyond noise; the paper carries the posterior mean of every prompt from batch to batch.
 
     Fields:
-        baseline: of the advantage.
+        baseline: that of the advantage.
         least, most: completions of a prompt; the defaults are those of the authors' code.
 
     Example: p̂ = (.5, .1, .01), RLOO, 8 on average: sizes (12, 8, 4).

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from strop.algorithms.advantages import Advantage
+from strop.algorithms.advantages import Advantage, GroupRelative
 from strop.algorithms.aggregation import Aggregation
-from strop.algorithms.allocation import Allocation
+from strop.algorithms.allocation import Allocation, Vip
 from strop.algorithms.losses import Correction, PolicyLoss
 from strop.algorithms.regularizers import KlInReward, Regularizer
 from strop.algorithms.rewards import LengthShaping, Reward
@@ -150,6 +150,14 @@ class AlgorithmSettings(Settings):
     regularizers: tuple[SerializeAsAny[Regularizer], ...] = ()
     reference: ReferenceSettings = ReferenceSettings()
     aggregation: SerializeAsAny[Aggregation]
+
+    @model_validator(mode="after")
+    def _one_baseline(self) -> AlgorithmSettings:
+        if isinstance(self.allocation, Vip) and isinstance(self.advantage, GroupRelative):
+            baseline = self.advantage.baseline
+            if self.allocation.baseline != baseline:
+                raise ValueError(f"the advantage's baseline is {baseline!r}: set algorithm.allocation.baseline to it")
+        return self
 
     def reward_of(self, completion: Completion, verdict: Verdict) -> float:
         """The shaped reward of a completion with a usable verdict.

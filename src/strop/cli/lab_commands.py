@@ -18,6 +18,7 @@ from strop.cli.options import (
     Sets,
     Tiny,
     allow,
+    numbers,
     print_json,
     print_table,
     set_option,
@@ -150,7 +151,7 @@ def ablate(
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     sets += [] if steps is None else [f"steps={steps}"]
     found = variants(target, VariantRequest(tuple(grid), tuple(named), leave_one_out, study), sets, small)
-    manifest = manifests.plan(target, found, manifests.parse_seeds(seeds), until is not None)
+    manifest = manifests.plan(target, found, numbers("--seeds", seeds, "0,1,2"), until is not None)
     where = out or manifests.default_folder(target, study, small)
     if dry_run:
         _list(where, manifests.merged(where, manifest), as_json)

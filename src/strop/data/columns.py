@@ -15,7 +15,7 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Prompt
 from strop.data.cells import plain
-from strop_verify.extract import boxed_answer, boxes
+from strop_verify.extract import boxed_answer
 from strop_verify.math.settings import FORM, stated_form
 
 # Names in the data sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
@@ -36,6 +36,7 @@ USERS = ("user", "human")
 
 # The end of GSM8K's solutions, `#### 1,250`: one word with a digit, unlike a heading.
 RESULT = re.compile(r"(?<!\S)####[ \t]*(?=[^\s\d]*\d)[^\s#]+\s*\Z")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{\s*[^\s}]")
 _STOPS = tuple(".?!:;,。？！：；，")
 _LABEL = 12  # words that the name of a subject or a contest may have
 _CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
@@ -188,7 +189,7 @@ class Columns(Settings):
         asked = [part for text, _ in _texts(pick(row, self.prompt or "prompt")) for part in text.split("\n\n")]
         for name, cell in unread.items():
             texts = list(_texts({name: cell}, name in PROMPTS))
-            if any(boxes(text) or RESULT.search(text) for text, _ in texts):
+            if any(_BOX.search(text) or RESULT.search(text) for text, _ in texts):
                 continue
             for text, listed in [(f"{cell}", True)] if cell and name in HANDED else texts:
                 told = listed or "\n" in text or text.endswith(_STOPS) or len(text.split(maxsplit=_LABEL)) > _LABEL
@@ -308,6 +309,16 @@ def _texts(cell: Any, listed: bool = False) -> Iterator[tuple[str, bool]]:
             yield from _texts(part, listed or len(cell) > 1 or isinstance(part, Mapping))
     elif isinstance(cell, str) and any(map(str.isalnum, cell)):
         yield cell.strip(), listed or cell.lstrip()[0] in "[{"  # as a table of texts writes a list
+    elif not _is_plain(cell):  # a picture, or its bytes
+        yield type(cell).__name__, True
+
+
+def _is_plain(cell: Any) -> bool:
+    try:
+        plain(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:

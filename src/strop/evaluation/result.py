@@ -135,20 +135,12 @@ class EvaluationResult:
 
     def subset(self, indices: Sequence[int]) -> EvaluationResult:
         """The evaluation of the problems at `indices`, in that order."""
-        chosen = list(indices)
-        return replace(
-            self,
-            problem_ids=tuple(self.problem_ids[index] for index in chosen),
-            scores=self.scores[chosen],
-            correct=self.correct[chosen],
-            usable=self.usable[chosen],
-            unparsed=self.unparsed[chosen],
-            truncated=self.truncated[chosen],
-            lengths=self.lengths[chosen],
-            answers=tuple(self.answers[index] for index in chosen),
-            surprise=None if self.surprise is None else self.surprise[chosen],
-            sampled=None if self.sampled is None else self.sampled[chosen],
-        )
+        places = list(indices)
+        chosen: dict[str, Any] = {
+            name: value[places] if isinstance(value, np.ndarray) else tuple(value[place] for place in places)
+            for name, value in vars(self).items() if isinstance(value, np.ndarray | tuple)
+        }  # fmt: skip
+        return replace(self, **chosen)
 
     def interval(self) -> Interval:
         """The 95 % interval of `pass_rate` over problems, see `rate_interval`."""

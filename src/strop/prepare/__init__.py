@@ -2,7 +2,6 @@
 
 from strop.prepare.config import PrepareConfig, load_config, parse_config
 from strop.prepare.deduplicate import Decontaminate, Deduplicate, DeduplicateByEmbedding, Split
-from strop.prepare.difficulty import Difficulty
 from strop.prepare.filters import (
     AnswersAgree,
     EnglishOnly,
@@ -14,8 +13,8 @@ from strop.prepare.filters import (
     TraceLength,
     Verifiable,
 )
-from strop.prepare.judges import Judges
 from strop.prepare.pipeline import prepare
+from strop.prepare.rating import Difficulty, Judges
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, FilterStep, Stage, Step
 

@@ -309,9 +309,9 @@ def of_problems(
     parts = [part for part in (data.train, data.held_out) if part is not None]
     unusable = list(unjudgeable(config.verifier, [(part.name, part.problems) for part in parts], trains))
     yield from unusable
+    yield from _narrow(config.verifier, data.train.problems)
     if not any(one.level == "error" for one in unusable):
         yield from _verifier(config, data.train, tokenizer)
-        yield from _narrow(config.verifier, data.train.problems)
         yield from _template(config, tokenizer)
     yield from damaged(data.train.name, data.train.problems)
     yield from contradictory(data.train.name, data.train.problems)

@@ -80,6 +80,8 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("Who won the race, Anna or Bob?", r"\text{Anna}", r"\text{Anna won the race}",
          r"\text{Anna lost the race} | \text{Anna or Bob} | \text{Bob won the race} | \text{Anna and Bob}"),
         (r"Which is it? (A) $2\pi$ (B) $4\pi$ (C) $8\pi$", "B", r"4\pi | (B) | B", r"2\pi | 8\pi | C"),
+        (r"Which? $\textbf{(A)}\ 2r\qquad \textbf{(B)}\ \frac{1}{2}$ $\textbf{(C)}\ 5$", r"\text{(B)}",
+         "0.5 | B", "5 | C"),
     ],
     "chains that hold": [
         ("", "2^{3n}", r"(2^3)^n=2^{3n}", r"(2^3)^n=2^{2n} | 2^{3n}=8"), ("", "ad-bc", "-bc+ad", "ad+bc | bc-ad"),

@@ -109,18 +109,6 @@ class Manifest(Settings):
         return self.model_copy(update={"seeds": tuple(seeds), "runs": tuple(ordered)})
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`0,1,2` as numbers, each once.
-
-    Raises:
-        InputError: it is not written so.
-    """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise InputError(f"--seeds {text}: write whole numbers with commas between, such as 0,1,2")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
 def plan(recipe: str, found: Variants, seeds: Sequence[int], until_decided: bool = False) -> Manifest:
     """The manifest of an ablation that has not begun.
 

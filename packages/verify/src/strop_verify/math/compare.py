@@ -40,7 +40,9 @@ _SAID = {  # what words say of numbers
 _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural")))
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
-_OPTION = re.compile(r"\(([A-J])\)\s*(.+?)(?=\s*\([A-J]\)|\s*$)", re.DOTALL)
+_OPTION = re.compile(  # also \textbf{(A)}\ 3
+    r"\(([A-J])\)\}?(?:\\ |\s)*(.+?)(?=(?:\s|\\q?quad|\$)*(?:\\(?:text|math)\w*\s?\{)?\([A-J]\)|\s*$)", re.DOTALL
+)
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "…")
 
@@ -102,7 +104,10 @@ def _behind(reading: Reading) -> Node | None:
 def _option(gold: Reading, question: str) -> Node | None:
     r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
     text = dict(_OPTION.findall(question)).get(gold.letters) if gold.letters is not None else None
-    return None if text is None else _read(trimmed(tokens(text)))
+    try:
+        return None if text is None else _read(trimmed(tokens(text)))
+    except Unreadable:  # a part of some LaTeX
+        return None
 
 
 def _read(found: Sequence[Token]) -> Node | None:
