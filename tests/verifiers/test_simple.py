@@ -110,6 +110,7 @@ NUMBERS = r"$x$? $\textbf{(A)}\ 3 \qquad\textbf{(B)}\ 4 \qquad\textbf{(C)}\ 7\qq
         (NUMBERS, "The answer is 3 or more.", None),
         (NUMBERS, r"\boxed{3, 4}", None),
         ("Is it A or B? A. one B. two", "two", "B"),
+        (f"Is 1 < 2?\nA: yes\nB: no\n\n{CITIES}\nAnswer with one letter.\n", "Rome", "C"),
         ("Choose. A) B B) A", "A", "A"),
         ("Vitamin C. Is it so? A: yes B: no", "The answer is no.", "B"),
         ("No options.", "Paris", None),
@@ -117,6 +118,13 @@ NUMBERS = r"$x$? $\textbf{(A)}\ 3 \qquad\textbf{(B)}\ 4 \qquad\textbf{(C)}\ 7\qq
 )
 def test_the_text_of_an_option_stands_for_its_letter(question: str, text: str, letter: str | None) -> None:
     assert MultipleChoice().answer(Problem("p", question, "B"), text) == letter
+
+
+def test_a_reference_may_be_the_text_of_an_option() -> None:
+    asked = Problem("p", CITIES, "Paris")
+    assert MultipleChoice().refuses(asked) is None and MultipleChoice()(asked, r"\boxed{B}").score == 1.0
+    assert MultipleChoice()(asked, r"\boxed{A}").status is Status.WRONG
+    assert MultipleChoice().refuses(Problem("p", CITIES, "Berlin")) is not None
 
 
 def test_choices_are_a_field_and_references_are_held_to_them() -> None:

@@ -170,7 +170,8 @@ def _options(question: str) -> tuple[re.Pattern[str], str]:
     labels = list(_LABEL.finditer(plain))
     letters = "".join(label[1] or label[2] for label in labels)
     labels, letters = labels[letters.rfind("AB") :], letters[letters.rfind("AB") :]
-    ends = [*(label.start() for label in labels), len(plain)][1:]
+    last = f"{plain}\n".index("\n", labels[-1].end()) if labels else 0
+    ends = [*(label.start() for label in labels), last][1:]
     texts = [plain[label.end() : end].strip(" \n,;.") for label, end in zip(labels, ends, strict=True)]
     told = len({*texts}) == len(texts) and all(len(text) > 1 or text.isdigit() for text in texts)
     if not told or len(texts) < 2 or not string.ascii_uppercase.startswith(letters):
@@ -220,16 +221,21 @@ class MultipleChoice(Verifier):
         chosen = chosen_letter(text, self.extract, self.choices, problem.question)
         if chosen is None:
             return Verdict(0.0, Status.UNPARSED, "no choice")
-        reference = letter_of(str(problem.reference), self.choices)
+        reference = self._right(problem)
         if chosen == reference:
             return Verdict(1.0, Status.CORRECT, chosen)
         return Verdict(0.0, Status.WRONG, f"{chosen}, not {reference}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """Why the problem cannot be judged: its reference is not one of the letters; else None."""
-        if isinstance(problem.reference, str) and letter_of(problem.reference, self.choices) is not None:
+        """Why the problem cannot be judged: its reference is no letter and no text of an option; else None."""
+        if self._right(problem) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is none of the choices {self.choices}"
+
+    def _right(self, problem: Problem) -> str | None:
+        """The letter of the reference, which may be the text of an option."""
+        reference = problem.reference
+        return letter_of(_lettered(reference, problem.question), self.choices) if isinstance(reference, str) else None
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """To put the letter where `extract` looks for it."""

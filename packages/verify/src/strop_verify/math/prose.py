@@ -29,7 +29,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE | re.VERBOSE)
 
 
-_CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?")
+_CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?|```\w*")  # and fences
 _MARKER = _pattern(
     r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
     | \b(?:answer|result|(?:option|choice)(?=\s+\S+\s+[\W_]*(?-i:[A-J])\b))(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
@@ -54,6 +54,7 @@ _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
 _SENTENCE = re.compile(r"\\text\w*\{([^{}]*)\}")
+_BOLD = re.compile(r"\*\*([^*$\n]+)\*\*")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 # Verbs after which a sentence says what something is.
 _SAYS = _pattern(
@@ -114,7 +115,7 @@ class Finder(NamedTuple):
         text = _CHAT.sub(" ", unescaped(text)).strip()
         found = boxes(text)
         tagged = answer_tag(text)
-        if tagged is not None and text.rfind("<answer>") > (found[-1].outer_end if found else 0):
+        if tagged is not None and text.rfind("<answer>") > (found[-1].outer_end if found else -1):
             return self.read(tagged)
         if found:
             after = text[found[-1].outer_end :][-_WINDOW:]
@@ -123,12 +124,10 @@ class Finder(NamedTuple):
             if isinstance(later, Reading):
                 return later
             return "the answer is denied" if _taken_back(text, found) else self._boxed(text, found)
-        if tagged is not None:
-            return self.read(tagged)
-        text = _window(text.replace("**", " "))
-        markers = list(_MARKER.finditer(text))
+        text, emphasized = text.replace("**", " "), _BOLD.sub(r" $\1$ ", text)
+        markers = list(_MARKER.finditer(text := _window(text)))
         if not markers:
-            return self._unmarked(text)
+            return self._unmarked(_window(emphasized.replace("**", " ")))
         clause = re.split(r"[.,;:!?\n]", text[: markers[-1].start()][-200:] + markers[-1][0].rstrip(" :"))[-1]
         if _DOUBT.search(clause):
             return "the answer is denied"
@@ -203,14 +202,9 @@ def _taken_back(text: str, found: list[Box]) -> bool:
 
 
 def _window(text: str) -> str:
-    """The end of a long text; no `$` pair is cut in two."""
-    if len(text) <= _WINDOW:
-        return text
-    cut = len(text) - _WINDOW
-    cut = text.find("\n", cut, cut + _WINDOW // 2) + 1 or cut
-    if text.count("$", 0, cut) % 2:
-        cut = text.find("$", cut) + 1 or cut
-    return text[cut:]
+    """The end of a long text, from the beginning of a line on where one begins in it."""
+    end = text[-_WINDOW:]
+    return end if len(end) == len(text) else end.partition("\n")[2] or end
 
 
 def _belong_together(between: str) -> bool:

@@ -143,7 +143,8 @@ def serve(setup: None) -> Any:
 
 def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
     fields = job["settings"]
-    settings = MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive", "variables")})
+    lists = {name: tuple(each) for name, each in fields.items() if isinstance(each, list)}  # as JSON has them
+    settings = MathSettings(**fields | lists)
     found = verify_here(job["gold"], job["response"], settings)
     return found.score, str(found.status), found.detail, found.undecided
 
