@@ -462,7 +462,8 @@ def _replay(folder: RunFolder, view: View, begin: int, end: int | None, as_json:
         done.append(asdict(step))
         if not as_json:
             equal = f"equal but for rounding, {step.apart:.0e}" if step.apart else "equal"
-            print(f"step {step.step}: {step.difference or equal} ({step.seconds:.1f} s)", flush=True)
+            took = f"{step.seconds:.2f} s" + ("" if step.update is None else f", its update {step.update:.2f} s")
+            print(f"step {step.step}: {step.difference or equal} ({took})", flush=True)
     show(as_json, done, lambda: None)
     if done[-1]["difference"] is not None:
         raise typer.Exit(1)

@@ -419,10 +419,15 @@ def plot_gradients(name: str, found: Sequence[Comparison], target: Path) -> Path
     panels = [
         ("cosine with the recorded gradient", _panel(found, lambda one: one.cosine, None, number_axis)),
         ("norm", _panel(found, lambda one: one.norm, lambda one: one.recorded_norm, number_axis)),
-        ("tokens clipped", _panel(found, lambda one: one.clipped, lambda one: one.recorded_clipped, percent_axis)),
-        ("effective sample", _panel(found, lambda one: one.effective, None, percent_axis)),
+        ("tokens clipped", _panel(found, lambda one: one.clipped, lambda one: one.recorded_clipped, _share_axis)),
+        ("effective sample", _panel(found, lambda one: one.effective, None, _share_axis)),
     ]
     return write_panels(target, f"{name}: each step under other settings", panels, columns=2)
+
+
+def _share_axis(axes: Axes) -> None:
+    percent_axis(axes)
+    axes.set_ylim(bottom=0)
 
 
 def _panel(found: Sequence[Comparison], value: Value, recorded: Value | None, scale: Callable[[Axes], None]) -> Draw:
