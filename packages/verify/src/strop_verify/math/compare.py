@@ -106,15 +106,12 @@ def _behind(reading: Reading) -> Node | None:
 
 def _option(gold: Reading, question: str) -> Node | None:
     r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
-    text = dict(_OPTION.findall(question)).get(gold.letters) if gold.letters is not None else None
-    try:
-        return None if text is None else _read(trimmed(tokens(text)))
-    except Unreadable:  # a part of some LaTeX
-        return None
+    return _read(dict(_OPTION.findall(question)).get(gold.letters or "", ""))
 
 
-def _read(found: Sequence[Token]) -> Node | None:
+def _read(found: Sequence[Token] | str) -> Node | None:
     try:
+        found = trimmed(tokens(found)) if isinstance(found, str) else found
         return read_tokens(list(found)).answer if found else None
     except (Unreadable, TooMuch):
         return None

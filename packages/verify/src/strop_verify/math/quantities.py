@@ -248,8 +248,6 @@ def _exactly(gold: Node, given: Node, rules: MathSettings) -> Proof:
     return equal(f"rounded to {digits[short]} digits") if rounds_to(other, at, digits[short]) else proof
 
 
-_COORDINATES = frozenset("xyzrt")
-_CURVE = frozenset("xy")
 
 
 def stated_value(relation: Node, bare: bool) -> Node | None:
@@ -263,7 +261,7 @@ def stated_value(relation: Node, bare: bool) -> Node | None:
         return None
     relation = without_remarks(relation)
     first, last, named = relation.args[0], relation.args[-1], label(relation) is not None
-    if bare and (first.op == last.op == "title" or (first.op == "abs" and ex.names_in(first) & _CURVE)):
+    if bare and (first.op == last.op == "title" or (first.op == "abs" and ex.names_in(first) & {"x", "y"})):
         return None  # AB = CD, |x| = 1
     if last.op == "name" and not ex.names_in(first):  # 5 = x
         return next(side for side in reversed(relation.args) if not ex.names_in(side))
@@ -314,7 +312,7 @@ def is_quantity(node: Node) -> bool:
         return numbers <= {-1, 2} and not any(each.op == "number" for side in sides for each in side)
     plain = all(part.op == "name" or (part.op == "power" and part.args[1] == ex.MINUS_ONE) for part in factors)
     divided = any(part.op == "power" for part in factors)
-    return plain and len(set(names)) > 1 and (divided or not _COORDINATES.intersection(names))
+    return plain and len(set(names)) > 1 and (divided or not set("xyzrt").intersection(names))
 
 
 def is_value(node: Node) -> bool:
