@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strop_verify.extract import Box, after_thinking, answer_tag, boxes, last_boxed
+from strop_verify.extract import Box, after_thinking, answer_tag, boxes
 from strop_verify.math.expressions import Node, TooMuch, Unreadable, refuse_text
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
@@ -81,23 +81,22 @@ class Finder(NamedTuple):
     latex: bool = True
     plain: bool = True
 
-    def find(self, text: str, where: str, box_required: bool = False) -> Reading | str:
-        """The answer of a whole response as it was read, or why it has none; see `extract` in `MathSettings`."""
+    def find(self, text: str, where: str, box_required: bool = False, several: bool = False) -> Reading | str:
+        """The answer of a whole response, or why it has none; only the last box where not `several` are asked."""
         final = after_thinking(text)
         if final is None:
             return OPEN_THINKING
         final = unescaped(final)
         if where == "any":
             return self.in_prose(final)
-        if where == "boxed" and (said := boxes(final)) and _taken_back(final, said):
-            return "the answer is denied"
-        found = last_boxed(final) if where == "boxed" else answer_tag(final, box_required)
+        if where == "boxed":
+            return self._boxed(final, boxes(final), several)
+        found = answer_tag(final, box_required)
         return NO_ANSWER if found is None else self.read(found)
 
     def read(self, text: str) -> Reading | str:
         """An answer of which the extent is known, or why it cannot be read."""
-        reason = refuse_text(text)
-        if reason is not None:
+        if (reason := refuse_text(text)) is not None:
             return reason
         try:
             return read(text)
@@ -121,9 +120,7 @@ class Finder(NamedTuple):
             after = text[found[-1].outer_end :][-_WINDOW:]
             said = list(_MARKER.finditer(after))
             later = self._asserted(after[said[-1].end() :], marked=True) if said else NO_ANSWER
-            if isinstance(later, Reading):
-                return later
-            return "the answer is denied" if _taken_back(text, found) else self._boxed(text, found)
+            return later if isinstance(later, Reading) else self._boxed(text, found)
         text, emphasized = text.replace("**", " "), _BOLD.sub(r" $\1$ ", text)
         markers = list(_MARKER.finditer(text := _window(text)))
         if not markers:
@@ -134,10 +131,12 @@ class Finder(NamedTuple):
         after = text[markers[-1].end() :]
         return "the answer is taken back" if _REVISED.search(after) else self._asserted(after, marked=True)
 
-    def _boxed(self, text: str, found: list[Box]) -> Reading | str:
+    def _boxed(self, text: str, found: list[Box], several: bool = True) -> Reading | str:
         """The contents of the last boxes that belong together, whatever stands around them."""
+        if not found or _taken_back(text, found):
+            return "the answer is denied" if found else NO_ANSWER
         group = [found[-1]]
-        for box in reversed(found[:-1]):
+        for box in reversed(found[: -1 if several else 0]):
             if not _belong_together(text[box.outer_end : group[0].outer_begin]):
                 break
             group.insert(0, box)

@@ -44,8 +44,9 @@ class MathSettings:
     r"""How answers are found, read and compared.
 
     Attributes:
-        extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
-            (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
+        extract: where the answer stands: `boxed` (the last balanced box after the thinking; where the reference
+            has several members, with the boxes joined to it), `answer_tag`, or `any` (the last of boxes, a tag, `####`,
+            "Answer:" and the like; else a sentence that asserts it).
         box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
         gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
         match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
