@@ -4,7 +4,7 @@
     python bench/forecast.py --make runs/forecast               # train the bank again, 16 CPU minutes, and write it
     python bench/forecast.py --others RUN CURVES.json …         # write down other runs instead of those of the file
 
-Collapse is the definition of `strop.algorithms.forecast`, for three shares of the start. The bank is GRPO's tiny form
+Collapse is the definition of `strop.algorithms.alerts`, for three shares of the start. The bank is GRPO's tiny form
 and what the arms below change of it, 32 steps of 8 prompts × 8 completions, two seeds. Each arm is forecast with
 weights that all other arms give. `others` are forecast with the weights of the whole bank: runs of bench/claims (its
 arms, and losses at several learning rates; 8 to 16 steps), of bench/scaling.py (four sizes, 48 steps), and a few more.
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strop.algorithms.forecast import BANK, Weights, least_share, shape
+from strop.algorithms.alerts import BANK, Coefficients, least_share, shape
 from strop.base.metrics_file import read_metrics
 from strop.base.view import SilentView
 from strop.recipes.resolve import resolve
@@ -133,13 +133,13 @@ def make(folder: Path) -> list[Run]:
     return [read_run(folder / arm / f"seed{seed}", arm, seed) for arm in ARMS for seed in (0, 1)]
 
 
-def fitted(bank: Sequence[Run]) -> Weights:
+def fitted(bank: Sequence[Run]) -> Coefficients:
     """Least squares over a bank, and the ends of its residuals, as wide as they would be without three parameters."""
     design = np.array([[*shape(run.quarter), 1.0] for run in bank])
     least = np.log([run.least for run in bank])
     weights = np.linalg.lstsq(design, least, rcond=None)[0]
     residuals = (least - design @ weights) * np.sqrt(len(bank) / (len(bank) - 3))
-    return Weights(*(float(each) for each in (*weights, *np.quantile(residuals, (TAIL, 1 - TAIL)))))
+    return Coefficients(*(float(each) for each in (*weights, *np.quantile(residuals, (TAIL, 1 - TAIL)))))
 
 
 def line_share(run: Run) -> float:
@@ -159,7 +159,7 @@ def score(case: str, share: float, runs: Sequence[Run], says: Callable[[Run], bo
     }  # fmt: skip
 
 
-def said(run: Run, weights: Weights, share: float) -> bool | None:
+def said(run: Run, weights: Coefficients, share: float) -> bool | None:
     """Collapse, none, or nothing where the interval holds the share."""
     found = least_share(run.quarter, weights)
     if found is None or found[0] <= share <= found[1]:
@@ -167,7 +167,7 @@ def said(run: Run, weights: Weights, share: float) -> bool | None:
     return found[1] < share
 
 
-def measure(of: str, runs: Sequence[Run], weights: Callable[[Run], Weights]) -> None:
+def measure(of: str, runs: Sequence[Run], weights: Callable[[Run], Coefficients]) -> None:
     """A line for each share and case."""
     for share in SHARES:
         cases: dict[str, Callable[[Run], bool | None]] = {

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from strop.base.view import SilentView
 from strop.lab.scaling import Curve, FitSettings, Sigmoid, fit
-from strop.lab.scaling.allocate import SURE, allocate
+from strop.lab.scaling.compare import SURE, allocate
 from strop.lab.scaling.curves import read_curve
 from strop.lab.scaling.joint import fit_joint, parameters_of
 from strop.recipes.resolve import resolve

@@ -1,12 +1,19 @@
 """What all tests share: no network, and markers that skip with the reason."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from strop.model.kernels.native import LayerKernels
 
 # How long an example takes says more of the machine's other work than of the code; pytest-timeout watches for hangs.
 # With CI set the examples are the same every time: new ones are looked for where somebody reads what they show.
@@ -37,6 +44,18 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def kernels() -> LayerKernels:
+    """The layers in C, compiled here."""
+    from strop.model.kernels import native
+
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    found = native.load()
+    assert found is not None
+    return found
 
 
 @pytest.fixture

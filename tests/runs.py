@@ -14,6 +14,9 @@ from strop.base.metrics_file import read_metrics
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
+from strop.engines.protocol import Request
+from strop.engines.torch.engine import TorchEngine
+from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
 from strop.run.run import train
@@ -40,6 +43,19 @@ def finished_run(places: pytest.TempPathFactory, *sets: str) -> Path:
     out = places.mktemp("runs") / "finished"
     train(small_config(*sets), out, SilentView())
     return out
+
+
+def keep_prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The prompts, as text, of what this process asks an engine from here on."""
+    prompts: list[str] = []
+    submit = TorchEngine.submit
+
+    def seen(engine: TorchEngine, request: Request) -> None:
+        prompts.append(byte_tokenizer().decode(request.prompt_ids.tolist()))
+        submit(engine, request)
+
+    monkeypatch.setattr(TorchEngine, "submit", seen)
+    return prompts
 
 
 def parameters(run: Path) -> dict[str, torch.Tensor]:

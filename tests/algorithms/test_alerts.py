@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.runs import small_config
+from tests.watching import Notes
 
 from strop.algorithms.alerts import STEPS_OF_CALM, AlertLimits, alerts
 from strop.base.types import InputError
-from strop.base.view import SilentView
 from strop.recipes.resolve import resolve
 from strop.run.run import train
 
@@ -79,16 +79,6 @@ def test_a_collapse_of_the_pass_rate_is_measured_against_its_best() -> None:
 
 def test_what_a_step_does_not_measure_says_nothing() -> None:
     assert follow([{}, dict.fromkeys(CALM)]) == [[], []]
-
-
-class Notes(SilentView):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 @pytest.mark.parametrize(("limit", "said"), [(0.0, True), (1.0, False)])

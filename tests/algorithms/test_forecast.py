@@ -8,8 +8,7 @@ import math
 import pytest
 from bench.forecast import fitted, said, score, stored
 
-from strop.algorithms.alerts import AlertLimits, alerts
-from strop.algorithms.forecast import BANK, Weights, least_share, shape
+from strop.algorithms.alerts import BANK, AlertLimits, Coefficients, alerts, least_share, shape
 
 FAST = [0.3 * 0.7**step for step in range(8)]
 STEADY = [0.3 - 0.005 * step for step in range(8)]
@@ -23,7 +22,7 @@ def test_a_straight_fall_has_no_bend_and_one_that_slows_down_has():
 
 
 def test_the_interval_by_value():
-    weights = Weights(fall=2.0, bend=1.0, constant=-0.5, low=-0.4, high=0.6)
+    weights = Coefficients(fall=2.0, bend=1.0, constant=-0.5, low=-0.4, high=0.6)
     found = least_share([math.exp(-each) for each in (0.0, 0.0, 0.6, 0.6, 0.8, 0.8)], weights)
     assert found == pytest.approx((math.exp(-1.7 - 0.4), math.exp(-1.7 + 0.6)))
     assert least_share(FAST[:2]) is None  # they have no bend

@@ -9,29 +9,15 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from tests.watching import alive, until
 
 from strop_verify.child_process import ChildProcess, exit_reason
 
 
 def python(code: str, output: bool = False) -> ChildProcess:
     return ChildProcess([sys.executable, "-c", code], os.environ, tempfile.TemporaryFile() if output else None)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pid: int, seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < end:
-        time.sleep(0.01)
-    return not alive(pid)
 
 
 def test_a_child_ends_by_itself_within_the_grace_period() -> None:
@@ -56,7 +42,7 @@ def test_a_child_that_does_not_end_is_killed_with_what_it_started() -> None:
         time.sleep(0.01)
     begin = time.monotonic()
     assert child.end(grace=0.2) == -signal.SIGKILL and time.monotonic() - begin > 0.2
-    assert child.exit_reason() == "was ended by SIGKILL" and gone(int(child.last_line()))
+    assert child.exit_reason() == "was ended by SIGKILL" and until(lambda: not alive(int(child.last_line())))
     child.close()
 
 
@@ -96,7 +82,7 @@ def test_a_child_outlives_the_thread_that_started_it_and_dies_with_the_process_e
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert gone(int(pid))
+    assert until(lambda: not alive(int(pid)))
 
 
 def test_a_forked_process_starts_children_too() -> None:

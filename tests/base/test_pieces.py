@@ -22,14 +22,11 @@ from strop.data.generators import ChainSum, Mixture, ReasoningGym
 from strop.data.rows import CsvFile, HubDataset, JsonFile, JsonLines, ParquetFile
 from strop.environments.agent import Agent
 from strop.environments.base import FromEnvironment
-from strop.environments.outside import OpenEnv, OutsideClass
-from strop.environments.tools import Calculator
+from strop.environments.tools import Calculator, OpenEnv, OutsideClass
 from strop.model.settings import ModelSettings
-from strop.prepare.decontaminate import Decontaminate
-from strop.prepare.deduplicate import DeduplicateByEmbedding
-from strop.prepare.difficulty import Difficulty
+from strop.prepare.deduplicate import Decontaminate, DeduplicateByEmbedding
 from strop.prepare.filters import ReferenceSolutions
-from strop.prepare.judges import Judges
+from strop.prepare.rating import Difficulty, Judges
 from strop.prepare.sources import Source
 from strop.verifiers.answer import Answer
 from strop.verifiers.combined import ByDomain, WeightedSum

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.runs import small_config
 
+from strop import dashboard
 from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
-from strop.dashboard import app
-from strop.dashboard.app import Dashboard, Filters, FollowedRuns, page
+from strop.dashboard import Dashboard, Filters, FollowedRuns, page
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
@@ -190,7 +190,7 @@ def test_it_answers_this_machine_and_only_reads(tmp_path: Path) -> None:
     assert asked(app, "/api/runs", "POST")[0] == 405
     assert asked(app, "/", host="evil.example")[0] == 403
     assert asked(app, "/", host="[::1]:8030")[0] == 200
-    for path in ("/static/../app.py", "/static/app.py", "/etc/passwd", "/api/nothing?run=run"):
+    for path in ("/static/../__init__.py", "/static/__init__.py", "/etc/passwd", "/api/nothing?run=run"):
         assert asked(app, path)[0] == 404
 
 
@@ -232,7 +232,7 @@ def test_a_wrong_question_says_why(tmp_path: Path, path: str, status: int) -> No
 
 def test_a_search_that_takes_long_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run")
-    monkeypatch.setattr(app, "PATIENCE", -1.0)
+    monkeypatch.setattr(dashboard, "PATIENCE", -1.0)
     first = page(run, Filters(text="answer 4 of 1"))
     second = page(run, Filters(text="answer 4 of 1", before=first["next"]))
     assert (first["rows"], second["rows"]) == ([], [])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.dashboard.test_dashboard import HTML, make_played_run, make_run
 
-from strop.dashboard.app import Dashboard, FollowedRuns
+from strop.dashboard import Dashboard, FollowedRuns
 from strop.serving.http import HttpServer, listen
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -12,16 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.kit.bring import tokenizer
+from tests.runs import small_config
 
 from strop.base.types import InputError, Problem
+from strop.config.parse import edit
 from strop.data.cells import plain
+from strop.data.columns import Columns
 from strop.data.demonstrations import Demonstrations
+from strop.data.loading import load_data
 from strop.data.rows import JsonLines
 from strop.data.source import damage, parse_source
+from strop.prepare.sources import Source
 from strop.python.problems import problems_of
-from strop.run.checks import damaged
+from strop.run.checks import damaged, findings
 from strop.verifiers.base import reference_text
 from strop.verifiers.math_verifier import MathVerifier
+
+NONE = ("data.held_out=none", "evaluation.every=none")
 
 
 def written(path: Path, *rows: object) -> str:
@@ -69,6 +77,7 @@ def test_numbers_of_numpy_and_of_tables_in_python() -> None:
     ("reference", "text"),
     [
         (0.1 + 0.2, "0.3"), ("0.30000000000000004", "0.3"), (1.1 * 1.1, "1.21"), (100 * 1.1, "110"),
+        ("2.2000000000000002", "2.2"),
         (3.141592653589793, "3.141592653589793"), ("3.14159265358979323846", "3.14159265358979323846"),
         (0.1234567890123456, "0.1234567890123456"), (4.0, "4.0"),
         (2.0**60, "1152921504606847000"), (1e22, "1" + 22 * "0"),
@@ -88,6 +97,12 @@ def test_an_answer_computed_in_binary_is_met_by_its_decimal() -> None:
         {"messages": [{"role": "user", "content": "q"}], "system_prompt": "Be brief."},
         {"prompt": "q", "tools": [{"type": "function"}]},
         {"prompt": "q", "chat_template_kwargs": {"enable_thinking": False}},
+        {"prompt": "q", "material": [{"name": "table", "rows": ["x", "3"]}]},
+        {"question": "q", "sources": "It was Ada."},
+        {"question": "q", "before": "Consider the plane with the points A and B and the line through both of them"},
+        {"question": "Add", "problem": "1+1"},
+        {"question": "q", "options": "['1', '2']"},
+        {"question": "Wer?", "info": {"text": {"de": "Es war Ada."}}},
         {"prompt": "q", "images": ["a.png"]},
         {"prompt": "q", "documents": [{"title": "t", "text": "x is 3"}]},
         {"prompt": "q", "history": [["Hello", "Hi"]]},
@@ -103,12 +118,47 @@ def test_what_belongs_to_a_question_is_never_dropped(row: dict[str, Any], tmp_pa
             load()
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"subject": "Intermediate Algebra", "level": 5, "unique_id": "algebra/1.json", "tags": [], "context": None},
+        {"problem": "What is 3?", "messages": [{"role": "user", "content": "What is 3?"}], "text": "Q: What is 3?\nA."},
+        {"solution": "It is one.", "generations": ["So \\boxed{1}.", "Yes, I think."], "difficulty": 0.5},
+        {"source": "orca_math", "domain": ["Mathematics -> Algebra -> Prealgebra"], "solve_rate": 0.5},
+        {"extra_info": {"index": 0, "split": "train", "question": "What is 3?", "answer": "It is one.\n#### 1"}},
+        {"data_source": "openai/gsm8k", "ability": "math", "time": "2024-01-01 10:00", "topic": "A -> B -> C"},
+    ],
+)
+def test_metadata_answers_and_the_question_again_are_no_parts_of_it(row: dict[str, Any], tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", {"question": "What is 3?", "answer": "1", **row})
+    assert parse_source(file).load()[0].prompt == "What is 3?"
+
+
+def test_bytes_of_a_picture_are_a_part_of_the_question(tmp_path: Path) -> None:
+    picture = pa.array([{"bytes": b"x", "path": "a.png"}], pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    parquet.write_table(pa.table({"prompt": ["q"], "answer": ["1"], "shown": picture}), tmp_path / "rows.parquet")
+    with pytest.raises(InputError, match="row 1: .*'shown' may be part of the question"):
+        parse_source(str(tmp_path / "rows.parquet")).load()
+
+
+def test_columns_that_nobody_reads_are_named_once(tmp_path: Path) -> None:
+    row = {"question": "q", "answer": "1", "unit": "m", "level": 5, "kwargs": {"thinking": False}, "id": "x"}
+    file = written(tmp_path / "rows.jsonl", row)
+    config = edit(small_config(), [f"data.source={file}", "data.source.where=level > 1", *NONE])
+    data = load_data(config.data, tokenizer("qwen3"))
+    (found,) = [one for one in findings(config, data) if one.code == "unread-columns"]
+    assert found.found == f"{file}: nobody reads kwargs ({{'thinking': False}}), id ('x')"
+    assert "nobody reads level (5), kwargs" in Source(path=file).unread()
+    named = JsonLines(path=file, columns=Columns(prompt="question", id="id", extra=("level", "kwargs")))
+    assert named.unread() == "" == Source(mapping="still-3", path=file).unread()
+
+
 def test_a_chat_that_is_a_demonstration_is_held_to_the_same(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "1"}]
     empty = {"messages": turns, "tools": [], "system_prompt": "", "chat_template_kwargs": {}}
     assert Demonstrations(JsonLines(path=written(tmp_path / "a.jsonl", empty))).load()[0].reference == "1"
-    with pytest.raises(InputError, match="'tools' seems to be part"):
-        Demonstrations(JsonLines(path=written(tmp_path / "b.jsonl", {**empty, "tools": [1]}))).load()
+    with pytest.raises(InputError, match="'tools' may be part"):
+        Demonstrations(JsonLines(path=written(tmp_path / "b.jsonl", {**empty, "tools": [{"name": "f"}]}))).load()
 
 
 def test_parts_of_text_are_one_text(tmp_path: Path) -> None:
@@ -138,7 +188,8 @@ def test_an_answer_that_lost_its_backslash_is_refused(answer: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("prompt", "answer"),
     [("q", "\nu"), ("q", "2\tau"), ("Is $\frac{1}{2}$?", "1"), ("Is $\theta = 1$?", "1"), ("Is $a \neq b$?", "1"),
-     ("In $\triangle ABC$", "1"), ("$a \nmid b$", "1")],
+     ("In $\triangle ABC$", "1"), ("$a \nmid b$", "1"), ("Find $\tan x$.", "1"), ("Is $\nu>0$?", "1"),
+     ("As $x \to 0$", "1")],
 )
 def test_what_lost_its_backslash_is_found(prompt: str, answer: str) -> None:
     (finding,) = damaged("rows.jsonl", [Problem("x", "q", "1"), Problem("p", prompt, answer)])
@@ -147,7 +198,8 @@ def test_what_lost_its_backslash_is_found(prompt: str, answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "answer"),
-    [("a\nu b\n\n\tan item\nnot this\r\nreal", "no\nyes"), ("a\tb", "x\ty"), ("e\nellipse", "α\n1")],
+    [("a\nu b\n\n\tan item\nnot this\r\nreal", "no\nyes"), ("a\tb", "x\ty"), ("e\nellipse", "α\n1"),
+     ("A\nis\nmid\nless", "1"), ("It costs $5\nis it\tan apple", "1")],
 )
 def test_line_breaks_and_tabs_of_texts_are_none(prompt: str, answer: str) -> None:
     assert damage(Problem("p", prompt, answer)) is None

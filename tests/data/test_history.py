@@ -24,6 +24,12 @@ def test_a_history_survives_json_and_a_file() -> None:
     again.load(json.loads(json.dumps(history.state())))
     assert list(again.visits(2)) == [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)]
     assert not again.visits(0) and len(again) == 1
+    again.add(0, Visit(8, 1, 4, 1.0))
+    assert list(again.latest([2, 1])) == [(2, Visit(7, 1, 4, 4.0)), (0, Visit(8, 1, 4, 1.0))]
+    again.add(1, Visit(9, 1, 4, 2.0))
+    again.add(2, Visit(9, 1, 4, 0.0))
+    assert [index for index, _ in again.latest([])] == [2, 1, 0], "the latest first"
+    again.load(json.loads(json.dumps(history.state())))
     lines = list(again.lines(list(map(problem, "abc"))))
     row = json.loads(lines[0])
     assert (row["id"], row["attempts"], row["pass_rate"], row["last_pass_rate"]) == ("c", 8, 7 / 8, 1.0)

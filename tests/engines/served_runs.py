@@ -8,18 +8,7 @@ from typing import Any
 
 from tests.runs import metrics
 
-from strop.base.view import SilentView
 from strop.run.folder import RunFolder
-
-
-class Listening(SilentView):
-    """Keeps what the run had to note."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def check_record(run: Path, max_lag: int, steps: int) -> list[dict[str, Any]]:

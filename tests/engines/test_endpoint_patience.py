@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from tests.prepare.test_judges import judging, serving
 from tests.prepare.working import questions, write_lines
+from tests.watching import Notes
 
 from strop.base.endpoint import ChatEndpoint, EndpointClient, EndpointError
 from strop.base.types import InputError
-from strop.base.view import SilentView
 from strop.engines.endpoint import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
@@ -90,27 +90,17 @@ def test_failures_are_told_once_a_minute(dead: str) -> None:
     assert len(told) == 2
 
 
-class Heard(SilentView):
-    """Keeps the notes."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def polled(folder: Path, view: Heard, url: str, rows: list[dict[str, Any]], **judge: Any) -> None:
+def polled(folder: Path, view: Notes, url: str, rows: list[dict[str, Any]], **judge: Any) -> None:
     step = {"piece": "Judges", "judges": [{"url": url, "model": "m", **judge}], "votes": 2, "threshold": 2}
     source = write_lines(folder / "set.jsonl", rows)
     prepare(parse_config({"out": str(folder / "out"), "sources": [{"path": str(source)}], "steps": [step]}), view)
 
 
 def test_dead_judges_are_told_once(tmp_path: Path, dead: str) -> None:
-    view = Heard()
+    view = Notes()
     with pytest.raises(EndpointError, match="0 votes"):
         polled(tmp_path, view, dead, questions(*"abcd"), retries=2, backoff=0.5)
-    assert len([note for note in view.notes if note.startswith(f"{dead} does not answer")]) == 1
+    assert len([note for note in view.lines if note.startswith(f"{dead} does not answer")]) == 1
 
 
 def test_an_error_waits_for_no_judge_and_keeps_the_votes_that_were_got(tmp_path: Path) -> None:
@@ -130,7 +120,7 @@ def test_an_error_waits_for_no_judge_and_keeps_the_votes_that_were_got(tmp_path:
         began = time.monotonic()
         try:
             with pytest.raises(InputError):
-                polled(tmp_path, Heard(), server.url, questions("slow", "other"))
+                polled(tmp_path, Notes(), server.url, questions("slow", "other"))
             assert time.monotonic() - began < 10
         finally:
             over.set()

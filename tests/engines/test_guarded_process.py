@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.watching import alive, until
 
 from strop.engines.vllm.server import GuardedProcess
 
@@ -18,19 +19,6 @@ from strop.engines.vllm.server import GuardedProcess
 def guarded(place: Path, script: str) -> GuardedProcess:
     place.mkdir()
     return GuardedProcess(["/bin/sh", "-c", script], os.environ, place)
-
-
-def ends(pid: int, seconds: float) -> bool:
-    """Whether a process is gone, or only its entry is left, within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize(
@@ -63,9 +51,10 @@ def test_it_is_ended_with_all_it_has_started_and_its_folder_goes(tmp_path: Path)
     process = guarded(tmp_path / "place", f"sleep 600 & echo $! > {child}; sleep 600")
     while not child.exists() or not child.read_text():
         time.sleep(0.01)
-    assert not ends(process.pid, 0)
+    assert alive(process.pid)
     process.stop()
-    assert not process.alive and ends(int(child.read_text()), 2) and not (tmp_path / "place").exists()
+    assert not process.alive and until(lambda: not alive(int(child.read_text())), 2)
+    assert not (tmp_path / "place").exists()
     process.stop()  # once more is no harm
 
 
@@ -89,6 +78,6 @@ def test_it_dies_with_us_however_we_end(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert ends(int(done.stdout), 8)
+    assert until(lambda: not alive(int(done.stdout)), 8)
     child = (tmp_path / "log.txt").read_text()
-    assert not child or ends(int(child), 8)
+    assert not child or until(lambda: not alive(int(child)), 8)

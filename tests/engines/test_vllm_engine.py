@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from tests.engines.contract import expected, model
 from tests.engines.fake_vllm import FakeVllm, fake_vllm
 from tests.engines.runs import drain, policy_logprobs, requests, run
-from tests.engines.test_guarded_process import ends
 from tests.tiny import byte_tokenizer, tiny_qwen3
+from tests.watching import alive, until
 from torch import Tensor
 
 from strop.base.types import InputError, StropError
@@ -291,7 +291,8 @@ def test_a_server_that_hangs_is_given_up() -> None:
         drain(engine)
     assert not engine.health().ok
     engine.close()
-    assert ends(engine.server.pid, 1)
+    process = engine.server.pid
+    assert until(lambda: not alive(process), 1)
 
 
 @pytest.mark.vllm
@@ -332,7 +333,7 @@ def test_the_server_dies_with_its_driver(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     driver = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
     assert driver.returncode == -signal.SIGKILL, driver.stderr
-    assert ends(int(driver.stdout), 10)
+    assert until(lambda: not alive(int(driver.stdout)), 10)
 
 
 @pytest.mark.vllm

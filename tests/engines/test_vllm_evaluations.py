@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 from tests.engines.fake_vllm import ServedModel, running
-from tests.engines.served_runs import Listening, check_record
+from tests.engines.served_runs import check_record
 from tests.engines.test_vllm_faults import still_while_forking
 from tests.runs import metrics, small_config
 from tests.tiny import byte_tokenizer
+from tests.watching import Notes
 
 from strop.base.seeds import derive
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.model.policy import load_policy
-from strop.orchestration.pool import PoolEvaluator
+from strop.orchestration.evaluator import PoolEvaluator
 from strop.report.runs import read_runs
 from strop.report.samples import recorded_answers
 from strop.run import assembly
@@ -61,7 +62,7 @@ def test_findings_2_and_3_servers_evaluate_and_one_that_dies_loses_nothing(
         raise AssertionError("an engine is built next to the servers")
 
     monkeypatch.setattr(assembly, "build_engine", refused)
-    sets, view = (*SETS, *ASYNCHRONOUS) if asynchronous else SETS, Listening()
+    sets, view = (*SETS, *ASYNCHRONOUS) if asynchronous else SETS, Notes()
     with served(*sets, faults=["error"]) as (config, servers):
         found = train(config, tmp_path / "run", view)
     assert not servers[1].faults and any("generator-1 died" in line for line in view.lines)

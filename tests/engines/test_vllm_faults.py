@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from tests.engines.fake_vllm import ServedModel, running
-from tests.engines.served_runs import Listening, check_record
+from tests.engines.served_runs import check_record
 from tests.runs import small_config
 from tests.tiny import byte_tokenizer
+from tests.watching import Notes
 
 from strop.base.seeds import derive
 from strop.model.policy import load_policy
@@ -55,7 +56,7 @@ def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest
             server.key, server.faults, server.after = "hush", [fault], 4
         # A patch of its own, undone here: after the fixture `forked` it would bring back what that had put in place.
         still_while_forking(servers.values(), stack.enter_context(pytest.MonkeyPatch.context()))
-        view = Listening()
+        view = Notes()
         urls = ", ".join(f'"{server.url}"' for server in servers.values())
         train(small_config(*SETS, f"engine.urls=[{urls}]"), tmp_path / "run", view)
     told = [line for line in view.lines if " died (" in line]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engines.served_runs import Listening, check_record
+from tests.engines.served_runs import check_record
 from tests.recipes import bases
 from tests.runs import parameters, small_config
+from tests.watching import Notes
 
 from strop.base import progress
 from strop.base.view import SilentView
@@ -61,7 +62,7 @@ def test_three_steps_of_training(tmp_path: Path, lag: int) -> None:
 
 
 def test_servers_are_killed_in_generation_and_in_an_evaluation_and_nothing_is_lost(tmp_path: Path) -> None:
-    steps, killed, view = 8, [], Listening()
+    steps, killed, view = 8, [], Notes()
 
     def kill_once(due: Callable[[], bool]) -> None:
         while not due():

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tests.runs import small_config
 from tests.tiny import tiny_settings
+from tests.watching import Notes
 
 from strop.base import machine, progress
 from strop.base.types import StropError
-from strop.base.view import SilentView
 from strop.engines.base import RequestLimits
 from strop.engines.settings import Vllm
 from strop.engines.vllm.server import arguments_of, environment_of, start
@@ -108,21 +108,11 @@ def test_a_socket_can_be_reached_where_the_folder_of_temporary_files_has_a_long_
         server.stop()
 
 
-class Console(SilentView):
-    """Keeps notes."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_server_that_ends_before_it_has_served_ends_the_run_with_its_words(
     tmp_path: Path, forked: None, lag: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    starts, view = tmp_path / "starts", Console()
+    starts, view = tmp_path / "starts", Notes()
     monkeypatch.setattr(progress, "SILENCE", 0.5)
     settings = interpreter(tmp_path, f"echo x >> {starts}; sleep 1.5; echo 'ValueError: no such attention'; exit 1")
     config = small_config("engine=Vllm", f"engine.python={settings.python}", f"orchestration.max_lag={lag}")
@@ -132,4 +122,4 @@ def test_a_server_that_ends_before_it_has_served_ends_the_run_with_its_words(
     assert starts.read_text() == "x\n"  # not ten times
     lines = capsys.readouterr().err.splitlines()
     assert any("vLLM's server starts, its log is /" in line and "second 1/900" in line for line in lines)
-    assert not any("is started again" in line for line in view.notes)
+    assert not any("is started again" in line for line in view.lines)

@@ -21,6 +21,7 @@ from tests.environments.runs import (
 )
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
+from tests.watching import Notes
 
 from strop.algorithms.advantages import Outcomes, TurnLevel
 from strop.base.imports import allow_module
@@ -28,16 +29,6 @@ from strop.base.sample import sample_id
 from strop.base.view import SilentView
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted, resume, train
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def test_one_turn_is_the_run_without_an_environment(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from strop.base.types import Problem, Verdict
 from strop.environments.base import FromEnvironment, Outcome, Reply
-from strop.environments.outside import OpenEnv
 from strop.environments.sessions import SessionHost, Turn
+from strop.environments.tools import OpenEnv
 from strop_verify.verdict import Status
 
 pytest.importorskip("websockets", reason="needs the extra openenv")

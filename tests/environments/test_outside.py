@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Verdict
 from strop.environments.base import Reply
-from strop.environments.outside import OutsideClass
+from strop.environments.tools import OutsideClass
 from strop_verify.verdict import Status
 
 CLASS = '''

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs import small_config
+from tests.watching import Notes
 
 from strop.base.imports import allow_module
 from strop.base.types import InputError
@@ -15,8 +16,8 @@ from strop.base.view import SilentView
 from strop.data.generators import ChainSum
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
+from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.recipes.resolve import resolve
-from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.run import train
 
@@ -27,14 +28,6 @@ SMALL = (
 
 BRIEF = ("sampling.max_new_tokens=100",)
 pytestmark = pytest.mark.timeout(600)  # the base that calls tools is made once, which takes a minute on an idle machine
-
-
-class Notes(SilentView):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 @pytest.fixture(scope="module")

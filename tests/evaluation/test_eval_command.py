@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.runs import small_config
+from tests.watching import Notes
 from typer.testing import CliRunner
 
 from strop.base.types import InputError, StropError
@@ -23,8 +24,8 @@ from strop.data.templates import Auto
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, Protocol, changed, protocol
+from strop.lab.benchmarking import BenchmarkPlan, benchmark_sampling, folder_name, held_out_of, measure, shared_template
 from strop.model.files import byte_tokenizer
-from strop.run.benchmarking import BenchmarkPlan, benchmark_sampling, folder_name, held_out_of, measure, shared_template
 from strop.run.models import NamedModel, configure, parse_model, parse_models
 from strop.run.run import train
 
@@ -178,20 +179,10 @@ def test_what_prompts_and_judges(place: Path, tmp_path: Path) -> None:
     assert foreign["template"] == own["template"]  # one prompt for a run and for a model without one
 
 
-class Listening(SilentView):
-    """Keeps what there was to note."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-
 def test_the_first_prompt_of_each_benchmark_is_shown_once_for_models_that_are_asked_alike(
     place: Path, tmp_path: Path
 ) -> None:
-    view = Listening()
+    view = Notes()
     models = parse_models([f"first={place / 'run'}@1", f"end={place / 'run'}"])
     measure(replace(plan(place, tmp_path), models=models), view)
     shown = [line for line in view.lines if "is asked first" in line]

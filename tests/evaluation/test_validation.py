@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.evaluation.results import result
 from tests.runs import small_config
+from tests.watching import Notes
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
@@ -21,25 +22,15 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.evaluate import ProblemSet, by_problem, gain, metrics
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
+from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
-from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.questions import validation_sets
 from strop.run.run import train
 from strop.verifiers.math_verifier import MathVerifier
 
 ROOM = 400
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def sets(*changes: str, view: Notes | None = None) -> tuple[ProblemSet, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.forks import forking
 from tests.orchestration.test_embedded_executor import SignalsAfter
 from tests.run.test_run import StopsAfter
 from tests.run.test_stages import staged
+from tests.run.test_unequal_groups import UNEQUAL
 from tests.runs import metrics, parameters, small_config
 from torch import Tensor
 from typer.testing import CliRunner
@@ -80,6 +83,7 @@ KINDS = {
     ),
     "opefo": ("algorithm.loss=Opefo",),
     "state": ("algorithm.regularizers=[{piece='AdaptiveEntropy', target=9.0, delta=1e-3}]",),
+    "unequal groups": (UNEQUAL, "batch.updates_per_step=2", "algorithm.aggregation=PromptMean"),
     "lora": ("model.lora.rank=4", "algorithm.regularizers=[{piece='KlPenalty', beta=0.01}]"),
     "bfloat16": ("model.dtype=bfloat16", "algorithm.anchor=recomputed"),
 }  # fmt: skip
@@ -143,7 +147,7 @@ def test_what_the_clock_decided_is_replayed(tmp_path: Path, weights: dict[str, T
     view = SignalsAfter(out, 2, signal.SIGKILL, "generator-1")
     sets = (
         "steps=8", "batch.prompts_per_step=2", "orchestration.executor=embedded", "orchestration.max_lag=4",
-        "orchestration.generators=2", "orchestration.window=full", "optim.lr=1e-2",
+        "orchestration.generators=2", "orchestration.window=full", "optim.lr=1e-2", UNEQUAL,
     )  # fmt: skip
     with forking():
         train(small(*sets), out, view)
@@ -319,14 +323,28 @@ def test_a_table_that_is_not_what_was_trained_on_is_not_kept(
         train(small(), tmp_path / "run", SilentView())
 
 
-def test_the_record_takes_little_room(finished: Path, tmp_path: Path) -> None:
-    """Of files as small as there are: 24 completions of at most 12 tokens."""
-    path = RunFolder.open(finished).rollouts_path(3)
+def test_the_record_takes_little_room(tmp_path: Path) -> None:
+    """Of a small file: 96 completions of at most 12 tokens."""
+    train(small("steps=1", "batch.samples_per_prompt=16"), tmp_path / "run", SilentView())
+    path = RunFolder.open(tmp_path / "run").rollouts_path(1)
     with_record = path.stat().st_size
-    with pq.ParquetWriter(tmp_path / "bare", rollout_table.SCHEMA, compression="zstd",
-                          use_dictionary=rollout_table._REPEATING) as writer:  # fmt: skip
+    with pq.ParquetWriter(tmp_path / "bare", rollout_table.SCHEMA, **rollout_table._WRITING) as writer:
         writer.write_table(rollout_table.read(path))
     assert with_record <= 1.02 * (tmp_path / "bare").stat().st_size
+
+
+def test_reading_rollouts_imports_no_pandas(finished: Path) -> None:
+    """It takes longer than a small step, and pyarrow imports it wherever it is installed."""
+    pytest.importorskip("pandas")
+    path = RunFolder.open(finished).rollouts_path(1)
+    code = f"""
+import sys
+from pathlib import Path
+from strop.base import rollout_table
+assert rollout_table.read_groups(Path({str(path)!r}))
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_command_ends_with_1_at_a_difference(finished: Path, tmp_path: Path) -> None:

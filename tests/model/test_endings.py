@@ -23,7 +23,12 @@ from strop.verifiers.answer import Answer
 NO_PROMPT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
 
 
-@pytest.mark.parametrize(("template", "end"), [(QWEN_LIKE, "<|im_end|>"), (LLAMA_LIKE, "<|eot_id|>")])
+ONE_TURN = "{% if messages | length > 2 %}{{ raise_exception('one turn') }}{% endif %}" + QWEN_LIKE
+
+
+@pytest.mark.parametrize(
+    ("template", "end"), [(QWEN_LIKE, "<|im_end|>"), (LLAMA_LIKE, "<|eot_id|>"), (ONE_TURN, "<|im_end|>")]
+)
 def test_a_turn_ends_as_the_chat_template_ends_it(template: str, end: str) -> None:
     tokenizer = chat_tokenizer(template)
     token = tokenizer.convert_tokens_to_ids(end)

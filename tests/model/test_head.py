@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +10,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from strop.model.head import LogitForm, collision, logprob_entropy, most_probable, project
-from strop.model.kernels import native
 from strop.model.kernels.native import LayerKernels
 
 M, E, V = 13, 6, 11
@@ -203,15 +200,6 @@ def test_collision_equals_that_of_full_logits(chunk: int, with_bias: bool):
     log_p = torch.stack(every, dim=1)
     expected = (log_p.exp() ** 2 * (log_p + entropy[:, None])).sum(1)
     torch.testing.assert_close(collision(hidden, weight, chosen, 0.7, chunk, True), expected)
-
-
-@pytest.fixture(scope="module")
-def kernels() -> LayerKernels:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler here")
-    found = native.load()
-    assert found is not None
-    return found
 
 
 FORMS = [LogitForm(), LogitForm(scale=0.3), LogitForm(scale=2.0, cap=1.5)]

@@ -13,8 +13,8 @@ from typing import Any
 from bench.simulated import SimulatedLearner, Simulation
 from tests.orchestration.faulty import Fault
 from tests.runs import small_config
+from tests.watching import Notes
 
-from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.data.loading import load_data
@@ -33,16 +33,6 @@ SETS = (
     "sampling.max_new_tokens=400", "verifier.extract=last_number",
 )  # fmt: skip
 PROMPTS, SAMPLES = 6, 4  # of `small_config`
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 @lru_cache

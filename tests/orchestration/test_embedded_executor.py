@@ -16,6 +16,7 @@ import pytest
 from tests.forks import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, finished_run, metrics, small_config
+from tests.watching import until
 
 from strop.base.view import SilentView
 from strop.run.folder import RunFolder
@@ -40,12 +41,7 @@ def workers(run: Path) -> dict[str, int]:
 
 def gone(pids: list[int], seconds: float) -> bool:
     """Whether all of these end within the time."""
-    deadline = time.monotonic() + seconds
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    return until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), seconds)
 
 
 class SignalsAfter(SilentView):

@@ -18,9 +18,8 @@ from strop.engines.torch.engine import TorchEngine
 from strop.evaluation.evaluate import ProblemSet, measure_set
 from strop.evaluation.result import EvaluationResult
 from strop.model.policy import Policy
-from strop.orchestration.evaluator import MeasuredVersion, WeightsOf
+from strop.orchestration.evaluator import EnginePool, MeasuredVersion, PoolEvaluator, WeightsOf
 from strop.orchestration.executor import Event, InProcess, Lost, Probe, ProbeCheck
-from strop.orchestration.pool import EnginePool, PoolEvaluator
 from strop.verifiers.answer import Answer
 from strop.verifiers.judges import OpenJudges
 

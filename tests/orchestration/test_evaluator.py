@@ -26,11 +26,11 @@ from strop.data.loading import load_data
 from strop.evaluation.benchmarks import HELD_OUT, benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import EvaluationResult
+from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.lab.scaling.curves import UNITS, read_curve
 from strop.model.files import byte_tokenizer
 from strop.orchestration.evaluator import InProcessEvaluator, WeightsOf
 from strop.run.assembly import assemble
-from strop.run.benchmarking import BenchmarkPlan, measure
 from strop.run.models import parse_models
 from strop.run.run import Interrupted, RunOutcome, resume, train
 from strop.training import checkpoint

@@ -12,6 +12,7 @@ import pytest
 from bench.simulated import Simulation
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import PROMPTS, Made, beside, made
+from tests.watching import until
 
 from strop.base import progress
 from strop.base.imports import allow_module
@@ -213,7 +214,5 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
     assert undisturbed.fleet.store._descriptors == {} and not undisturbed.fleet.store.root.exists()
-    deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{generator.worker.pid}").exists() for generator in undisturbed.fleet.generators):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    workers = [Path(f"/proc/{generator.worker.pid}") for generator in undisturbed.fleet.generators]
+    assert until(lambda: not any(place.exists() for place in workers), 5)

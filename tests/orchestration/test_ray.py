@@ -19,14 +19,16 @@ from bench.simulated import Simulation
 from tests.forks import forking
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import beside, made
+from tests.orchestration.workers import hear
 from tests.runs import assert_same_run, metrics, small_config
+from tests.watching import alive, until
 
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.ray_workers import Cargo, RayWorkers
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.workers import Supervision, WorkerHandle, WorkerSpec, end
+from strop.orchestration.workers import Supervision, WorkerSpec, end
 from strop.run.run import resume, train
 from strop.training import checkpoint
 
@@ -56,15 +58,6 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def launcher(cluster: Any) -> RayWorkers:
     return RayWorkers(RaySettings())
-
-
-def hear(launcher: RayWorkers, handle: WorkerHandle, seconds: float = 60.0) -> list[Any]:
-    """The next messages; none where the worker has died instead."""
-    deadline = time.monotonic() + seconds
-    while not (found := handle.receive()) and handle.death is None:
-        assert time.monotonic() < deadline, "nothing was heard of the worker"
-        launcher.wait([handle], 1.0)
-    return found
 
 
 def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) -> None:
@@ -226,7 +219,7 @@ def test_the_actors_of_a_killed_driver_end(cluster: Any, tmp_path: Path) -> None
     driver, actors = driver_on(cluster, tmp_path / "run")
     driver.kill()
     driver.wait()
-    gone(actors, 90)
+    assert until(lambda: not any(map(alive, actors)), 90)
 
 
 @pytest.mark.slow
@@ -235,7 +228,7 @@ def test_ctrl_c_ends_the_actors_and_the_run_can_be_resumed(cluster: Any, tmp_pat
     driver, actors = driver_on(cluster, out)
     os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
     assert driver.wait(60) == 130
-    gone(actors, 10)
+    assert until(lambda: not any(map(alive, actors)), 10)
     assert json.loads((out / "status.json").read_text())["state"] == "interrupted"
     step = checkpoint.latest(out / "checkpoints")
     assert step is not None and metrics(out)[-1]["step"] == step >= 2
@@ -269,21 +262,6 @@ def driver_on(cluster: Any, out: Path) -> tuple[subprocess.Popen[bytes], list[in
     rows = {row["role"]: row["pid"] for row in json.loads((out / "processes.json").read_text())}
     assert rows.keys() == {"driver", "generator-0"}
     return driver, [rows["generator-0"]]
-
-
-def gone(pids: list[int], seconds: float) -> None:
-    """See that all of these end within the time."""
-    begin = time.monotonic()
-    while any(map(_lives, pids)):
-        assert time.monotonic() - begin < seconds
-        time.sleep(0.1)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.slow

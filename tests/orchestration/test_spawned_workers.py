@@ -19,21 +19,14 @@ from typing import Any
 
 import pytest
 from tests.forks import forking
+from tests.orchestration.workers import hear
+from tests.watching import alive, until
 
 from strop.base.types import StropError
 from strop.orchestration.processes import Processes, ProcessHandle
 from strop.orchestration.workers import Death, Supervision, WorkerSpec, end
 
 ECHO = "tests.orchestration.workers:echo"
-
-
-def hear(launcher: Processes, handle: ProcessHandle, seconds: float = 20.0) -> list[Any]:
-    """The next messages; none where the worker has died instead."""
-    deadline = time.monotonic() + seconds
-    while not (found := handle.receive()) and handle.death is None:
-        assert time.monotonic() < deadline, "nothing was heard of the worker"
-        launcher.wait([handle], 1.0)
-    return found
 
 
 def dies(launcher: Processes, handle: ProcessHandle) -> str:
@@ -169,10 +162,7 @@ def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> Non
     handle.inbox.append("unread")
     handle.kill("for a reason")
     handle.kill("for another one")
-    deadline = time.monotonic() + 20
-    while not over(handle):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert until(lambda: over(handle), 20)
     assert death(handle) is None and handle.receive() == ["unread"]
     assert death(handle) == Death("for a reason")
     silence = handle.silence
@@ -244,10 +234,7 @@ def test_a_worker_that_has_ended_leaves_nothing_open(tmp_path: Path) -> None:
             handle = launcher.launch(WorkerSpec("echo-0", ECHO, None))
         hear(launcher, handle)
         end(launcher, [handle])
-        deadline = time.monotonic() + 20
-        while len(os.listdir("/proc/self/fd")) > before:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert until(lambda: len(os.listdir("/proc/self/fd")) <= before, 20)
 
 
 @pytest.mark.usefixtures("forked")
@@ -306,13 +293,6 @@ def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessHandle) -
     assert len(json.loads((launcher.folder / "processes.json").read_text())) == 1
 
 
-def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 def test_no_worker_outlives_its_controller() -> None:
     code = (
@@ -335,7 +315,4 @@ def test_no_worker_outlives_its_controller() -> None:
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    deadline = time.monotonic() + 2
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert until(lambda: not any(map(alive, pids)), 2)

@@ -156,7 +156,7 @@ def simulated(lengths: Lengths, train_token: float, adaptive: bool) -> Simulatio
     setup = Setup(8, 8, max_lag=8, generators=2, slots=SLOTS)
     run = _Run(setup, Costs(decode_step=TOKEN, train_token=train_token), lengths, steps=150, seed=0)
     run.gate = LagGate(8, 8, refill=False, adaptive=adaptive)
-    return run.go(lambda step: None)
+    return run.go()
 
 
 def test_a_trainer_slower_than_its_generators_trains_on_tokens_one_version_old() -> None:
@@ -172,7 +172,7 @@ def test_only_a_full_window_tells_values_of_k_apart() -> None:
     for window, found in lags.items():
         for k in (1, 4, 8):
             setup = Setup(8, 8, max_lag=k, generators=2, slots=SLOTS, window=window)
-            found.append(_Run(setup, costs, ConstantLength(6), steps=150, seed=0).go(lambda step: None).mean_lag)
+            found.append(_Run(setup, costs, ConstantLength(6), steps=150, seed=0).go().mean_lag)
     assert max(lags["adaptive"]) <= 1 and min(lags["adaptive"]) > 0.95
     assert lags["full"] == pytest.approx([1, 4, 8], rel=0.1)
 

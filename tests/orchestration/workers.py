@@ -1,4 +1,4 @@
-"""Entries of workers for tests: what a worker may do well or badly, without a model."""
+"""Entries of workers for tests: what a worker may do well or badly, without a model; and what is heard of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 
 from strop.base.types import StropError
 from strop.orchestration.processes import SocketConnection
-from strop.orchestration.workers import ControllerConnection
+from strop.orchestration.workers import ControllerConnection, WorkerHandle, WorkerLauncher
+
+
+def hear(launcher: WorkerLauncher, handle: WorkerHandle) -> list[Any]:
+    """The next messages; none where the worker has died instead."""
+    deadline = time.monotonic() + 60.0
+    while not (found := handle.receive()) and handle.death is None:
+        assert time.monotonic() < deadline, "nothing was heard of the worker"
+        launcher.wait([handle], 1.0)
+    return found
 
 
 def echo(connection: ControllerConnection, settings: Any) -> None:

@@ -21,7 +21,7 @@ from strop.base.view import SilentView, Values
 from strop.engines.endpoint import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
-from strop.prepare.judges import read_vote
+from strop.prepare.rating import read_vote
 
 Answer = Callable[[dict[str, Any], int], tuple[int, dict[str, str], Any]]
 

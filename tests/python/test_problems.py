@@ -76,7 +76,7 @@ def test_the_rows_of_verl_have_their_answers() -> None:
 
 def test_a_question_that_stands_in_two_columns_is_refused_unless_named() -> None:
     row = {"question": "Which?", "choices": ["p", "q"], "answer": "B"}
-    with pytest.raises(InputError, match="row 1: .*'choices'.*columns="):
+    with pytest.raises(InputError, match="row 1: .*'choices'.*columns.prompt=question"):
         problems_of([row])
     (named,) = problems_of([row], {"prompt": "question", "answer": "answer"})
     (whole,) = problems_of([{**row, "prompt": "Which, p or q?"}])

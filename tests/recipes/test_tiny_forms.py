@@ -303,6 +303,15 @@ def test_a_loss_of_the_field_trains(run: Runner, name: str) -> None:
     assert max(column(rows, FIELD[name])) > 0
 
 
+def test_more_completions_where_the_outcome_is_less_certain(run: Runner) -> None:
+    terms = (2, 3, 5, 8)
+    sources = ", ".join(f'{{piece="ChainSum", part="train", count=50, terms={each}, seed=1}}' for each in terms)
+    mixture = f'data.source={{piece="Mixture", domains={[str(each) for each in terms]}, sources=[{sources}]}}'
+    rows = run("field.vip", 3, sets=[mixture, "optim.warmup_steps=0"])
+    assert [row["sequences"] for row in rows] == [128] * 3
+    assert rows[0]["groups/largest"] == 8 < rows[2]["groups/largest"]
+
+
 # ---------------------------------------------------------------------- siblings: the same pieces, other numbers
 
 RUN_ABOVE = {
@@ -312,7 +321,7 @@ RUN_ABOVE = {
     "archer.math.released",
     "archer.dapo_math", "scalerl", "scalerl.loo_lp",
     "scalerl.loo_8op", "scalerl.loo_fp32", "scalerl.loo_dapo", "scalerl.math_code", "scalerl.scout", "scalerl_base",
-    "scalerl_base.gspo", "distill", "distill.top_k", "self_distill", *FIELD,
+    "scalerl_base.gspo", "distill", "distill.top_k", "self_distill", "field.vip", *FIELD,
 }  # fmt: skip
 ELSEWHERE = {"quickstart", "quickstart.calculator"}  # have tests of their own
 

@@ -14,7 +14,7 @@ from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.report.build import Folded, Table, audits
-from strop.report.rejudging import REJUDGED, rejudged
+from strop.report.rejudging import REJUDGED, example_rows, rejudged
 from strop.report.runs import read_runs
 from strop.run.folder import RunFolder
 from strop.run.run import train
@@ -70,6 +70,8 @@ def test_a_shaping_turns_signs(run: Path) -> None:
             turned += int((np.sign(was - was.mean()) * np.sign(now - now.mean()) < 0).sum())
     assert turned and found["advantages"] == {"completions": compared, "turned": turned}
     assert found["flips"] == {"to_right": 0, "to_wrong": 0} and found["groups"]["gained"] == 0
+    assert all(one["was"]["sign"] * one["now"]["sign"] == -1 for one in found["examples"])
+    assert all("advantage > 0" in f"{row[-2:]}" and "advantage < 0" in f"{row[-2:]}" for row in example_rows(found))
 
 
 def test_the_report_shows_it(run: Path) -> None:

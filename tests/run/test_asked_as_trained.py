@@ -6,33 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.runs import small_config
+from tests.runs import keep_prompts, small_config
+from tests.watching import Notes
 from typer.testing import CliRunner
 
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.config.parse import edit
 from strop.data.templates import BOXED, Auto
-from strop.engines.protocol import Request
-from strop.engines.torch.engine import TorchEngine
-from strop.model.files import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.answering import sample_model
 from strop.run.folder import RunFolder
 from strop.run.measuring import evaluate_model
 from strop.run.models import configure
 from strop.run.run import train
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
 
 BOX = ("verifier.extract=boxed", "steps=1", "evaluation.every=none")
 FROM_A_FILE = (*BOX, "data.source=rows.jsonl", "data.source.columns.prompt=sum")
@@ -54,14 +41,7 @@ def test_a_trained_model_is_asked_with_the_template_that_its_run_has_stored(
     monkeypatch.chdir(tmp_path)
     rows = [{"sum": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    prompts: list[str] = []
-    submit = TorchEngine.submit
-
-    def seen(engine: TorchEngine, request: Request) -> None:
-        prompts.append(byte_tokenizer().decode(request.prompt_ids.tolist()))
-        submit(engine, request)
-
-    monkeypatch.setattr(TorchEngine, "submit", seen)
+    prompts = keep_prompts(monkeypatch)
     config = small_config(*sets)
     train(config, Path("run"), SilentView())
     trained, prompts[:] = list(prompts), []

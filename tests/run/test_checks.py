@@ -13,6 +13,7 @@ import pytest
 from tests.environments.players import QWEN_LIKE
 from tests.runs import SMALL, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
+from tests.watching import Notes
 from typer.testing import CliRunner
 
 from strop import recipes
@@ -46,16 +47,6 @@ SUMS: Rows = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in ran
 MANY: Rows = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(160)]
 ASKS = 'data.template={piece="ChatTemplate", instruction="Put your final answer within \\\\boxed{}."}'
 PLAIN = 'data.template={piece="ChatTemplate", instruction="Answer briefly."}'
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +253,12 @@ def test_how_many_references_are_formulas(tmp_path: Path) -> None:
 
 
 STEP = '{ piece = "Verifiable", verifier = "Answer" }'
+
+
+def test_references_are_counted_where_others_are_refused(tmp_path: Path) -> None:
+    sets = (source(tmp_path, *FORMULAS, ["2", "3"]), "data.held_out=none", "evaluation.every=none")
+    found = {one.code: one.found for one in preview(small_config(*sets), SilentView()).findings}
+    assert "8 of 9 references" in found["references-as-text"] and "1 of 9" in found["unjudgeable"]
 
 
 @pytest.mark.parametrize("part", ["data.source", "data.held_out.source"])

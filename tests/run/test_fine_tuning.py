@@ -10,6 +10,8 @@ import pytest
 import torch
 from tests.environments.players import QWEN_LIKE, chat_tokenizer
 from tests.forks import forking
+from tests.runs import keep_prompts
+from tests.watching import Notes
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
@@ -18,8 +20,6 @@ from strop.base.view import SilentView
 from strop.cli import app
 from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
-from strop.engines.protocol import Request
-from strop.engines.torch.engine import TorchEngine
 from strop.model.files import EXPORTED, byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
@@ -231,14 +231,7 @@ def test_a_fine_tuned_model_is_asked_as_it_was_taught(
     hello.write_text('{"prompt": "Say hello.", "completion": "Hello!"}\n')
     other = tmp_path / "other"
     fine_tuning.train(sft_config.configure("fresh", hello, SMALL), other, SilentView())
-    prompts: list[str] = []
-    submit = TorchEngine.submit
-
-    def seen(engine: TorchEngine, request: Request) -> None:
-        prompts.append(byte_tokenizer().decode(request.prompt_ids.tolist()))
-        submit(engine, request)
-
-    monkeypatch.setattr(TorchEngine, "submit", seen)
+    prompts = keep_prompts(monkeypatch)
     for folder in (run, other):
         sample_model(configure(str(folder)), ["1+2="], 1, None, 4, 0, SilentView())
     assert prompts == [f"1+2=\n{BOXED.text}\n", "1+2="]
@@ -333,19 +326,11 @@ def test_chats_train_and_the_run_says_that_earlier_answers_are_not_learned(tmp_p
     assert weights(tmp_path / "run" / "model")
 
 
-class Notes(SilentView):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def test_epochs_that_are_a_few_updates_are_said_to_teach_little(demonstrations: Path, tmp_path: Path) -> None:
     def told(name: str, *sets: str) -> list[str]:
         notes = Notes()
         fine_tuning.train(sft_config.configure("fresh", demonstrations, [*SMALL, *sets]), tmp_path / name, notes)
-        return [line for line in notes.notes if "training.tokens_per_batch" in line]
+        return [line for line in notes.lines if "training.tokens_per_batch" in line]
 
     epochs = ("training.steps=none", "training.epochs=4")
     (line,) = told("few", *epochs, "training.tokens_per_batch=65536")

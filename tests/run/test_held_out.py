@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.run.test_run import StopsAfter
 from tests.runs import small_config
+from tests.watching import Notes
 
 from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem
@@ -25,9 +26,10 @@ from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
+from strop.lab import benchmarking
+from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.model.files import byte_tokenizer
-from strop.run import benchmarking, fine_tuning, sft_config
-from strop.run.benchmarking import BenchmarkPlan, measure
+from strop.run import fine_tuning, sft_config
 from strop.run.folder import RunFolder, questions_of, trained_before
 from strop.run.measuring import evaluate_model, problems_of
 from strop.run.models import (
@@ -42,16 +44,6 @@ from strop.run.models import (
 from strop.run.run import Interrupted, resume, train
 
 TOKENIZER = byte_tokenizer()
-
-
-class Notes(SilentView):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def write(file: Path, numbers: range) -> None:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, parameters, small_config
+from tests.watching import Notes
 
 from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem, StropError, Verdict
@@ -100,17 +101,9 @@ def test_a_critic_is_trained_whole_beside_the_adapters(tmp_path: Path) -> None:
     assert metrics(tmp_path / "run")[-1]["critic/updates"] == 2
 
 
-class Noting(SilentView):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-
 def test_a_small_rank_without_its_alpha_is_noted_where_a_run_starts(tmp_path: Path) -> None:
     """64 / 4 is 16 times what the adapters are; 4 is none too many."""
-    notes = Noting()
+    notes = Notes()
     assemble(small_config("model.lora.rank=4"), notes).executor.close()
     (told,) = (line for line in notes.lines if "lora" in line)
     assert told.startswith("adapters: ") and told.endswith("model.lora.alpha=8")
@@ -119,7 +112,7 @@ def test_a_small_rank_without_its_alpha_is_noted_where_a_run_starts(tmp_path: Pa
         codes = [one.code for one in preview(small_config(*edits), notes).findings]
         assert ("large-adapters" in codes) == (edits not in usual)
     (tmp_path / "worked.jsonl").write_text(json.dumps({"prompt": "1+1=", "completion": "2"}) + "\n")
-    tuned = Noting()
+    tuned = Notes()
     sets = ["model.fresh.hidden_size=32", "model.lora.rank=4", "training.epochs=1"]
     fine_tuning.train(sft_config.configure("fresh", tmp_path / "worked.jsonl", sets), tmp_path / "sft", tuned)
     assert told in tuned.lines

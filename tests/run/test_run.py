@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from tests.runs import assert_same_run, finished_run, metrics, parameters, small_config
+from tests.watching import Notes, in_child
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -104,7 +104,7 @@ def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Pa
     out = Path(shutil.copytree(finished, tmp_path / "back"))
     kept = checkpoint.load(out / "checkpoints", step).tensors["rng"]["torch"]
     torch.manual_seed(9)
-    view = Notes()
+    view = GoingOn()
     resume(out, view, step=step)
     [(note, generator)] = view.notes
     assert note == f"going on after step {step} of 4" and torch.equal(generator, kept)
@@ -116,14 +116,14 @@ def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Pa
 
 def test_resuming_a_finished_run_changes_nothing(finished: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(finished, tmp_path / "done"))
-    view = Notes()
+    view = GoingOn()
     resume(out, view)
     assert_same_run(finished, out)
     assert [note for note, _ in view.notes] == ["going on after step 4 of 4"]
     assert json.loads((out / "status.json").read_text())["notes"] == []
 
 
-class Notes(SilentView):
+class GoingOn(SilentView):
     def __init__(self) -> None:
         self.notes: list[tuple[str, Tensor]] = []
 
@@ -167,7 +167,7 @@ def test_a_lost_trainer_is_replaced_as_often_as_the_budget_says(
         raise RankGroupLost("the trainer is lost")
 
     monkeypatch.setattr(_Run, "go", lost)
-    view = Notes()
+    view = GoingOn()
     with pytest.raises(RankGroupLost):
         train(small_config("orchestration.trainer_restarts=2"), tmp_path / "run", view)
     assert len({id(parts) for parts in runs}) == len(runs) == begun
@@ -205,7 +205,7 @@ def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int)
     stored = json.loads((out / "config.json").read_text())
     stored["checkpoint"]["keep"] = 7
     (out / "config.json").write_text(json.dumps(stored))
-    view = Notes()
+    view = GoingOn()
     resume(out, view)
     changed, _ = (note for note, _ in view.notes)
     assert checkpoint.latest(out / "checkpoints") == 4
@@ -213,17 +213,6 @@ def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int)
     assert read_changes(RunFolder.open(out)) == [(2, [("checkpoint.keep", "2", "7")])]
     assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4]
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Run `work` in a forked child; its process id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return child
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -314,17 +303,9 @@ def test_problems_that_teach_nothing_end_the_run(tmp_path: Path) -> None:
         assert RunFolder.open(tmp_path / refill).rollout_steps() == [1]  # what they were
 
 
-class AllNotes(SilentView):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-
 def test_groups_of_one_are_noted_once_and_not_called_uniform(tmp_path: Path) -> None:
     """They have one outcome each by their nature, and teach all the same."""
-    notes = AllNotes()
+    notes = Notes()
     one = ("batch.samples_per_prompt=1", "steps=1", "evaluation.every=none")
     train(small_config(*one), tmp_path / "run", notes)
     assert sum("batch.samples_per_prompt=1" in line for line in notes.lines) == 1
@@ -599,7 +580,7 @@ def test_a_gain_is_of_evaluations_on_the_same_terms(
     """A run that goes on with other evaluations was compared with its untrained model as it was measured before."""
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    view = AllNotes()
+    view = Notes()
     resume(out, view, sets=["steps=6", changed])
     row = next(row for row in read_metrics(out / "metrics.jsonl") if row["step"] == 6)
     assert row["evaluation/pass_rate"] is not None and (row["evaluation/gain"] is not None) == compares

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.runs import assert_same_run, small_config
+from tests.watching import Notes
 
 from strop.base.view import SilentView
 from strop.config.parse import edit
@@ -17,15 +18,6 @@ from strop.run.doctor import review
 from strop.run.folder import RunFolder
 from strop.run.run import train
 from strop.run.timing import Speed, of_time, step_time
-
-
-class Notes(SilentView):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
 
 # Ten tokens a second; a product of a nanosecond; a million parameters in the layers, three in the head.
 SPEED = Speed(10.0, 1e-9, 0.5, 0.25, layers=1_000_000, head=3_000_000, shares=False)
@@ -72,7 +64,7 @@ def test_measuring_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     train(config, tmp_path / "without", SilentView())
     monkeypatch.setattr(timing, "TINY", 0)
     train(config, tmp_path / "with", view)
-    assert sum(note.startswith("time: a step takes up to") for note in view.notes) == 1
+    assert sum(note.startswith("time: a step takes up to") for note in view.lines) == 1
     assert_same_run(tmp_path / "without", tmp_path / "with")
 
 

@@ -25,7 +25,6 @@ KEY = "STROP_TEST_JUDGE_KEY"
 
 def test_a_model_that_has_learned_to_grade_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "judge-key")
-    keep_in(tmp_path)
     tokenizer, settings = byte_tokenizer(chat=True), tiny_settings(dtype="float32")
     assert settings.fresh is not None
     settings = settings.model_copy(update={"fresh": settings.fresh.model_copy(update={"max_positions": 1024})})
@@ -44,7 +43,8 @@ def test_a_model_that_has_learned_to_grade_is_understood(tmp_path: Path, monkeyp
         pass
     engine = TorchEngine(policy.eval(), tokenizer, EngineSettings(slots=16))
     # One request at a time: the other is told to come again.
-    with endpoint(key="judge-key", engine=engine, limits=ServeLimits(requests=1, grace=1.0)) as served:
+    limits = ServeLimits(requests=1, grace=1.0)
+    with endpoint(key="judge-key", engine=engine, limits=limits) as served, keep_in(tmp_path):
         found = judged(piece.model_copy(update={"url": served.url, "retries": 60}), asked)
         assert [verdict.status for verdict in found] == [Status.CORRECT, Status.WRONG]
         assert served.server.answered == 2

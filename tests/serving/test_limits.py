@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 from tests.serving.running import Running, endpoint, tiny_engine
+from tests.watching import until
 
 from strop.base.types import Completion, InputError, StropError
 from strop.engines.torch.engine import TorchEngine
@@ -37,13 +37,6 @@ def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"} and "\n" not in error["message"]
     return dict(error)
-
-
-def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +196,7 @@ def test_beyond_its_places_it_says_come_again() -> None:
             error = refused(answer, 429)
             assert answer.headers["retry-after"] == "1" and error["type"] == "rate_limit_error"
             assert running.health()["requests"] == 1
-        until(lambda: running.health()["requests"] == 0)
+        assert until(lambda: running.health()["requests"] == 0)
         assert running.complete(**SHORT)
 
 
@@ -214,12 +207,12 @@ def test_who_hangs_up_is_cancelled(served: Running, stream: bool) -> None:
     head = "\r\n".join((*names, f"Content-Length: {len(body)}", "", ""))
     with socket.create_connection(("127.0.0.1", int(served.url.split(":")[2].split("/")[0]))) as line:
         line.sendall(head.encode() + body)
-        until(lambda: served.health()["running"] == 16)
+        assert until(lambda: served.health()["running"] == 16)
         if stream:
             assert line.recv(100).startswith(b"HTTP/1.1 200")
         asked = served.health()
         assert asked["waiting"] > 0 and asked["requests"] == 1
-    until(lambda: served.health()["running"] == served.health()["waiting"] == served.health()["requests"] == 0, 10)
+    assert until(lambda: served.health()["running"] == served.health()["waiting"] == served.health()["requests"] == 0)
     assert served.engine.unfinished == 0
 
 
@@ -241,7 +234,7 @@ def test_a_broken_engine_fails_every_request_and_ends_the_server() -> None:
     with pytest.raises(EngineFailure), endpoint(engine=engine) as running:
         asking = threading.Thread(target=lambda: answers.append(running.post("/completions", **LONG)))
         asking.start()
-        until(lambda: running.health()["running"] > 0)
+        assert until(lambda: running.health()["running"] > 0)
         Breaking.broken = True
         asking.join(30)
     Breaking.broken = False

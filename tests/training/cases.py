@@ -14,6 +14,7 @@ from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Mean, Metrics
 from strop.base.sample import Sample
 from strop.model.policy import PackedInputs
+from strop.training.packing import Update
 
 VOCABULARY = 11
 EOS = 2
@@ -98,3 +99,15 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
 def parameters(module: nn.Module) -> dict[str, Tensor]:
     """Copies of the parameters by name."""
     return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def loss_and_gradient(policy: nn.Module, update: Update) -> tuple[float, dict[str, Tensor]]:
+    """Those of an update at temperature 0.9, without a step."""
+    policy.zero_grad()
+    total = 0.0
+    for batch in update.micro_batches:
+        logprob, entropy = policy(batch.packed, 0.9)
+        loss, _ = WeightedNegative()(batch.tokens, logprob, entropy, UpdateContext())
+        loss.backward()
+        total += loss.item()
+    return total, gradients(policy)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.tiny import byte_tokenizer, tiny_qwen3
-from tests.training.cases import WeightedNegative, gradients, make_samples, parameters
+from tests.training.cases import WeightedNegative, loss_and_gradient, make_samples, parameters
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,23 +21,12 @@ from strop.base.sample import Sample
 from strop.model.policy import PackedInputs, Policy, load_policy
 from strop.model.settings import FreshModel, Lora, ModelSettings
 from strop.training.checkpoint import CheckpointEntry, load, save
-from strop.training.packing import MicroBatch, Update, pack
+from strop.training.packing import MicroBatch, pack
 from strop.training.settings import AdamW, SftSettings
 from strop.training.sft import Demonstration, FineTuning
 from strop.training.step import Backward, Trainer
 
 SETTINGS = AdamW(lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-
-
-def loss_and_gradient(policy: Policy, update: Update) -> tuple[float, dict[str, Tensor]]:
-    policy.zero_grad()
-    total = 0.0
-    for batch in update.micro_batches:
-        logprob, entropy = policy(batch.packed, 0.9)
-        loss, _ = WeightedNegative()(batch.tokens, logprob, entropy, UpdateContext())
-        loss.backward()
-        total += loss.item()
-    return total, gradients(policy)
 
 
 def closeness(found: dict[str, Tensor], reference: dict[str, Tensor]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from tests.training.cases import TinyPolicy, WeightedNegative, gradients, make_samples, parameters
+from tests.training.cases import TinyPolicy, WeightedNegative, gradients, loss_and_gradient, make_samples, parameters
 from torch import Tensor
 
 from strop.algorithms.aggregation import Aggregation, PromptMean, SampleMean, TokenMean
@@ -22,29 +22,17 @@ from strop.training.step import NonFiniteLoss, Trainer
 SGD_LIKE = AdamW(lr=1e-3, weight_decay=0.0)
 
 
-def backward_all(policy: TinyPolicy, update: Update) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradient of an update, without a step."""
-    policy.zero_grad()
-    total = 0.0
-    for batch in update.micro_batches:
-        logprob, entropy = policy(batch.packed, 0.8)
-        loss, _ = WeightedNegative()(batch.tokens, logprob, entropy, UpdateContext())
-        loss.backward()
-        total += loss.item()
-    return total, gradients(policy)
-
-
 @pytest.mark.parametrize("aggregation", [TokenMean(), SampleMean(), PromptMean()])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 def test_loss_and_gradient_do_not_change_with_budget_or_order(aggregation: Aggregation, dtype, tolerance):
-    samples = make_samples(14)
+    samples = [replace(one, group=int(index**0.5)) for index, one in enumerate(make_samples(14))]  # of 1 to 5
     policy = TinyPolicy(dtype=dtype)
-    expected, reference = backward_all(policy, pack(samples, aggregation, 10_000))
+    expected, reference = loss_and_gradient(policy, pack(samples, aggregation, 10_000))
     scale = max(float(g.abs().max()) for g in reference.values())
     orders = [list(range(14)), list(range(13, -1, -1)), torch.randperm(14).tolist()]
     for budget in (1, 7, 19, 33, 64, 10_000):
         for order in orders:
-            loss, found = backward_all(policy, pack([samples[i] for i in order], aggregation, budget))
+            loss, found = loss_and_gradient(policy, pack([samples[i] for i in order], aggregation, budget))
             assert loss == pytest.approx(expected, rel=tolerance * 10)
             assert found.keys() == reference.keys()
             for name, gradient in found.items():
@@ -73,7 +61,7 @@ def test_metrics_of_an_update_by_value():
     policy = TinyPolicy()
     trainer = Trainer(policy, WeightedNegative(), AdamW(lr=1e-2, schedule=Cosine()), total_updates=2)
     update = pack(samples, TokenMean(), 25)
-    loss, found = backward_all(policy, update)
+    loss, found = loss_and_gradient(policy, update)
     entropy = torch.cat([entropy for _, entropy in trainer.score(update)])
     metrics = values(trainer.update(update))
     norm = torch.cat([g.flatten() for g in backward_temperature_one(update).values()]).norm()

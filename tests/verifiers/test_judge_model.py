@@ -6,7 +6,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,9 @@ RIGHT, WRONG = '{"score": 1}', 'It is not.\n{"score": 0}'
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(tmp_path: Path) -> None:
-    keep_in(tmp_path)
+def nothing_known(tmp_path: Path) -> Iterator[None]:
+    with keep_in(tmp_path):
+        yield
 
 
 def asked_about(body: dict[str, Any]) -> dict[str, Any]:
@@ -158,8 +160,8 @@ def test_the_same_is_asked_once_also_by_another_process(tmp_path: Path) -> None:
         asked = [(PROBLEM, text, False) for text in ("3/4", "1", "3/4", "3/4", "1")]
         verdicts = judged(piece, asked)
         assert [verdict.score for verdict in verdicts] == [1, 0, 1, 1, 0] and len(server.bodies) == 2
-        keep_in(tmp_path)  # as a process does that begins
-        again = judged(judge(server, concurrency=3, timeout=9), asked)
+        with keep_in(tmp_path):  # as a process does that begins
+            again = judged(judge(server, concurrency=3, timeout=9), asked)
         assert again == verdicts and len(server.bodies) == 2
         judged(judge(server, rubric="Be strict."), asked[:1])
         judged(judge(server, model="other"), asked[:1])
@@ -304,6 +306,25 @@ def test_a_judge_that_waits_does_not_hold_up_its_end() -> None:
         running.close()
         assert time.monotonic() - began < 1
         over.set()
+
+
+def test_the_thread_that_asks_ends_with_its_run(tmp_path: Path) -> None:
+    over, before = threading.Event(), set(threading.enumerate())
+
+    def waits(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
+        over.wait(20)
+        return said(RIGHT)
+
+    with serving(waits) as server, ThreadPoolExecutor() as threads:
+        with keep_in(tmp_path):
+            asked = threads.submit(judge(server), PROBLEM, "3/4")
+            while not server.bodies:
+                time.sleep(0.01)
+            assert "strop-judges" in {thread.name for thread in set(threading.enumerate()) - before}
+        with pytest.raises(CancelledError):
+            asked.result(5)
+        over.set()
+    assert "strop-judges" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 def fails(response: str) -> bool:

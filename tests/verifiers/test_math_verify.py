@@ -4,7 +4,7 @@ import pytest
 
 from strop.base.types import Problem
 from strop.verifiers.judges import judged
-from strop.verifiers.math_verify import MathVerify
+from strop.verifiers.math_verifier import MathVerify
 from strop_verify.verdict import Status
 
 pytest.importorskip("math_verify")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,7 @@ def test_functions_that_return_a_bool_say_what_is_right() -> None:
     assert verdict_of(lambda problem, text: torch.tensor([0.5])).reward == 0.5
     assert verdict_of(lambda prompts, completions: torch.tensor([0.25])).reward == 0.25
     assert verdict_of(lambda problem, text: torch.tensor(True)).score == 1.0
+    assert verdict_of(lambda problem, text: Decimal("0.5")).reward == 0.5
     assert verdict_of(lambda problem, text: torch.zeros(2)).status is Status.ERROR
 
 

@@ -62,6 +62,14 @@ def test_multiple_choice(text: str, status: Status) -> None:
         ("### Answer\nB", "B"),
         ("Option C is correct.", "C"),
         ("I choose B.", "B"),
+        ("I would go for option B.", "B"),
+        ("The answer is not A but B.", "B"),
+        ("The best choice would be (B).", "B"),
+        ("The best option here is B.", "B"),
+        ("The answer is clearly B, not A.", "B"),
+        ("The correct option must be C, i.e. the third.", "C"),
+        ("Choice: [B]", "B"),
+        ("The answer could be A.", None),
         ("Option (C) is wrong.", None),
         ("(B) is wrong.", None),
         ("Is the answer B?", None),
@@ -74,6 +82,49 @@ def test_multiple_choice(text: str, status: Status) -> None:
 )
 def test_a_choice_is_what_a_response_states_as_such(text: str, letter: str | None) -> None:
     assert MultipleChoice().answer(problem("B"), text) == letter
+
+
+CITIES = "Which is the capital of France?\nA) London\nB) Paris\nC) Rome"
+NUMBERS = r"$x$? $\textbf{(A)}\ 3 \qquad\textbf{(B)}\ 4 \qquad\textbf{(C)}\ 7\qquad\textbf{(D)}\ \frac{1}{2}$"
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "letter"),
+    [
+        (CITIES, "Paris", "B"),
+        (CITIES, r"\boxed{\text{paris}}", "B"),
+        (CITIES, "<answer>B. Paris</answer>", "B"),
+        (CITIES, "London is in England, so the answer is **Paris**.", "B"),
+        (CITIES, "The answer is not London but Paris.", "B"),
+        (CITIES, "The answer is B, Paris.", "B"),
+        (CITIES, r"\boxed{London or Paris}", None),
+        (CITIES, "London Paris Rome", None),
+        (CITIES, "Answer: Paris and Rome", None),
+        (CITIES, "The answer is Paris-like.", None),
+        (CITIES, "The answer is a city in France, not London.", None),
+        (NUMBERS, r"\boxed{7}", "C"),
+        (NUMBERS, r"The answer is $\frac{1}{2}$.", "D"),
+        (NUMBERS, "The answer is 3 + 4 = 7, I think", None),
+        (NUMBERS, "The answer is 3.5", None),
+        (NUMBERS, "The answer is -3", None),
+        (NUMBERS, "The answer is 3 or more.", None),
+        (NUMBERS, r"\boxed{3, 4}", None),
+        ("Is it A or B? A. one B. two", "two", "B"),
+        (f"Is 1 < 2?\nA: yes\nB: no\n\n{CITIES}\nAnswer with one letter.\n", "Rome", "C"),
+        ("Choose. A) B B) A", "A", "A"),
+        ("Vitamin C. Is it so? A: yes B: no", "The answer is no.", "B"),
+        ("No options.", "Paris", None),
+    ],
+)
+def test_the_text_of_an_option_stands_for_its_letter(question: str, text: str, letter: str | None) -> None:
+    assert MultipleChoice().answer(Problem("p", question, "B"), text) == letter
+
+
+def test_a_reference_may_be_the_text_of_an_option() -> None:
+    asked = Problem("p", CITIES, "Paris")
+    assert MultipleChoice().refuses(asked) is None and MultipleChoice()(asked, r"\boxed{B}").score == 1.0
+    assert MultipleChoice()(asked, r"\boxed{A}").status is Status.WRONG
+    assert MultipleChoice().refuses(Problem("p", CITIES, "Berlin")) is not None
 
 
 def test_choices_are_a_field_and_references_are_held_to_them() -> None:

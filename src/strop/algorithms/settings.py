@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from strop.algorithms.advantages import Advantage
+from strop.algorithms.advantages import Advantage, GroupRelative
 from strop.algorithms.aggregation import Aggregation
+from strop.algorithms.allocation import Allocation, Vip
 from strop.algorithms.losses import Correction, PolicyLoss
 from strop.algorithms.regularizers import KlInReward, Regularizer
 from strop.algorithms.rewards import LengthShaping, Reward
@@ -116,6 +117,7 @@ class AlgorithmSettings(Settings):
     Fields:
         reward: from a verdict to a number.
         shaping: what a completion's length adds to its reward.
+        allocation: how the completions of a step are divided between its prompts; none: all have equally many.
         selection: which groups are trained on.
         kl_in_reward: a penalty on every token for leaving the reference policy, taken off the reward.
         advantage: from rewards (and the critic's values) to an advantage per token.
@@ -136,6 +138,7 @@ class AlgorithmSettings(Settings):
 
     reward: SerializeAsAny[Reward]
     shaping: tuple[SerializeAsAny[LengthShaping], ...] = ()
+    allocation: SerializeAsAny[Allocation] | None = None
     selection: Selection = Selection()
     kl_in_reward: KlInReward | None = None
     advantage: SerializeAsAny[Advantage]
@@ -147,6 +150,14 @@ class AlgorithmSettings(Settings):
     regularizers: tuple[SerializeAsAny[Regularizer], ...] = ()
     reference: ReferenceSettings = ReferenceSettings()
     aggregation: SerializeAsAny[Aggregation]
+
+    @model_validator(mode="after")
+    def _one_baseline(self) -> AlgorithmSettings:
+        if isinstance(self.allocation, Vip) and isinstance(self.advantage, GroupRelative):
+            baseline = self.advantage.baseline
+            if self.allocation.baseline != baseline:
+                raise ValueError(f"the advantage's baseline is {baseline!r}: set algorithm.allocation.baseline to it")
+        return self
 
     def reward_of(self, completion: Completion, verdict: Verdict) -> float:
         """The shaped reward of a completion with a usable verdict.

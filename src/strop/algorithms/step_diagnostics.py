@@ -40,6 +40,7 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         "groups/zero_variance_reward_share": _share([len({r.reward for r in g.usable}) <= 1 for g in groups]),
         "groups/without_baseline": Total(sum(len(g.usable) == 1 < len(g.rollouts) for g in groups)),
         "groups/trained": Total(len(survivors)),
+        "groups/largest": Maximum(max((len(g.rollouts) for g in groups), default=None)),
         "tokens/generated": Total(sum(r.completion.sampled_tokens for r in rollouts)),
         "pairs/generated": Total(sum(_pairs(r.completion) for r in rollouts)),
     }

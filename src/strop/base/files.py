@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,23 @@ def writing(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StropError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold a lock on a file, which is made where it is missing; the lock dies with the process.
+
+    Raises:
+        InputError: `busy`: another process holds it.
+    """
+    with writing(path):
+        lock = path.open("a")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(busy) from error
+        yield
 
 
 @contextmanager

@@ -174,7 +174,8 @@ def heartbeat() -> Iterator[None]:
     def beat() -> None:
         while not done.wait(max(patience - progress.silence, patience / 100)):
             if progress.silence >= patience:
-                progress.show(progress.text or f"still at work, nothing new for {duration(progress.age)}")
+                said = "still at work" if progress.count else "starting"
+                progress.show(progress.text or f"{said}, nothing new for {duration(progress.age)}")
                 progress.shown()
 
     thread = threading.Thread(target=beat, name="strop-heartbeat", daemon=True)

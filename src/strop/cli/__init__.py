@@ -22,7 +22,6 @@ from strop.cli import (
     plan_commands,
     run_commands,
     setup_commands,
-    stored_commands,
 )
 from strop_verify.child_process import wait_politely
 
@@ -64,7 +63,7 @@ app.command("sample", short_help="Sample answers to a prompt or to some problems
 app.add_typer(setup_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
 app.command("settings", short_help="Print every setting, or those of a part.")(setup_commands.settings)
 app.add_typer(setup_commands.pieces_app, name="pieces", short_help="Print every piece of an algorithm, or draw losses.")
-app.add_typer(stored_commands.verify_app, name="verify", short_help="Compare verifiers on rollouts.")
+app.add_typer(lab_commands.verify_app, name="verify", short_help="Compare verifiers on rollouts.")
 app.add_typer(setup_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(run_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(lab_commands.fit)
@@ -74,8 +73,8 @@ app.command("report", short_help="Write one HTML page about a run, or comparing 
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(model_commands.serve)
 app.command("status", short_help="Show the state of a run.")(run_commands.status)
 app.command("dashboard", short_help="Follow runs in a browser.")(run_commands.dashboard)
-app.command("replay", short_help="Train again from a run's rollouts, and compare.")(stored_commands.replay)
-app.command("rejudge", short_help="Judge a run's completions otherwise, and count.")(stored_commands.rejudge)
+app.command("replay", short_help="Train again from a run's rollouts, and compare.")(lab_commands.replay)
+app.command("rejudge", short_help="Judge a run's completions otherwise, and count.")(lab_commands.rejudge)
 app.command("runs", short_help="List runs, the newest first.")(run_commands.runs)
 app.add_typer(plan_commands.plan_app, name="plan", short_help="Plan a run's time, or the seeds of a comparison.")
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)

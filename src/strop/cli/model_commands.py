@@ -138,7 +138,7 @@ def evaluate(
     protocols.refuse_few_samples(chosen, measured)
     for model in named if endpoint is None else ():
         usable(model, recipe, sets)
-    from strop.run.benchmarking import BenchmarkPlan, measure
+    from strop.lab.benchmarking import BenchmarkPlan, measure
 
     folder = out if out is not None else free_folder("eval")
     plan = BenchmarkPlan(named, measured, chosen, folder, limit, seed or 0, tuple(sets), endpoint, recipe)

@@ -124,6 +124,21 @@ def waiting(title: str) -> Iterator[None]:
             yield
 
 
+def numbers(flag: str, text: str, example: str, least: int = 0) -> list[int]:
+    """Whole numbers of at least `least` with commas between, each once.
+
+    Raises:
+        InputError: it is not written so.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) >= least for part in parts):
+        from strop.base.types import InputError
+
+        bound = f" of at least {least}" if least else ""
+        raise InputError(f"{flag} {text}: write whole numbers{bound} with commas between, such as {example}")
+    return list(dict.fromkeys(map(int, parts)))
+
+
 def print_markdown(text: str) -> None:
     """Print Markdown: rendered on a terminal, otherwise as it is."""
     if not sys.stdout.isatty():

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from strop.cli.lab_commands import Over
-from strop.cli.options import Imports, Json, Sets, allow, print_table, show, waiting
+from strop.cli.options import Imports, Json, Sets, allow, numbers, print_table, show, waiting
 
 if TYPE_CHECKING:
     from strop.config.schema import RunConfig
@@ -85,11 +85,11 @@ def time(
     from strop.base.progress import part
     from strop.lab.planning import simulate
     from strop.lab.planning.bound import plan_values
-    from strop.lab.planning.costs import parse_lags, setup_of
+    from strop.lab.planning.costs import setup_of
 
     allow(imports, sets)
     config, seconds, sources, drawn = _priced(target, sets, costs, lengths)
-    lags = None if compare is None else parse_lags(compare)
+    lags = None if compare is None else numbers("--compare", compare, "0,1,4,8")
     memory = [] if gpus is None else _fitting_splits(config, gpus, gpu_gib, host_gib)
     shapes = [replace(setup_of(each), drop=drop) for each in ([one.config for one in memory] or [config])]
     setups = shapes if lags is None else [schedule for shape in shapes for schedule in shape.schedules(lags)]
@@ -143,10 +143,8 @@ def _fitting_splits(config: RunConfig, counts: str, gpu_gib: int, host_gib: int)
     from strop.lab.planning.costs import splits
     from strop.run.memory import Room
 
-    if not all(part.strip().isdecimal() and int(part) > 1 for part in counts.split(",")):
-        raise InputError(f"--gpus {counts}: write numbers of GPUs, at least 2, with commas between, such as 8,32")
     room = Room(gpu_gib * GIB, host_gib * GIB)
-    found = [each for part in counts.split(",") for each in splits(config, int(part), room)]
+    found = [each for count in numbers("--gpus", counts, "8,32", 2) for each in splits(config, count, room)]
     if not found:
         raise InputError(
             f"--gpus {counts}: in no split does the run fit into {gpu_gib} GiB a GPU and {host_gib} GiB a host; take "
@@ -302,7 +300,7 @@ def allocate(
 
     from strop.base.text import number
     from strop.lab.scaling import study
-    from strop.lab.scaling.allocate import allocate as best_at
+    from strop.lab.scaling.compare import allocate as best_at
     from strop.lab.scaling.curves import PASS_RATE, read_sources
     from strop.lab.scaling.fitting import FitSettings
 

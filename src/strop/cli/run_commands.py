@@ -527,7 +527,7 @@ def dashboard(
     from strop.base.progress import CURRENT
     from strop.base.text import counted
     from strop.base.types import InputError
-    from strop.dashboard.app import Dashboard, FollowedRuns
+    from strop.dashboard import Dashboard, FollowedRuns
     from strop.run.folder import is_run, runs_in
     from strop.serving.http import HttpServer, listen
 

@@ -70,6 +70,12 @@ def _check_batch(config: RunConfig) -> None:
             "batch.samples_per_prompt=1 with algorithm.selection.zero_variance=drop drops every group (one "
             "completion cannot differ from itself); raise samples_per_prompt to 2 or more, or keep such groups"
         )
+    allocation = config.algorithm.allocation
+    if allocation is not None and not allocation.least <= batch.samples_per_prompt <= allocation.most:
+        raise InputError(
+            f"batch.samples_per_prompt={batch.samples_per_prompt} is the mean of groups of {allocation.least} to "
+            f"{allocation.most} completions: set algorithm.allocation.least and algorithm.allocation.most around it"
+        )
     advantage = config.algorithm.advantage
     if batch.samples_per_prompt == 1 and advantage.needs_several:
         raise InputError(

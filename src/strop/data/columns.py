@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from strop.base.near import nearest
@@ -16,7 +16,7 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Prompt
 from strop.data.cells import plain
 from strop_verify.extract import boxed_answer
-from strop_verify.math.settings import stated_form
+from strop_verify.math.settings import FORM, stated_form
 
 # Names in the data sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
 PROMPTS = (
@@ -28,20 +28,17 @@ ANSWERS = (
     "gold", "target", "label",
 )  # fmt: skip
 SOLUTIONS = ("solution", "Solution")  # worked solutions in some data sets, only the answer in others
-PARTS = (  # columns with a part of the question
-    "system", "system_prompt", "instructions", "history", "context", "passage", "documents", "choices", "options",
-    "tools", "functions", "chat_template_kwargs", "starter_code", "image", "images", "video", "videos", "audio",
-    "audios",
-)  # fmt: skip
-EMPTY: tuple[Any, ...] = (None, "", "None", "[]", "{}", [], {})
+HANDED = ("tools", "documents", "image", "images", "chat_template_kwargs")  # columns that TRL hands to the template
 UNASKED = ("tool_calls", "function_call")  # parts of a message that a prompt cannot hold
-HALVES = {"instruction": "input", "input": "instruction"}  # a row with both has its question in two columns
 CODE = "code"  # the domain whose references are tests
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
 USERS = ("user", "human")
 
 # The end of GSM8K's solutions, `#### 1,250`: one word with a digit, unlike a heading.
 RESULT = re.compile(r"(?<!\S)####[ \t]*(?=[^\s\d]*\d)[^\s#]+\s*\Z")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{\s*[^\s}]")
+_STOPS = tuple(".?!:;,。？！：；，")
+_LABEL = 12  # words that the name of a subject or a contest may have
 _CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
 
 
@@ -150,28 +147,57 @@ class Columns(Settings):
             answer = next(iter(boxed), answer or "answer")
         return self.model_copy(update={"prompt": prompt, "answer": answer})
 
-    def fields(self, row: Mapping[str, Any], domain: str, first: Columns | None = None, key: str = "") -> Fields:
+    def fields(self, row: Mapping[str, Any], domain: str, first: Columns | None = None) -> Fields:
         """The fields of a problem in a row.
 
         Args:
             domain: the problem's domain; tests of programs are kept as they are.
             first: `named` of the first row, which decides the names for all rows; by default of this row.
-            key: the setting that names the prompt's column, for messages.
 
         Raises:
             NoColumn: the row lacks a column.
             ValueError: a column has an unusable value, or only a part of the question.
         """
         named = first or self.named(row)
-        if self.prompt is None and named.prompt is not None:
-            shown = {name: cell for name, cell in row.items() if name != self.starter}
-            refuse_unseen(shown, named.prompt, key.format(prompt=named.prompt, answer=named.answer))
         worked = self.answer is None and named.answer in SOLUTIONS
         reference, solution = stated(plain(named.reference(row)), domain, worked)
+        if self.prompt is None:
+            named.refuse_parts(row)
         form = {name: plain(value) for name, value in stated_form(row).items()} if domain != CODE else {}
         extra = {**({"answer_form": form} if form else {}), **{name: plain(pick(row, name)) for name in named.extra}}
         identity = None if named.id is None else str(pick(row, named.id))
         return Fields(named.question(row), reference, {**solution, **extra}, identity)
+
+    def unread(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns that nobody reads."""
+        names = [name or "" for name in (self.prompt, self.answer, self.id, self.starter, self.function, *self.extra)]
+        read = {*FORM, *names, *(name.partition(".")[0] for name in names)}
+        return {name: cell for name, cell in row.items() if name not in read}
+
+    def refuse_parts(self, row: Mapping[str, Any]) -> None:
+        """Refuse a row in which a column that nobody reads may hold a part of the question.
+
+        That is a sentence, several texts in a list, a text under a usual name of questions, or what chat templates
+        take. A text that is read elsewhere is not lost, nor one that repeats the whole question. A column in which a
+        text states an answer holds answers.
+
+        Raises:
+            ValueError: there is such a column.
+        """
+        unread = self.unread(row)
+        said = "\n".join(text for name in row if name not in unread for text, _ in _texts(row[name]))
+        asked = [part for text, _ in _texts(pick(row, self.prompt or "prompt")) for part in text.split("\n\n")]
+        for name, cell in unread.items():
+            texts = list(_texts({name: cell}, name in PROMPTS))
+            if any(_BOX.search(text) or RESULT.search(text) for text, _ in texts):
+                continue
+            for text, listed in [(f"{cell}", True)] if cell and name in HANDED else texts:
+                told = listed or "\n" in text or text.endswith(_STOPS) or len(text.split(maxsplit=_LABEL)) > _LABEL
+                if told and text not in said and not (asked and all(part in text for part in asked)):
+                    raise ValueError(
+                        f"the prompt would be only {self.prompt!r}, but {name!r} may be part of the question "
+                        f"({text!r:.60}); put both into one column, or say that it is not: columns.prompt={self.prompt}"
+                    )
 
     def question(self, row: Mapping[str, Any]) -> Prompt:
         """The prompt of a row.
@@ -272,25 +298,27 @@ def _answer(value: Any, is_json: bool) -> Any:
     return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
-def refuse_unseen(row: Mapping[str, Any], prompt: str, setting: str) -> None:
-    """Refuse a row in which a second column seems to be part of the question.
+def _texts(cell: Any, listed: bool = False) -> Iterator[tuple[str, bool]]:
+    """The texts in a cell, and whether they stand in a list with others, without those of answers and speakers."""
+    if isinstance(cell, Mapping):
+        for name, part in cell.items():
+            if name not in (*ANSWERS, *SOLUTIONS, "role", "from"):
+                yield from _texts(part, listed)
+    elif isinstance(cell, list | tuple):
+        for part in cell:
+            yield from _texts(part, listed or len(cell) > 1 or isinstance(part, Mapping))
+    elif isinstance(cell, str) and any(map(str.isalnum, cell)):
+        yield cell.strip(), listed or cell.lstrip()[0] in "[{"  # as a table of texts writes a list
+    elif not _is_plain(cell):  # a picture, or its bytes
+        yield type(cell).__name__, True
 
-    Args:
-        row: its columns.
-        prompt: the column that is taken for the question.
-        setting: the setting that says that this column is enough, for the message; empty if there is none.
 
-    Raises:
-        ValueError: there is such a column.
-    """
-    parts = (*PARTS, *([HALVES[prompt]] if prompt in HALVES else []))
-    name = next((name for name in parts if row.get(name) not in EMPTY), None)
-    if name is not None:
-        way_out = f", or ignore {name!r}: {setting}" if setting else ""
-        raise ValueError(
-            f"the prompt would be only {prompt!r}, but {name!r} seems to be part of the question; put both into one "
-            f"column{way_out}"
-        )
+def _is_plain(cell: Any) -> bool:
+    try:
+        plain(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:

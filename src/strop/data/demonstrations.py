@@ -16,7 +16,6 @@ from typing import Any
 
 from strop.base.types import InputError, Problem
 from strop.data.columns import (
-    HALVES,
     PROMPTS,
     Columns,
     NoColumn,
@@ -25,7 +24,6 @@ from strop.data.columns import (
     first_present,
     has,
     pick,
-    refuse_unseen,
 )
 from strop.data.rows import FileSource
 from strop.data.source import check_problem
@@ -33,7 +31,7 @@ from strop.data.source import check_problem
 COMPLETION, CHAT = "completion", "messages"
 ASSISTANT = "assistant"
 ALPACA = {"instruction", "output"}
-ONE_COLUMN = tuple(name for name in PROMPTS if name not in HALVES)  # columns with the whole question
+ONE_COLUMN = tuple(name for name in PROMPTS if name not in ("instruction", "input"))  # columns with the whole question
 UNLEARNED = ("tool_calls", "function_call", "thinking", "reasoning_content", "reasoning")  # in a message
 
 
@@ -84,10 +82,10 @@ def _problem(row: Row, columns: Columns) -> Problem:
             cells, prompt = {**cells, chat: turns[:-1], answer: turns[-1:]}, chat
         elif answer == COMPLETION and cells.keys() >= ALPACA:
             answer = "output"
-    if columns.prompt is None:
-        refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
     named = columns.model_copy(update={"prompt": prompt, "answer": answer})
     try:
+        if columns.prompt is None:
+            named.refuse_parts(cells)
         completion = _completion(named.reference(cells))
         identity = row.where if columns.id is None else str(pick(cells, columns.id))
         problem = Problem(identity, named.question(cells), completion)

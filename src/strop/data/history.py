@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -35,7 +35,7 @@ class Visit(NamedTuple):
 
 
 class History:
-    """Visits by problem index."""
+    """Visits by problem index, the problem visited last at the end."""
 
     def __init__(self) -> None:
         self._visits: dict[int, list[Visit]] = {}
@@ -43,11 +43,17 @@ class History:
     def add(self, index: int, visit: Visit) -> None:
         """Record a visit; visits without judged completions are ignored."""
         if visit.samples:
-            self._visits.setdefault(index, []).append(visit)
+            self._visits[index] = [*self._visits.pop(index, ()), visit]
 
     def visits(self, index: int) -> Sequence[Visit]:
         """The visits of a problem, oldest first."""
         return self._visits.get(index, ())
+
+    def latest(self, first: Iterable[int]) -> Iterator[tuple[int, Visit]]:
+        """The last visit of each visited problem: those of `first`, then the others, the latest first."""
+        for index in dict.fromkeys([*first, *reversed(self._visits)]):
+            if index in self._visits:
+                yield index, self._visits[index][-1]
 
     def __len__(self) -> int:
         return len(self._visits)

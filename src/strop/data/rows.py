@@ -27,7 +27,8 @@ from strop.data.cells import rows_of, typed
 from strop.data.columns import BrokenRow, Columns, NoColumn, Row
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import SUFFIXES, ProblemSource, check_problem
-from strop.data.where import Where, wanted
+from strop.data.where import Where, named_columns, wanted
+from strop_verify.verdict import shortened
 
 LONGEST_CELL = 2**31 - 1  # characters
 _WILD = "*?"
@@ -92,9 +93,17 @@ class RowSource(ProblemSource):
         """The columns that `where` sees."""
         return row.columns
 
+    def unread(self) -> str:
+        """The columns that neither problems nor `where` are made of, with the first row's values, in one line."""
+        first = next(self.rows(), None)
+        asked = {name[0] for name in named_columns(self.where)} if self.where is not None else ()
+        unread = {} if first is None else self.columns.named(first.columns).unread(first.columns)
+        named = [f"{name} ({shortened(repr(cell), 30)})" for name, cell in unread.items() if name not in asked]
+        return f"{self.label}: nobody reads {', '.join(named)}" if named else ""
+
     def _problem(self, row: Row, named: Columns) -> Problem:
         """The problem of a row; `named` are the columns with the names of the first row."""
-        fields = self.columns.fields(row.columns, self.domain, named, "data.source.columns.prompt={prompt}")
+        fields = self.columns.fields(row.columns, self.domain, named)
         return Problem(
             id=f"{self.name}-{row.number}" if fields.id is None else fields.id,
             prompt=fields.prompt,
@@ -226,6 +235,9 @@ class ParquetFile(FileSource):
 
     def columns_for_where(self, row: Row) -> Mapping[str, Any]:
         return vars(from_columns(row.columns)) if self.prepared else row.columns
+
+    def unread(self) -> str:
+        return "" if self.prepared else super().unread()
 
     def _problem(self, row: Row, named: Columns) -> Problem:
         return from_columns(row.columns) if self.prepared else super()._problem(row, named)

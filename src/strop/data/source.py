@@ -11,6 +11,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from html.entities import html5  # the names of its symbols are those of LaTeX
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -36,8 +37,6 @@ ROLES = ("system", "user", "assistant")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 _SPACE = re.compile(r"[\t\n]([A-Za-z]+)")
-# Commands with `n` or `t`, besides those of answers.
-_OTHERS = frozenset("triangle triangleq nmid nparallel ncong nleq ngeq nless ngtr nsim nsubseteq nsupseteq".split())  # noqa: SIM905
 _ESCAPES = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}  # of JSON
 
 
@@ -131,19 +130,21 @@ def check_problem(problem: Problem, needs_answer: bool = True) -> None:
 def damage(problem: Problem) -> str | None:
     r"""What a backslash that was not doubled in JSON left in a problem: a line break and `u`, where `\nu` was meant.
 
-    None where there is no sign of it. A line break or tab is one in front of the rest of a command of LaTeX; in a
-    question, which has words too, that rest is neither a letter nor a word.
+    None where there is no sign of it. A line break or tab is one in front of the rest of a command of LaTeX; in the
+    words of a question that rest is neither a letter nor a word, in its formulas it may also be that of any symbol.
     """
     from strop_verify.math import latex  # here: the verifier comes with it
 
-    commands = latex.GREEK | latex.FUNCTIONS | latex.TEXT | latex.NOTHING | frozenset(latex.SAME) | _OTHERS
+    commands = latex.GREEK | latex.FUNCTIONS | latex.TEXT | latex.NOTHING | frozenset(latex.SAME)
     reference = problem.reference if isinstance(problem.reference, str) else ""
     for text, words in ((reference, frozenset()), (problem.question, latex.SHORT_WORDS)):
         for found in (*_CONTROL.finditer(text), *_SPACE.finditer(text)):
-            rest = found[1] if found.lastindex else ""
+            place, rest = found.start(), found[1] if found.lastindex else ""
+            meant = _ESCAPES.get(found[0][0], "") + rest
+            formula = text.count("$", 0, place) % 2 == 1 and not text[place - 1].isalnum()
             word = rest in words or (len(rest) == 1 and bool(words))
-            if not rest or (_ESCAPES[found[0][0]] + rest in commands and not word):
-                return _unescaped(text, found.start())
+            if not rest or (meant in commands and (formula or not word)) or (formula and f"{meant};" in html5):
+                return _unescaped(text, place)
     return None
 
 

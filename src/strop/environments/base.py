@@ -136,7 +136,6 @@ class Environment(Piece):
 
     modules: ClassVar[tuple[str, ...]] = (
         "strop.environments.tools",
-        "strop.environments.outside",
         "strop.environments.agent",
     )
 

@@ -150,13 +150,13 @@ def load_grid(folders: Sequence[Path]) -> Grid:
     return Grid(tuple(models), tuple(columns.values()), results, sampling, left_out, trained_on)
 
 
-def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) -> Average:
+def average(grid: Grid, model: str, benchmarks: Sequence[str]) -> Average:
     """The mean over `benchmarks`, which the model has, of its avg@N (each weighs alike, whatever its size)."""
     rates = [_judged(grid.results[model, name]) for name in benchmarks]
-    return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates, seed))
+    return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates))
 
 
-def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelComparison]:
+def compare(grid: Grid, before: str, after: str) -> list[ModelComparison]:
     """A paired comparison on every benchmark that both models have, and on their average.
 
     It is of the problems that both were asked.
@@ -174,14 +174,14 @@ def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelCom
     differences: list[Array] = []
     for name in names:
         pair = on_common_problems(grid.results[before, name], grid.results[after, name])
-        found = paired_test(*pair, seed=seed)
+        found = paired_test(*pair)
         differences.append(paired_differences(*pair))
         rows.append(ModelComparison(before, after, name, *found))
     if len(names) > 1:
         mean = float(np.mean([values.mean() for values in differences]))
         rows.append(
             ModelComparison(
-                before, after, AVERAGE, mean, average_interval(differences, seed, differences=True), None,
+                before, after, AVERAGE, mean, average_interval(differences, differences=True), None,
                 sum(map(len, differences)),
             )  # fmt: skip
         )

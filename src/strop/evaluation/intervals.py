@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 RESAMPLES = 10_000
+BEYOND = 0.025  # the share of resamples below a 95 % interval, and above it
 _VALUES_AT_ONCE = 4_000_000  # of the [R, P] resample matrix: 32 MB
 
 
@@ -78,7 +79,7 @@ def majority_at_k(answers: tuple[str | None, ...], correct: NDArray[np.bool_], k
     return float(np.mean([majority(answers[start : start + k], correct[start : start + k]) for start in starts]))
 
 
-def resampled_means(values: Array, seed: int = 0, resamples: int = RESAMPLES) -> Array:
+def resampled_means(values: Array, seed: int = 0) -> Array:
     """The mean of `values`, float64 [P], in each of R resamples of problems with replacement, float64 [R].
 
     Problems vary, and samples of one problem are no independent problems, so problems are what is resampled.
@@ -92,22 +93,22 @@ def resampled_means(values: Array, seed: int = 0, resamples: int = RESAMPLES) ->
     rng = np.random.default_rng(seed)
     means: list[Array] = []
     at_once = max(1, _VALUES_AT_ONCE // size)
-    for start in range(0, resamples, at_once):
-        drawn = rng.integers(size, size=(min(at_once, resamples - start), size))
+    for start in range(0, RESAMPLES, at_once):
+        drawn = rng.integers(size, size=(min(at_once, RESAMPLES - start), size))
         means.append(values[drawn].mean(axis=1))
     return np.concatenate(means)
 
 
-def bootstrap(values: Array, seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES) -> Interval:
-    """The percentile interval of the mean of `values`, float64 [P], under resampling of problems with replacement.
+def bootstrap(values: Array) -> Interval:
+    """The 95 % percentile interval of the mean of `values`, float64 [P], under resampling of problems with replacement.
 
     Raises:
         ValueError: there is no value.
     """
-    return _percentiles(resampled_means(values, seed, resamples), level)
+    return _percentiles(resampled_means(values))
 
 
-def rate_interval(values: Array, seed: int = 0, level: float = 0.95) -> Interval:
+def rate_interval(values: Array) -> Interval:
     """The interval of the mean of rates in [0, 1], float64 [P]: `bootstrap`, unless all are 0 or all are 1.
 
     Resamples of P equal values are all alike, which would say that nothing is uncertain. Of P problems none of which
@@ -116,14 +117,14 @@ def rate_interval(values: Array, seed: int = 0, level: float = 0.95) -> Interval
     Raises:
         ValueError: there is no value.
     """
-    interval = bootstrap(values, seed, level)
-    beyond = (0.5 * (1.0 - level)) ** (1.0 / len(values))
+    interval = bootstrap(values)
+    beyond = BEYOND ** (1.0 / len(values))
     if interval == (0.0, 0.0):
         return Interval(0.0, 1.0 - beyond)
     return Interval(beyond, 1.0) if interval == (1.0, 1.0) else interval
 
 
-def difference_interval(values: Array, seed: int = 0, level: float = 0.95) -> Interval:
+def difference_interval(values: Array) -> Interval:
     """The interval of the mean of differences in [-1, 1], float64 [P]: `bootstrap`, unless all of them are equal.
 
     P problems that all differ by as much leave a share of 1 - (α/2)^(1/P) of others to differ in any way.
@@ -131,14 +132,14 @@ def difference_interval(values: Array, seed: int = 0, level: float = 0.95) -> In
     Raises:
         ValueError: there is no value.
     """
-    low, high = bootstrap(values, seed, level)
+    low, high = bootstrap(values)
     if low < high:
         return Interval(low, high)
-    beyond = 1.0 - (0.5 * (1.0 - level)) ** (1.0 / len(values))
+    beyond = 1.0 - BEYOND ** (1.0 / len(values))
     return Interval(max(low - beyond, -1.0), min(high + beyond, 1.0))
 
 
-def average_interval(groups: Sequence[Array], seed: int = 0, differences: bool = False) -> Interval:
+def average_interval(groups: Sequence[Array], differences: bool = False) -> Interval:
     """The interval of a benchmark average of rates or `differences`: `bootstrap_average`, unless resamples are alike.
 
     They are alike where each group's rates are all 0 or all 1, or its differences all equal. Then the exact intervals
@@ -150,24 +151,23 @@ def average_interval(groups: Sequence[Array], seed: int = 0, differences: bool =
     kinds = [set(values.tolist()) for values in groups]
     exact = difference_interval if differences else rate_interval
     if groups and all(len(kind) == 1 if differences else kind in ({0.0}, {1.0}) for kind in kinds):
-        low, high = np.mean([exact(values, seed) for values in groups], axis=0)
+        low, high = np.mean([exact(values) for values in groups], axis=0)
         return Interval(float(low), float(high))
-    return bootstrap_average(groups, seed)
+    return bootstrap_average(groups)
 
 
-def bootstrap_average(groups: Sequence[Array], seed: int = 0) -> Interval:
-    """The percentile interval of the mean of the groups' means: a benchmark average, resampled within each benchmark.
+def bootstrap_average(groups: Sequence[Array]) -> Interval:
+    """The 95 % percentile interval of the mean of the groups' means: benchmarks are resampled one by one.
 
     Raises:
         ValueError: there is no group, or an empty one.
     """
     if not groups:
         raise ValueError("no benchmarks to average")
-    means = [resampled_means(values, seed + place, RESAMPLES) for place, values in enumerate(groups)]
-    return _percentiles(np.mean(means, axis=0), 0.95)
+    return _percentiles(np.mean([resampled_means(values, seed) for seed, values in enumerate(groups)], axis=0))
 
 
-def sign_flip_p(differences: Array, seed: int = 0, resamples: int = RESAMPLES) -> float:
+def sign_flip_p(differences: Array) -> float:
     """The two-sided p-value of a paired randomisation test on float64 [P] differences of the same problems.
 
     Under the hypothesis of no difference the sign of each problem's difference is a coin's; p is the share of R draws
@@ -180,15 +180,14 @@ def sign_flip_p(differences: Array, seed: int = 0, resamples: int = RESAMPLES) -
     if size == 0:
         raise ValueError("no problems to compare")
     observed = abs(float(differences.mean()))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     extreme, at_once = 0, max(1, _VALUES_AT_ONCE // size)
-    for start in range(0, resamples, at_once):
-        signs = rng.choice((-1.0, 1.0), size=(min(at_once, resamples - start), size))
+    for start in range(0, RESAMPLES, at_once):
+        signs = rng.choice((-1.0, 1.0), size=(min(at_once, RESAMPLES - start), size))
         extreme += int((np.abs((signs * differences).mean(axis=1)) >= observed - 1e-12).sum())
-    return (extreme + 1) / (resamples + 1)
+    return (extreme + 1) / (RESAMPLES + 1)
 
 
-def _percentiles(means: Array, level: float) -> Interval:
-    tail = (1.0 - level) / 2.0
-    low, high = np.quantile(means, (tail, 1.0 - tail))
+def _percentiles(means: Array) -> Interval:
+    low, high = np.quantile(means, (BEYOND, 1.0 - BEYOND))
     return Interval(float(low), float(high))

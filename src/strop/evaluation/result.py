@@ -135,24 +135,16 @@ class EvaluationResult:
 
     def subset(self, indices: Sequence[int]) -> EvaluationResult:
         """The evaluation of the problems at `indices`, in that order."""
-        chosen = list(indices)
-        return replace(
-            self,
-            problem_ids=tuple(self.problem_ids[index] for index in chosen),
-            scores=self.scores[chosen],
-            correct=self.correct[chosen],
-            usable=self.usable[chosen],
-            unparsed=self.unparsed[chosen],
-            truncated=self.truncated[chosen],
-            lengths=self.lengths[chosen],
-            answers=tuple(self.answers[index] for index in chosen),
-            surprise=None if self.surprise is None else self.surprise[chosen],
-            sampled=None if self.sampled is None else self.sampled[chosen],
-        )
+        places = list(indices)
+        chosen: dict[str, Any] = {
+            name: value[places] if isinstance(value, np.ndarray) else tuple(value[place] for place in places)
+            for name, value in vars(self).items() if isinstance(value, np.ndarray | tuple)
+        }  # fmt: skip
+        return replace(self, **chosen)
 
-    def interval(self, seed: int = 0, level: float = 0.95) -> Interval:
-        """The interval of `pass_rate` over problems, see `rate_interval`."""
-        return rate_interval(self._judged_rates(), seed, level)
+    def interval(self) -> Interval:
+        """The 95 % interval of `pass_rate` over problems, see `rate_interval`."""
+        return rate_interval(self._judged_rates())
 
     def judged_at_least(self, k: int | None) -> BoolArray:
         """bool [P]: problems with `k` usable samples or more, of which pass@k and maj@k are; None: with any."""
@@ -234,14 +226,14 @@ class EvaluationResult:
         share = f"{self.failures:,} of {self.usable.size:,} samples of {of}"
         return f"the verifier failed on {share}, which count in no rate{few}{why}"
 
-    def summary(self, seed: int = 0) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The result as JSON-able numbers; pass@k for the powers of two up to N."""
         return {
             "dataset": self.dataset,
             "problems": len(self.problem_ids),
             "samples_per_problem": self.samples_per_problem,
             "pass_rate": self.pass_rate,
-            "interval": list(self.interval(seed)),
+            "interval": list(self.interval()),
             "pass_at": {str(k): self.pass_at(k) for k in self.powers},
             "majority_rate": self.majority_rate(),
             "mean_score": self.mean_score,
@@ -292,7 +284,7 @@ def on_common_problems(before: EvaluationResult, after: EvaluationResult) -> tup
     return before.subset(shared), after.subset([place[before.problem_ids[index]] for index in shared])
 
 
-def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0, level: float = 0.95) -> PairedTest:
+def paired_test(before: EvaluationResult, after: EvaluationResult) -> PairedTest:
     """The gain in pass rate on the same problems, with its interval and p-value (see `sign_flip_p`).
 
     Pairing takes out how hard the problems are: only the difference on each problem varies.
@@ -301,8 +293,8 @@ def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0
         InputError: the results are of different problems.
     """
     differences = paired_differences(before, after)
-    interval = difference_interval(differences, seed, level)
-    return PairedTest(float(differences.mean()), interval, sign_flip_p(differences, seed), len(differences))
+    gain, interval = float(differences.mean()), difference_interval(differences)
+    return PairedTest(gain, interval, sign_flip_p(differences), len(differences))
 
 
 def paired_differences(before: EvaluationResult, after: EvaluationResult) -> Array:

@@ -114,7 +114,7 @@ def _read(folder: Path, columns: list[str]) -> Any:
     tables = []
     for path in _files(folder):
         try:
-            tables.append(pq.read_table(path, columns=columns))
+            tables.append(pq.ParquetFile(path).read(columns))
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
     return pa.concat_tables(tables) if tables else None

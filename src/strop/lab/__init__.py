@@ -1,1 +1,1 @@
-"""Experiments on runs: replay and what-if, ablations, compute-performance fits, planning."""
+"""Experiments on runs and models: replay and what-if, benchmarks, ablations, compute-performance fits, planning."""

@@ -52,12 +52,15 @@ class Replayed:
         difference: the first thing in which it differs, None for none.
         apart: the largest difference that was let pass, of weights by `OF_WEIGHTS`; 0 where all is equal bit for bit,
             as it must be on the machine of the run.
+        seconds: all of it took.
+        update: seconds of its update in the run; None for a run without metrics of it.
     """
 
     step: int
     difference: str | None
     apart: float
     seconds: float
+    update: float | None
 
 
 def replay(folder: RunFolder, view: View, begin: int = 0, end: int | None = None) -> Iterator[Replayed]:
@@ -171,7 +174,9 @@ class TrainingProcess:
             largest = max(largest, gap)
         if self.stages.advance(stored.step):
             self.stages.enter(self.learner, stored.step)
-        return Replayed(stored.step, difference, largest, time.perf_counter() - begin)
+        return Replayed(
+            stored.step, difference, largest, time.perf_counter() - begin, stored.row.get("seconds/update")
+        )
 
     def _differences(self, stored: StoredStep) -> Iterator[tuple[float, str]]:
         """Whatever is not equal bit for bit, in the order in which it arises: how far apart it is, and what it is."""
@@ -237,7 +242,7 @@ def _of_tokens(path: Path, groups: Sequence[Group], result: TrainResult, within:
     for name, recorded in rollout_table.read_arrays(path, COLUMNS).items():
         for (ticket, completion), before, columns in zip(rollouts, recorded[-len(rollouts) :], found, strict=True):
             now = columns.get(name, before[:0])
-            if np.array_equal(before, now, equal_nan=True):
+            if before.tobytes() == now.tobytes():
                 continue
             what = f"{name} of sample {completion.index} of group {ticket}"
             if len(before) != len(now):

@@ -11,8 +11,9 @@ followed: its weights, and then its rollouts, would have been others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from strop.algorithms.objective import UpdateContext
 from strop.base.metrics import Metrics, merge
 from strop.base.pieces import States
+from strop.base.text import number, percent
 from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.config.edits import differing
@@ -210,3 +212,52 @@ def _dot(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     """The inner product of two gradients; a parameter that one of them lacks has none in it."""
     shared = first.keys() & second.keys()
     return sum(float(torch.dot(first[name].flatten(), second[name].flatten())) for name in shared)
+
+
+# ---------------------------------------------------------------------- as text
+
+
+COLUMNS = ("settings", "steps", "cosine", "least", "norm", "recorded", "clipped", "recorded", "effective, least")
+REFUSED = f"not compared: the effective sample is below {percent(LEAST)} of the sequences"
+
+
+def said(one: Comparison) -> str:
+    """A comparison as a line."""
+    begin = f"step {one.step}, {one.alternative}: "
+    if one.norm is None:
+        return f"{begin}{REFUSED} ({percent(one.effective)})"
+    cosine = "one gradient is 0" if one.cosine is None else f"cosine {one.cosine:.3f}"
+    return (
+        f"{begin}{cosine}, norm {number(one.norm)} for {number(one.recorded_norm or 0.0)}, clipped "
+        f"{_share(one.clipped)} for {_share(one.recorded_clipped)}, effective sample {percent(one.effective)}"
+    )
+
+
+def table(found: Sequence[Comparison]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Heads and a row for each alternative: means over the steps that could be compared, of how many."""
+    rows = []
+    for name in dict.fromkeys(one.alternative for one in found):
+        own = [one for one in found if one.alternative == name]
+        cosines = _known(own, lambda one: one.cosine)
+        means = [_mean(own, lambda one: one.norm), _mean(own, lambda one: one.recorded_norm)]
+        shares = [_mean(own, lambda one: one.clipped), _mean(own, lambda one: one.recorded_clipped)]
+        rows.append((
+            name, f"{sum(one.norm is not None for one in own)} of {len(own)}",
+            *((f"{fmean(cosines):.3f}", f"{min(cosines):.3f}") if cosines else ("-", "-")),
+            *("-" if mean is None else number(mean) for mean in means), *map(_share, shares),
+            percent(min(one.effective for one in own)),
+        ))  # fmt: skip
+    return COLUMNS, rows
+
+
+def _known(found: Sequence[Comparison], value: Callable[[Comparison], float | None]) -> list[float]:
+    return [known for one in found if (known := value(one)) is not None]
+
+
+def _mean(found: Sequence[Comparison], value: Callable[[Comparison], float | None]) -> float | None:
+    known = _known(found, value)
+    return fmean(known) if known else None
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)

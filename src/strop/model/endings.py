@@ -31,14 +31,14 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> TurnEnd:
     if not isinstance(tokenizer.chat_template, str | dict):  # none, or an endpoint's, which it does not tell
         return TurnEnd("", None)
     try:
-        last, earlier = (str(tokenizer.apply_chat_template(chat, tokenize=False)) for chat in (_CHAT[:2], _CHAT))
+        text = str(tokenizer.apply_chat_template(_CHAT[:2], tokenize=False)).partition(_TURN)[2].strip()
+        ids = tokenizer.encode(text, add_special_tokens=False) if text else []
+        token = next((one for one in ids if one in tokenizer.added_tokens_decoder), None)
+        if token is None:  # a template may write the beginning of the next turn there, which ends nothing
+            earlier = str(tokenizer.apply_chat_template(_CHAT, tokenize=False)).partition(_TURN)[2].strip()
+            text = commonprefix([text, earlier]).strip()
     except (TemplateError, ValueError):
         return TurnEnd("", None)
-    text = last.partition(_TURN)[2].strip()
-    ids = tokenizer.encode(text, add_special_tokens=False) if text else []
-    token = next((one for one in ids if one in tokenizer.added_tokens_decoder), None)
-    if token is None:  # a template may write the beginning of the next turn there, which ends nothing
-        text = commonprefix([text, earlier.partition(_TURN)[2].strip()]).strip()
     return TurnEnd(text, token)
 
 

@@ -1,9 +1,7 @@
 """Preparing problems: from raw sets to a Parquet file to train on, and a report that accounts for every row."""
 
 from strop.prepare.config import PrepareConfig, load_config, parse_config
-from strop.prepare.decontaminate import Decontaminate
-from strop.prepare.deduplicate import Deduplicate, DeduplicateByEmbedding, Split
-from strop.prepare.difficulty import Difficulty
+from strop.prepare.deduplicate import Decontaminate, Deduplicate, DeduplicateByEmbedding, Split
 from strop.prepare.filters import (
     AnswersAgree,
     EnglishOnly,
@@ -15,8 +13,8 @@ from strop.prepare.filters import (
     TraceLength,
     Verifiable,
 )
-from strop.prepare.judges import Judges
 from strop.prepare.pipeline import prepare
+from strop.prepare.rating import Difficulty, Judges
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, FilterStep, Stage, Step
 

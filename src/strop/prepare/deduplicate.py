@@ -1,4 +1,4 @@
-"""Deduplication within and across sets: the order of the sources is their priority.
+"""Deduplication within and across sets, whose order is their priority, and decontamination against benchmarks.
 
 Candidates share a band of a MinHash signature, or n-grams. Of two candidates the later one is dropped if both are
 typed alike, or if they have the same numbers, nearly the same words and the same answer.
@@ -7,6 +7,7 @@ typed alike, or if they have the same numbers, nearly the same words and the sam
 from __future__ import annotations
 
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,8 +17,10 @@ from pydantic import Field
 
 from strop.base.seeds import derive
 from strop.base.types import FloatArray, InputError, Problem, first_line
+from strop.data.columns import BrokenRow
 from strop.model.location import locate
 from strop.model.settings import ModelSettings
+from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Stage, Step
 from strop.prepare.text import NormalizedText, alike, collapsed, fold, hash64, normalize, overlap
 from strop_verify.math import verify
@@ -27,6 +30,7 @@ Keys = NDArray[np.uint64]
 Pairs = NDArray[np.int64]
 
 SEED = 1
+BANDS, ROWS = 42, 3  # of a signature
 PREDECESSORS = 8  # a row is paired with so many rows before it under the same key, and with the first one
 PARTS = 16
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0xFF51AFD7ED558CCD))
@@ -39,36 +43,30 @@ class MinHashKeys:
     rows .96 at J = .42 and over .999 at .57, which is a question one word in ten of which was replaced.
     """
 
-    def __init__(self, bands: int = 42, rows: int = 3) -> None:
+    def __init__(self) -> None:
         from datasketch import MinHash
 
-        self._bands, self._rows = bands, rows
-        self._minhash: Any = MinHash(num_perm=bands * rows, seed=SEED, hashfunc=_identity)
-        self._powers = _odd_numbers(rows)
-        self._band_salts = _odd_numbers(bands)
-
-    @property
-    def width(self) -> int:
-        """The number of keys of a question."""
-        return self._bands
+        self._minhash: Any = MinHash(num_perm=BANDS * ROWS, seed=SEED, hashfunc=int)
+        self._powers = _odd_numbers(ROWS)
+        self._band_salts = _odd_numbers(BANDS)
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
-        """The keys of a question: uint64 [bands]."""
+        """The keys of a question: uint64 [BANDS]."""
         self._minhash.clear()
         self._minhash.update_batch(shingles(tokens, 2).tolist())
-        signature = self._minhash.hashvalues.astype(np.uint64).reshape(self._bands, self._rows)
+        signature = self._minhash.hashvalues.astype(np.uint64).reshape(BANDS, ROWS)
         return np.asarray((signature * self._powers).sum(axis=1, dtype=np.uint64) * self._band_salts, dtype=np.uint64)
 
 
 class NgramKeys:
-    """Keys from n-grams of words: the `width` smallest hashes of a question."""
+    """Keys from n-grams of words: the `BANDS` smallest hashes of a question."""
 
-    def __init__(self, n: int, width: int = 42) -> None:
-        self._n, self.width = n, width
+    def __init__(self, n: int) -> None:
+        self._n = n
 
     def __call__(self, tokens: Sequence[int]) -> Keys:
         """The smallest hashes of the question's n-grams."""
-        return np.sort(np.unique(shingles(tokens, self._n)))[: self.width]
+        return np.sort(np.unique(shingles(tokens, self._n)))[:BANDS]
 
 
 class CandidateIndex:
@@ -119,10 +117,6 @@ def mix(values: Keys) -> Keys:
     """Spread the bits of uint64 values, one to one."""
     values = (values ^ (values >> np.uint64(33))) * _MIX[2]
     return np.asarray(values ^ (values >> np.uint64(29)), dtype=np.uint64)
-
-
-def _identity(value: int) -> int:
-    return value
 
 
 def _odd_numbers(count: int) -> Keys:
@@ -431,3 +425,144 @@ class TextEncoder:
         mean = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
         unit = mean / mean.norm(dim=1, keepdim=True).clamp(min=1e-12)
         return np.asarray(unit.numpy(), dtype=np.float32)
+
+
+# ---------------------------------------------------------------------- decontamination
+
+
+SHORTEST_EMBEDDED = 10  # fewest words of a question that is searched for inside a longer one
+LARGEST_SURROUNDING = 2  # most words of a question that contains a problem, as a multiple of the problem's
+ENOUGH_TO_COMPARE = 0.4  # share of common n-grams; with a tenth of the words changed it is about 0.7
+
+
+class BenchmarkQuestion(NamedTuple):
+    """A question of a benchmark."""
+
+    id: str
+    source: str
+    text: str
+    normalized: NormalizedText
+
+
+class Decontaminate(Step):
+    """Drops problems that ask a benchmark's question.
+
+    Candidates share n-grams of words. A problem is dropped if its numbers equal the question's and nearly all words do,
+    or if one of the two contains the other: at least `similarity` of the shorter one's words, and its numbers in a row.
+    Answers are not compared. dropped.parquet has the question next to each dropped problem.
+
+    Fields:
+        against: benchmarks by name (`aime24`, `math500`, from the hub), files, or sources as under `sources`.
+        ngram: words of an n-gram.
+        similarity: share of words that must be common.
+    """
+
+    against: Annotated[tuple[Source, ...], Field(min_length=1)]
+    ngram: Annotated[int, Field(ge=1)] = 3
+    similarity: Share = 0.8
+
+    def inputs(self) -> str:
+        """The stamps of the benchmarks' files."""
+        return " ".join(source.stamp() for source in self.against)
+
+    def run(self, stage: Stage) -> None:
+        """Read the benchmarks into memory, then go through the problems once."""
+        questions = [question for source in self.against for question in _questions(source)]
+        index = _QuestionIndex(questions, self.ngram)
+        stage.counts["benchmark_questions"] = Counter(question.source for question in questions)
+        hit: set[int] = set()
+        for problem in stage.problems():
+            found = self._find(index, normalize(problem.question))
+            if found is None:
+                stage.keep(problem)
+                continue
+            place, share, how = found
+            question = questions[place]
+            hit.add(place)
+            detail = f"{how} {question.id}, overlap {share:.2f}"
+            stage.drop(problem, Dropped(f"contaminated by {question.source}", detail, question.id, question.text))
+        stage.counts["benchmark_questions_found"] = Counter(questions[place].source for place in hit)
+
+    def _find(self, index: _QuestionIndex, problem: NormalizedText) -> tuple[int, float, str] | None:
+        """The question that a problem repeats: its place, the share of common words, and how it was found."""
+        for place in index.candidates(problem):
+            question = index.questions[place].normalized
+            longest = max(len(question.tokens), len(problem.tokens), 1)
+            share = overlap(question.tokens, problem.tokens) / longest
+            if question.typing == problem.typing or alike(question, problem, self.similarity):
+                return place, share, "asks"
+            if self._holds(problem, question):
+                return place, share, "holds"
+            if len(question.tokens) <= LARGEST_SURROUNDING * len(problem.tokens) and self._holds(question, problem):
+                return place, share, "is part of"
+        return None
+
+    def _holds(self, long: NormalizedText, short: NormalizedText) -> bool:
+        """Whether `long` contains `short`."""
+        size = len(short.tokens)
+        return (
+            SHORTEST_EMBEDDED <= size < len(long.tokens)
+            and _run_in(short.numbers, long.numbers)
+            and overlap(short.tokens, long.tokens) >= self.similarity * size
+            and _shared_grams(short, long, self.ngram) >= ENOUGH_TO_COMPARE
+        )
+
+
+class _QuestionIndex:
+    """The questions of the benchmarks with an index by n-grams."""
+
+    def __init__(self, questions: Sequence[BenchmarkQuestion], ngram: int) -> None:
+        self.questions = questions
+        self._ngram = ngram
+        self._by_gram: dict[int, list[int]] = defaultdict(list)
+        self._by_typing: dict[int, list[int]] = defaultdict(list)
+        self._sizes: list[int] = []
+        for place, question in enumerate(questions):
+            text = question.normalized
+            self._by_typing[text.typing].append(place)
+            grams = self._grams(text)
+            self._sizes.append(len(grams))
+            for gram in grams:
+                self._by_gram[gram].append(place)
+
+    def candidates(self, text: NormalizedText) -> list[int]:
+        """Questions that are typed alike or share enough n-grams, the most similar first."""
+        grams = self._grams(text)
+        hits = Counter(place for gram in grams for place in self._by_gram.get(gram, ()))
+        near = [
+            (count / max(min(self._sizes[place], len(grams)), 1), place)
+            for place, count in hits.items()
+            if count >= ENOUGH_TO_COMPARE * min(self._sizes[place], len(grams))
+        ]
+        typed = self._by_typing.get(text.typing, [])
+        return list(dict.fromkeys([*typed, *(place for _, place in sorted(near, reverse=True))]))
+
+    def _grams(self, text: NormalizedText) -> set[int]:
+        return set(shingles(text.tokens, self._ngram).tolist()) if text.tokens else set()
+
+
+def _questions(source: Source) -> list[BenchmarkQuestion]:
+    """The questions of a benchmark.
+
+    Raises:
+        InputError: the benchmark cannot be read, or a row of it is broken (it could hide a question).
+    """
+    found: list[BenchmarkQuestion] = []
+    for problem in source.problems():
+        if isinstance(problem, BrokenRow):
+            raise InputError(f"benchmark {source.label}: {problem.where}: {problem.reason}")
+        found.append(BenchmarkQuestion(problem.id, source.label, problem.question, normalize(problem.question)))
+    if not found:
+        raise InputError(f"benchmark {source.label}: no questions in it")
+    return found
+
+
+def _run_in(short: Sequence[str], long: Sequence[str]) -> bool:
+    """Whether `short` is a contiguous part of `long`."""
+    return any(long[start : start + len(short)] == short for start in range(len(long) - len(short) + 1))
+
+
+def _shared_grams(short: NormalizedText, long: NormalizedText, ngram: int) -> float:
+    """The share of the shorter question's n-grams that the longer one has."""
+    wanted = set(shingles(short.tokens, ngram).tolist())
+    return len(wanted & set(shingles(long.tokens, ngram).tolist())) / len(wanted)

@@ -40,6 +40,7 @@ DAPO_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 SKYWORK_AFTER = " Let's think step by step and output the final answer within \\boxed{}."
 PYTHON3 = 3  # the number of this language in CodeContests
 MOST_SOLUTIONS = 5
+KEPT = ("id", "solution")  # columns of a plain table that go into `extra`
 
 
 def table(prompt: str, answer: str, *extra: str, identity: str | None = None) -> Callable[[Row], Fields]:
@@ -210,8 +211,8 @@ def plain_table(row: Row, domain: str = "math") -> Fields:
     Raises:
         ValueError: there is no such column, or the one for prompts holds only a part of the question.
     """
-    found = Columns().fields(row, domain, key='columns = {{ prompt = "{prompt}", answer = "{answer}" }}')
-    kept = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
+    found = Columns().fields(row, domain)
+    kept = {name: row[name] for name in KEPT if isinstance(row.get(name), str | int)}
     return found._replace(extra={**found.extra, **kept})
 
 

@@ -11,7 +11,6 @@ and written row by row.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import strop
-from strop.base.files import read_json, replacing, write_json, writing
+from strop.base.files import locked, read_json, replacing, write_json, writing
 from strop.base.types import InputError, Problem
 from strop.base.view import View
 from strop.data.columns import BrokenRow
@@ -175,6 +174,8 @@ def _read_sources(config: PrepareConfig, folder: Path, view: View) -> dict[str, 
     ):
         for source in _told_apart(config.sources):
             view.stage(f"reading {source.label}", None)
+            if unread := source.unread():
+                view.note(f"{unread}; columns.extra=[…] keeps them")
             problems = broken = 0
             ticked = time.monotonic()
             for made in source.problems():
@@ -365,13 +366,5 @@ def _locked(folder: Path) -> Iterator[None]:
     with writing(folder):
         (folder / "steps").mkdir(parents=True, exist_ok=True)
         write_json(folder / MARKER, {"format": FORMAT, "strop": strop.__version__})
-        lock = (folder / ".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.close()
-        raise InputError(f"{folder} is in use by another preparation; wait for it, or choose another folder") from error
-    try:
+    with locked(folder / ".lock", f"{folder} is in use by another preparation; wait for it, or choose another folder"):
         yield
-    finally:
-        lock.close()

@@ -24,7 +24,7 @@ from strop.data.problem_table import from_columns, read_rows
 from strop.data.rows import FileSource, HubDataset, ParquetFile, RowSource, files_in, matching
 from strop.data.source import SUFFIXES, ProblemSource, check_problem
 from strop.data.where import Where, wanted
-from strop.prepare.mappings import MAPPINGS, ReadyMapping, answer_text, plain_table
+from strop.prepare.mappings import KEPT, MAPPINGS, ReadyMapping, answer_text, plain_table
 from strop.prepare.stage import DROPPED_COLUMNS
 
 
@@ -101,6 +101,14 @@ class Source(Settings):
             made = record if isinstance(record, BrokenRow) else self._problem(record, label, ready)
             if made is not None:
                 yield made
+
+    def unread(self) -> str:
+        """The columns that nobody reads, see `RowSource.unread`; a ready mapping knows those of its set."""
+        table = self._table()
+        if table is None or self.mapping is not None or self._ready(table) is None:
+            return ""
+        columns = self.columns or table.columns.model_copy(update={"extra": (*table.columns.extra, *KEPT)})
+        return table.model_copy(update={"columns": columns, "where": self.where or table.where}).unread()
 
     def stamp(self) -> str:
         """Sizes and modification times of its files; steps run again when these change."""

@@ -163,8 +163,7 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
     if columns is None and not has(fields, str(named.answer)):  # a reward function may do without an answer
         solution = first_present(fields, SOLUTIONS)
         cells = {**fields, str(named.answer): None if solution is None else fields[solution]}
-    key = 'columns={{"prompt": "{prompt}", "answer": "{answer}"}}'
-    prompt, reference, *_ = given.fields(cells, domain, named, key)
+    prompt, reference, *_ = given.fields(cells, domain, named)
     return Problem(
         id=str(fields.get(named.id or "id", f"row-{number}")),
         prompt=prompt,

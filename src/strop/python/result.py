@@ -207,7 +207,7 @@ def _on_benchmark(
 ) -> dict[str, Any]:
     from strop.evaluation.benchmarks import benchmarks_named
     from strop.evaluation.protocols import PLAIN, changed
-    from strop.run.benchmarking import BenchmarkPlan, measure
+    from strop.lab.benchmarking import BenchmarkPlan, measure
 
     (measured,) = benchmarks_named([name])
     protocol = changed(PLAIN, samples=samples)

@@ -27,7 +27,7 @@ from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.columns import Columns
 from strop.environments.base import Environment
-from strop.environments.outside import OutsideClass
+from strop.environments.tools import OutsideClass
 from strop.python.problems import Problems, count_of, source_of
 from strop.python.result import Run
 from strop.recipes.resolve import resolve

@@ -57,4 +57,9 @@ VARIANTS: Variants = {
         "REINFORCE++ with the group's mean as baseline: centred rewards, normalised over the batch's tokens.",
         BASE, "algorithm.advantage.normalization=token_std",
     ),
+    "field.vip": (
+        "RLOO with VIP: the less certain a prompt's outcome, the more completions it gets; the step has as many.",
+        BASE, 'algorithm.advantage={piece="GroupRelative", baseline="leave_one_out", normalization="none"}',
+        "algorithm.aggregation=PromptMean", "algorithm.allocation=Vip",
+    ),
 }  # fmt: skip

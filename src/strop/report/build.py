@@ -338,7 +338,8 @@ def audits(run: RunData, named: bool) -> Iterator[Block]:
         found = run.folder.read_json(REJUDGED)
         yield Table(("under " + ", ".join(found["settings"]), "was", "now"), lines(found))
         heads = ("step", "question", "reference", "completion", "was", "now")
-        yield Folded("completions that it judges otherwise", Table(heads, example_rows(found)))
+        title = "completions that it judges otherwise, or whose advantage has the other sign"
+        yield Folded(title, Table(heads, example_rows(found)))
 
 
 def audit_page(run: RunFolder, drawn: AuditSample, advice: str) -> str:

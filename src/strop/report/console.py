@@ -45,7 +45,7 @@ class LiveView:
     A metric that a step lacks keeps its last value, so that rare ones such as the held-out pass rate stay visible.
     """
 
-    def __init__(self, title: str, console: Console, refresh_per_second: float = 4.0) -> None:
+    def __init__(self, title: str, console: Console) -> None:
         self._title = title
         self._console = console
         self._name, self._unit = "starting", "steps"
@@ -53,9 +53,7 @@ class LiveView:
         self._latest: dict[str, float] = {}
         self._history: dict[str, deque[float]] = {}
         self._lock = threading.Lock()  # rich draws from its own thread
-        self._live = Live(
-            console=console, get_renderable=self._render, refresh_per_second=refresh_per_second, transient=False
-        )
+        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4.0, transient=False)
         self._live.start()
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:

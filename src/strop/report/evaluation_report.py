@@ -369,12 +369,12 @@ class BudgetPoint(NamedTuple):
     truncated: float
 
 
-def budgets_up_to(most: int, points: int = BUDGET_POINTS) -> tuple[int, ...]:
-    """Up to `points` budgets at equal steps that end at `most`: 4k, 8k … 32k for 32,768."""
-    return tuple(sorted({max(1, most * step // points) for step in range(1, points + 1)}))
+def budgets_up_to(most: int) -> tuple[int, ...]:
+    """Up to eight budgets at equal steps that end at `most`: 4k, 8k … 32k for 32,768."""
+    return tuple(sorted({max(1, most * step // BUDGET_POINTS) for step in range(1, BUDGET_POINTS + 1)}))
 
 
-def rate_by_budget(result: EvaluationResult, budgets: Sequence[int], seed: int = 0) -> list[BudgetPoint]:
+def rate_by_budget(result: EvaluationResult, budgets: Sequence[int]) -> list[BudgetPoint]:
     """avg@N had the response been cut off after b tokens, for every b of `budgets` (Skywork-OR1, Figure 8).
 
     Sampling does not depend on the budget, so a kept sample of length l is the sample under any budget b ≥ l. One that
@@ -394,5 +394,5 @@ def rate_by_budget(result: EvaluationResult, budgets: Sequence[int], seed: int =
         within = result.lengths <= budget
         cut = ~within | (result.truncated & (result.lengths >= budget))
         rates = (result.correct & result.usable & within).sum(axis=1)[judged] / usable[judged]
-        points.append(BudgetPoint(budget, float(rates.mean()), rate_interval(rates, seed), float(cut.mean())))
+        points.append(BudgetPoint(budget, float(rates.mean()), rate_interval(rates), float(cut.mean())))
     return points

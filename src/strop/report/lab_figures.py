@@ -1,9 +1,9 @@
-"""The figures of fits and ablations: curves over compute, their linearised form, and paired differences."""
+"""The figures of fits, ablations, verifiers and gradients: curves over compute, paired differences, and others."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,7 @@ from strop.lab.scaling.study import slope
 from strop.report.drawing import (
     DASHES,
     DOTTED,
+    GREY,
     INK,
     MUTED,
     ON_COLOR,
@@ -33,13 +34,17 @@ from strop.report.drawing import (
     log_axis,
     number_axis,
     percent_axis,
+    step_axis,
     style_axes,
     write_figure,
+    write_panels,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from strop.lab.what_if import Comparison
 
 
 
@@ -395,3 +400,48 @@ def plot_agreement(histograms: Mapping[str, Sequence[int]], target: Path) -> Pat
         add_legend(axes)
 
     return _write(draw, target, (6.4, 1.6 + 0.5 * len(histograms)))[0]
+
+
+# ---------------------------------------------------------------------- gradients under other settings
+
+
+Value = Callable[["Comparison"], float | None]
+
+
+def plot_gradients(name: str, found: Sequence[Comparison], target: Path) -> Path:
+    """Draw cosine, norms, shares of clipped tokens and effective samples over the steps, as a PNG; returns it.
+
+    Raises:
+        InputError: nothing could be compared.
+    """
+    if not any(one.norm is not None for one in found):
+        raise InputError("there is nothing to draw: the effective samples are too small to compare")
+    panels = [
+        ("cosine with the recorded gradient", _panel(found, lambda one: one.cosine, None, number_axis)),
+        ("norm", _panel(found, lambda one: one.norm, lambda one: one.recorded_norm, number_axis)),
+        ("tokens clipped", _panel(found, lambda one: one.clipped, lambda one: one.recorded_clipped, _share_axis)),
+        ("effective sample", _panel(found, lambda one: one.effective, None, _share_axis)),
+    ]
+    return write_panels(target, f"{name}: each step under other settings", panels, columns=2)
+
+
+def _share_axis(axes: Axes) -> None:
+    percent_axis(axes)
+    axes.set_ylim(bottom=0)
+
+
+def _panel(found: Sequence[Comparison], value: Value, recorded: Value | None, scale: Callable[[Axes], None]) -> Draw:
+    names = list(dict.fromkeys(one.alternative for one in found))
+    series = [(name, [one for one in found if one.alternative == name], value) for name in names]
+    if recorded is not None:
+        series.append(("recorded", series[0][1], recorded))
+
+    def draw(axes: Axes) -> None:
+        for place, (label, own, of) in enumerate(series):
+            points = [(one.step, y) for one in own if (y := of(one)) is not None]
+            color = GREY if label == "recorded" else SERIES[place % len(SERIES)]
+            axes.plot([x for x, _ in points], [y for _, y in points], "o-", markersize=3, color=color, label=label)
+        scale(axes)
+        step_axis(axes)
+
+    return draw

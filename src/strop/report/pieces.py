@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from strop.algorithms.advantages import Advantage
 from strop.algorithms.aggregation import Aggregation
+from strop.algorithms.allocation import Allocation
 from strop.algorithms.losses import Correction, PolicyLoss
 from strop.algorithms.regularizers import Regularizer
 from strop.algorithms.rewards import LengthShaping, Reward
@@ -40,7 +41,9 @@ loss that goes by the whole update has no such table, nor has one that no recipe
 
 ![The gradient of every loss by the ratio](losses.png)
 """
-FAMILIES: tuple[type[Piece], ...] = (PolicyLoss, Correction, Regularizer, Advantage, Aggregation, Reward, LengthShaping)
+FAMILIES: tuple[type[Piece], ...] = (
+    PolicyLoss, Correction, Regularizer, Advantage, Aggregation, Allocation, Reward, LengthShaping,
+)  # fmt: skip
 PEERS = {
     "Sapo": "AReaL, Axolotl, SkyRL, ms-swift, TRL, Unsloth, verl",
     "Dppo": "SkyRL, verl; the IPO form in prime-rl, KPop in AReaL",

@@ -80,8 +80,8 @@ def rejudged(run: RunFolder, sets: Sequence[str], begin: int = 0, end: int | Non
         raise InputError(f"{run.path} has no rollouts of these steps")
     before = {step: _config(run, step) for step in steps}
     after = {step: _changed(config, sets) for step, config in before.items()}
-    keep_in(run.path)
-    verdicts = _verdicts(run, before, after)
+    with keep_in(run.path):
+        verdicts = _verdicts(run, before, after)
     rows: list[dict[str, float]] = []
     changed: list[dict[str, Any]] = []
     for step in steps:
@@ -173,19 +173,21 @@ def _counted(was: _Batch, now: _Batch) -> tuple[dict[str, float], list[dict[str,
                 to_wrong=passed and not passed_now, turned=turned, compared=place in signs and place in signs_now,
             )  # fmt: skip
             if passed != passed_now or turned:
-                changed.append(_example(group.ticket, one, other))
+                changed.append(_example(group.ticket, (one, signs.get(place, 0)), (other, signs_now.get(place, 0))))
     return counts, changed
 
 
-def _example(ticket: int, was: Rollout, now: Rollout) -> dict[str, Any]:
+def _example(ticket: int, was: tuple[Rollout, int], now: tuple[Rollout, int]) -> dict[str, Any]:
+    """A completion with the sign of its advantage, each before and now."""
     sides = {
-        name: {"status": str(one.verdict.status), "detail": one.verdict.detail, "reward": one.reward}
-        for name, one in (("was", was), ("now", now))
+        name: {"status": str(one.verdict.status), "detail": one.verdict.detail, "reward": one.reward, "sign": sign}
+        for name, (one, sign) in (("was", was), ("now", now))
     }
-    text = was.completion.text[was.completion.last_turn_at or 0 :]
+    completion, problem = was[0].completion, was[0].problem
+    text = completion.text[completion.last_turn_at or 0 :]
     return {
-        "ticket": ticket, "sample": was.completion.index, "question": was.problem.question,
-        "reference": str(was.problem.reference), "completion": text, **sides,
+        "ticket": ticket, "sample": completion.index, "question": problem.question,
+        "reference": str(problem.reference), "completion": text, **sides,
     }  # fmt: skip
 
 
@@ -232,13 +234,14 @@ def example_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
             str(one["step"]), one["question"][-SHOWN:], one["reference"][:SHOWN], one["completion"][-SHOWN:],
-            *(f"{one[side]['status']}, {one[side]['reward']:.4g}" for side in ("was", "now")),
+            *(f"{one[side]['status']}, {one[side]['reward']:.4g}{SIGNS[one[side]['sign']]}" for side in ("was", "now")),
         )
         for one in found["examples"]
     ]  # fmt: skip
 
 
 SHOWN = 200  # characters
+SIGNS = {-1: ", advantage < 0", 0: "", 1: ", advantage > 0"}
 
 
 def _said(value: float | None, write: Any) -> str:

@@ -26,11 +26,17 @@ from strop.model.kernels.compiled import processor
 from strop.model.location import RESERVED, in_folder
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
-from strop.orchestration.evaluator import Evaluator, EvaluatorSettings, InProcessEvaluator, WorkerEvaluator
+from strop.orchestration.evaluator import (
+    EnginePool,
+    Evaluator,
+    EvaluatorSettings,
+    InProcessEvaluator,
+    PoolEvaluator,
+    WorkerEvaluator,
+)
 from strop.orchestration.executor import Executor, InProcess, ProbeCheck
 from strop.orchestration.fleet import Fleet, GeneratorSettings
 from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
-from strop.orchestration.pool import EnginePool, PoolEvaluator
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers

@@ -24,7 +24,7 @@ from strop.config.schema import RunConfig
 from strop.data.columns import CODE
 from strop.data.dataset import Data, Dataset
 from strop.data.generators import Mixture
-from strop.data.rows import HubDataset
+from strop.data.rows import HubDataset, RowSource
 from strop.data.source import ProblemSource, damage, question_key
 from strop.data.templates import Auto, ChatTemplate
 from strop.engines.settings import Vllm
@@ -96,6 +96,8 @@ def findings(
         found += of_settings(config)
     if facts is not None:
         found += of_model(config, facts, None if data is None else data.longest_prompt, trains, here)
+    if data is not None:
+        found += _unread(config.data.source)
     if facts is not None and data is not None:
         found += of_problems(config, data, facts.tokenizer, trains)
     return found
@@ -307,9 +309,9 @@ def of_problems(
     parts = [part for part in (data.train, data.held_out) if part is not None]
     unusable = list(unjudgeable(config.verifier, [(part.name, part.problems) for part in parts], trains))
     yield from unusable
+    yield from _narrow(config.verifier, data.train.problems)
     if not any(one.level == "error" for one in unusable):
         yield from _verifier(config, data.train, tokenizer)
-        yield from _narrow(config.verifier, data.train.problems)
         yield from _template(config, tokenizer)
     yield from damaged(data.train.name, data.train.problems)
     yield from contradictory(data.train.name, data.train.problems)
@@ -317,6 +319,15 @@ def of_problems(
     if trains:
         yield from _few(config, data)
         yield from _held_out(config, data)
+
+
+def _unread(source: ProblemSource) -> Iterator[Finding]:
+    """Columns of a table that nobody reads."""
+    if isinstance(source, Mixture):
+        for inner in source.sources:
+            yield from _unread(inner)
+    elif isinstance(source, RowSource) and (found := source.unread()):
+        yield Finding("unread-columns", "note", "data", found, "data.source.columns.extra=[…] keeps them for verifiers")
 
 
 def damaged(name: str, problems: Sequence[Problem]) -> Iterator[Finding]:

@@ -148,9 +148,9 @@ _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 _VLLM = "from importlib.metadata import version; print(version('vllm'))"
 
 
-def examine(folder: Path = Path(".")) -> list[Finding]:
-    """Look at the machine; `folder` is where runs would be written."""
-    return [_python(), _cores(), *_room(folder), *accelerators(), _compiler(), *_sandbox()]
+def examine() -> list[Finding]:
+    """Look at the machine; runs would be written into the present folder."""
+    return [_python(), _cores(), *_room(Path(".")), *accelerators(), _compiler(), *_sandbox()]
 
 
 def _python() -> Finding:

@@ -4,7 +4,7 @@ There is one loop for strict on-policy training and for PipelineRL-k; only the l
 
     controller (this file, the single writer)                     generators (behind the executor)
     ─────────────────────────────────────────                     ────────────────────────────────
-    admit    gate opens a group, sampler names a problem ──request──▶ sample tokens, each with its
+    admit    gate opens groups, sampler names problems ──request──▶ sample tokens, each with its
                                                                       log-prob and weight version
     collect  completion ◀──────────────────────────────completion──── (n a request, as they finish)
              └─▶ judge (verifier or environment, while others generate) ─▶ verdict
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from strop.algorithms.alerts import Memory, alerts
+from strop.algorithms.pass_rates import Seen, predicted_rates
 from strop.algorithms.step_diagnostics import group_metrics, lag_metrics, step_diagnostics, verifier_failures
 from strop.base import progress
 from strop.base.metrics import merge, values
@@ -199,10 +200,20 @@ class Loop:
         return self.gate.admits(self.curriculum.steps_left(self.step))
 
     def _admit(self) -> None:
+        drawn: list[tuple[int, int]] = []  # ticket and problem
         while self._may_admit():
-            index = self.curriculum.next()
-            samples = self.config.batch.samples_per_prompt
-            self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem, samples))
+            drawn.append((self.gate.admit(), self.curriculum.next()))
+        for (ticket, index), samples in zip(drawn, self._sizes([index for _, index in drawn]), strict=True):
+            self._request(self.ledger.admit(ticket, index, self.dataset[index].problem, samples))
+
+    def _sizes(self, indices: Sequence[int]) -> list[int]:
+        """How many completions each of these problems gets, which were drawn together."""
+        samples, allocation = self.config.batch.samples_per_prompt, self.config.algorithm.allocation
+        if allocation is None or not indices:
+            return [samples] * len(indices)
+        latest = self.curriculum.history.latest(indices)
+        seen = (Seen(self.dataset[index].prompt_ids, visit.samples, visit.passed) for index, visit in latest)
+        return allocation(predicted_rates([self.dataset[index].prompt_ids for index in indices], seen), samples)
 
     def _request(self, entry: LedgerGroup) -> None:
         if self.judge.speaks_first:

@@ -279,9 +279,15 @@ def _too_small(run: _Run) -> Finding | None:
     return Finding("memory", "error", "memory", said, way_out)
 
 
+def _group_sizes(config: RunConfig) -> tuple[int, int]:
+    """The least and the most completions of a prompt."""
+    samples, allocation = config.batch.samples_per_prompt, config.algorithm.allocation
+    return (samples, samples) if allocation is None else (allocation.least, allocation.most)
+
+
 def _samples(config: RunConfig) -> int:
     """The most completions of a step."""
-    return max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in config.stage_configs())
+    return max(stage.batch.prompts_per_step * _group_sizes(stage)[1] for stage in config.stage_configs())
 
 
 def _micro_batch(run: _Run) -> BatchSizes:
@@ -294,7 +300,7 @@ def _micro_batch(run: _Run) -> BatchSizes:
         return BatchSizes.of(lengths)
     asked = -(-min(run.prompt, longest - 1) // parts)
     scored = sum(max(length - asked, 0) for length in lengths)
-    together = config.batch.samples_per_prompt if computes_in_c(run.policy, run.device) and parts == 1 else 1
+    together = _group_sizes(config)[0] if computes_in_c(run.policy, run.device) and parts == 1 else 1
     return BatchSizes(tuple(lengths), scored + asked * -(-len(lengths) // together), scored)
 
 

@@ -220,24 +220,24 @@ def _to_the_end(
     """
     evaluations: dict[int, EvaluationResult] = {}
     losses = 0
-    keep_in(folder.path)
     run: _Run | None = None
-    while True:
-        try:
-            run = _Run(config, parts, folder, view, evaluations)
-            if resumed:
-                run.go_on(found)
-            return RunOutcome(run.go(), evaluations)
-        except RankGroupLost as error:
-            losses += 1
-            stopping = run is not None and run.loop.interrupted
-            if stopping or losses > config.orchestration.trainer_restarts:
-                raise
-            view.note(f"{error}; going on from the last checkpoint (loss {losses})")
-        finally:
-            parts.close()
-        resumed, found = True, checkpoint_of(folder)
-        parts = assemble(config, view)
+    with keep_in(folder.path):
+        while True:
+            try:
+                run = _Run(config, parts, folder, view, evaluations)
+                if resumed:
+                    run.go_on(found)
+                return RunOutcome(run.go(), evaluations)
+            except RankGroupLost as error:
+                losses += 1
+                stopping = run is not None and run.loop.interrupted
+                if stopping or losses > config.orchestration.trainer_restarts:
+                    raise
+                view.note(f"{error}; going on from the last checkpoint (loss {losses})")
+            finally:
+                parts.close()
+            resumed, found = True, checkpoint_of(folder)
+            parts = assemble(config, view)
 
 
 class _Run:

@@ -101,7 +101,7 @@ class BatchSettings(Settings):
 
     Fields:
         prompts_per_step: prompt groups of one step (one weight version).
-        samples_per_prompt: completions of each prompt, G.
+        samples_per_prompt: completions of each prompt, G; with `algorithm.allocation` their mean.
         updates_per_step: optimizer steps a pass over the batch is split into; k for PPO-off-policy-k.
         passes_per_batch: how often the batch is gone through.
         tokens_per_microbatch: packed tokens of one forward-backward pass; a longer sequence gets a pass to itself.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import string
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, model_validator
@@ -104,50 +106,80 @@ def stated_answer(reference: str) -> str:
 
 # The letter of an option; without brackets only where no word follows ("a polynomial", "C major").
 _ENDED = r"(?=\s*(?:$|[.,;:!?()\n]|[-–—]\s|because\b|since\b))"
-_LETTER = rf"(?:\(([A-Za-z])\)|([A-Za-z])\b{_ENDED})"
+_LETTER = rf"(?:[(\[]([A-Za-z])[)\]]|([A-Za-z])\b{_ENDED})"
 _KIND = r"(?:(?:the\s+)?(?:option|choice|letter|answer)\s+)?"
+_NOT_BUT = r"(?:not\s+[^.,;:\n]{1,60}?,?\s+but\s+)?"
 _STATED = re.compile(
-    rf"""\b(?:answer|choice|option)(?:\s+(?:to|of|for)\s[^.:\n]{{0,60}}?)?\s*(?:\b(?:is|(?:must|should)\s+be)\b|[:=\n])
-        [:\s]*{_KIND}{_LETTER}
-    | \b(?:choose|chose|pick|select|go\s+with)\s+{_KIND}{_LETTER}
+    rf"""\b(?:answer|choice|option)(?:\s+(?:to|of|for)\s[^.:\n]{{0,60}}?|\s+[a-z]{{2,}})?\s*
+        (?:\b(?:is|(?:must|should|would|will)\s+be)\b(?:\s+\w+ly\b)?|[:=\n])[:\s]*{_NOT_BUT}{_KIND}{_LETTER}
+    | \b(?:choose|chose|pick|select|go\s+(?:with|for))\s+{_KIND}{_LETTER}
     | (?:\b(?:option|choice|answer)\s+\(?([A-Za-z])\)? | \(([A-Za-z])\) | (?-i:\b([A-Z])))
         \s+(?:is|must\s+be)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|answer)(?:\s+(?:one|answer|option|choice))?{_ENDED}
     """,
     re.IGNORECASE | re.VERBOSE,
 )
 _ANOTHER = re.compile(
-    rf"\s*(?:[,/&]|,?\s*\b(?:and|or)\b)\s*{_KIND}\(?[A-Z]\)?(?=\s*(?:$|[.,;:!)\n]|and\b|or\b))", re.IGNORECASE
+    rf"\s*(?:[,/&]|,?\s*\b(?:and|or)\b)\s*{_KIND}\(?(?-i:([A-Z]))\)?(?=\s*(?:$|[.,;:!)\n]|and\b|or\b))", re.I
 )
 _NO_CLAIM = re.compile(rf"\b(?:{'|'.join(HEDGES.split())}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`]")
+_LABEL = re.compile(r"\(([A-Z])\)\s*|(?<!\w)([A-Z])[.):]\s*")
+_SPACE = re.compile(r"\\(?:q?quad(?![a-z])|[ ,;!])|~")
 _CHOICE = re.compile(r"\(([A-Za-z])\)(?:\s.*)?|([A-Za-z])(?:[.:)].*)?", re.DOTALL)
 _OTHER_LABEL = re.compile(r"(?:^[.:)]?|[\n.;,/]|\b(?:and|or)\b)\s*(?:\([A-Za-z]\)|[A-Z](?:[.:)]|$))")
 _DENIED = re.compile(rf"[.:)\s]*(?:{'|'.join(COPULAS)})\b.*\b(?:{'|'.join(HEDGES.split())})\b")
 
 
-def chosen_letter(text: str, where: Where, choices: str) -> str | None:
+def chosen_letter(text: str, where: Where, choices: str, question: str = "") -> str | None:
     """The letter, one of `choices`, that a response chooses; None where it chooses none or several.
 
     Where the answer may stand anywhere, and neither a box nor a tag is there, it is the last that a sentence states as
-    the choice, or the whole text.
+    the choice, or the whole text. The text of one of the question's options stands for its letter.
     """
     if where != "any":
         found = extract_answer(text, where)
-        return None if found is None else letter_of(found, choices)
+        return None if found is None else letter_of(_lettered(found, question), choices)
     final = after_thinking(text)
     if final is None:
         return None
     for found in (last_boxed(final), answer_tag(final)):
         if found is not None:  # an empty one too: what it stands for is not looked for elsewhere
-            return letter_of(found, choices)
-    plain = _MARKUP.sub(r"\1", final).strip()
+            return letter_of(_lettered(found, question), choices)
+    plain = _lettered(final, question)
     stated = [match for match in _STATED.finditer(plain) if _claims(plain, match)]
     if not stated:
         return letter_of(plain, choices)
     letter = next(place for place in range(1, stated[-1].re.groups + 1) if stated[-1][place])
     end = stated[-1].end(letter)
-    several = _ANOTHER.match(plain, end + plain.startswith(")", end))
+    another = _ANOTHER.match(plain, end + plain.startswith((")", "]"), end))
+    several = another is not None and another[1] != stated[-1][letter].upper()
     return None if several else letter_of(stated[-1][letter], choices)
+
+
+def _lettered(text: str, question: str) -> str:
+    """A text without markup, in which the options of a question are their letters in brackets."""
+    plain = _MARKUP.sub(r"\1", text).strip()
+    named, letters = _options(question)
+    return named.sub(lambda found: f"({letters[(found.lastindex or 1) - 1]})", plain) if letters else plain
+
+
+@lru_cache(maxsize=1024)
+def _options(question: str) -> tuple[re.Pattern[str], str]:
+    """A pattern with a group for the text of each option that ends a question, and the letters of these groups."""
+    plain = _MARKUP.sub(r"\1", _SPACE.sub(" ", question))
+    labels = list(_LABEL.finditer(plain))
+    letters = "".join(label[1] or label[2] for label in labels)
+    labels, letters = labels[letters.rfind("AB") :], letters[letters.rfind("AB") :]
+    last = f"{plain}\n".index("\n", labels[-1].end()) if labels else 0
+    ends = [*(label.start() for label in labels), last][1:]
+    texts = [plain[label.end() : end].strip(" \n,;.") for label, end in zip(labels, ends, strict=True)]
+    told = len({*texts}) == len(texts) and all(len(text) > 1 or text.isdigit() for text in texts)
+    if not told or len(texts) < 2 or not string.ascii_uppercase.startswith(letters):
+        return re.compile(""), ""
+    found = sorted(zip(texts, letters, strict=True), key=lambda each: -len(each[0]))  # "1" is a part of "1/2"
+    parts = (rf"((?:\(?{letter}[.):]\s*)?{re.escape(text)})" for text, letter in found)
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?![.,]?\w){_ENDED}", re.IGNORECASE)
+    return pattern, "".join(letter for _, letter in found)
 
 
 def _claims(text: str, match: re.Match[str]) -> bool:
@@ -171,6 +203,8 @@ def letter_of(text: str, choices: str) -> str | None:
 class MultipleChoice(Verifier):
     """The letter of a choice: `B`, `(B)`, `B. Paris`, `The answer is (B)`; never one that a sentence only mentions.
 
+    The text of one of the options at the end of the question stands for its letter.
+
     Fields:
         extract: where the answer stands; with `any`, outside boxes and tags, also where a sentence states it.
         choices: the letters that may be chosen; another letter is unparsed.
@@ -184,19 +218,24 @@ class MultipleChoice(Verifier):
         reason = self.refuses(problem)
         if reason is not None:
             return Verdict(0.0, Status.ERROR, reason)
-        chosen = chosen_letter(text, self.extract, self.choices)
+        chosen = chosen_letter(text, self.extract, self.choices, problem.question)
         if chosen is None:
             return Verdict(0.0, Status.UNPARSED, "no choice")
-        reference = letter_of(str(problem.reference), self.choices)
+        reference = self._right(problem)
         if chosen == reference:
             return Verdict(1.0, Status.CORRECT, chosen)
         return Verdict(0.0, Status.WRONG, f"{chosen}, not {reference}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """Why the problem cannot be judged: its reference is not one of the letters; else None."""
-        if isinstance(problem.reference, str) and letter_of(problem.reference, self.choices) is not None:
+        """Why the problem cannot be judged: its reference is no letter and no text of an option; else None."""
+        if self._right(problem) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is none of the choices {self.choices}"
+
+    def _right(self, problem: Problem) -> str | None:
+        """The letter of the reference, which may be the text of an option."""
+        reference = problem.reference
+        return letter_of(_lettered(reference, problem.question), self.choices) if isinstance(reference, str) else None
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """To put the letter where `extract` looks for it."""
@@ -204,7 +243,7 @@ class MultipleChoice(Verifier):
 
     def stated(self, problem: Problem, text: str) -> str | None:
         """The letter that a response chooses."""
-        return chosen_letter(text, self.extract, self.choices)
+        return chosen_letter(text, self.extract, self.choices, problem.question)
 
 
 class ExactMatch(Extracting):

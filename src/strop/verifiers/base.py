@@ -55,7 +55,6 @@ class Verifier(Piece):
     modules: ClassVar[tuple[str, ...]] = (
         "strop.verifiers.answer",
         "strop.verifiers.math_verifier",
-        "strop.verifiers.math_verify",
         "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
         "strop.verifiers.reward_function",
@@ -142,7 +141,8 @@ def reference_text(problem: Problem) -> str | None:
     if isinstance(reference, bool):
         return None
     if isinstance(reference, str) and _DOUBLE.fullmatch(reference.strip()):
-        reference = float(reference) if repr(float(reference)) == reference.strip() else reference
+        number = float(reference)
+        reference = number if reference.strip() in (repr(number), format(number, ".17g")) else reference
     if isinstance(reference, float):
         exact, rounded = Decimal(repr(reference)), Decimal(format(reference, ".15g")).normalize()
         noisy = len(exact.as_tuple().digits) - len(rounded.as_tuple().digits) >= NOISE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -14,6 +15,9 @@ from strop_verify.verdict import Status
 if TYPE_CHECKING:
     from strop_verify.code.runners import ProgramSettings
     from strop_verify.sandbox.pool import Sandbox
+
+
+_WORD = re.compile(r"\w+")
 
 
 class CodeVerifier(Verifier):
@@ -75,14 +79,19 @@ class CodeVerifier(Verifier):
         return PROGRAM
 
     def refuses(self, problem: Problem) -> str | None:
-        """Why the problem cannot be judged: its tests cannot be read; else None."""
+        """Tests that cannot be read or use a name that neither they nor the prompt has, which has others of theirs."""
         from strop_verify.code.tests import read_tests
+        from strop_verify.sandbox.guest.tester import solution_names
 
         try:
-            read_tests(problem.reference)
+            tests = read_tests(problem.reference)
         except ValueError as error:
             return f"tests that cannot be used: {error}"
-        return None
+        names = solution_names(list(tests.inputs)) - {"Solution"} if tests.kind == "assert" else set()
+        unknown = sorted(names - set(_WORD.findall(problem.question)))
+        if not unknown or len(unknown) == len(names):  # a prompt that names nothing may not be all that a model sees
+            return None
+        return f"tests that no program can pass: they use {unknown[0]!r}, which neither they nor the prompt define"
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """The verdict; blocks until the tests are over. The first call starts the sandbox of this process."""

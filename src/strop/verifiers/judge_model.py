@@ -16,6 +16,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, Self
@@ -155,7 +156,10 @@ def judge_models(verifier: Verifier) -> Iterator[JudgeModel]:
 
 
 class _Asked:
-    """Asks judges, from a thread with an event loop, and keeps their verdicts by what was asked; in `folder` too."""
+    """Asks judges, from a thread with an event loop, and keeps their verdicts by what was asked; in `folder` too.
+
+    The thread runs until `close`.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self.loop = asyncio.new_event_loop()
@@ -168,7 +172,25 @@ class _Asked:
         self._waiting: dict[str, asyncio.Task[Verdict]] = {}
         self._clients: dict[JudgeModel, tuple[EndpointClient, asyncio.Semaphore]] = {}
         self._unanswered: Counter[JudgeModel] = Counter()  # requests in a row
-        threading.Thread(target=self.loop.run_forever, name="strop-judges", daemon=True).start()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="strop-judges", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more, and end the thread; who still waits for a verdict gets a `CancelledError`."""
+        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    async def _end(self) -> None:
+        polls = list(self._waiting.values())
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        for client, _ in self._clients.values():
+            await client.close()
 
     async def verdict(self, judge: JudgeModel, prompt: str) -> Verdict:
         """The verdict on what is asked; of several who ask the same at once one request serves all."""
@@ -225,11 +247,24 @@ _folder: Path | None = None
 _asked: _Asked | None = None
 
 
-def keep_in(folder: Path) -> None:
-    """From now on the verdicts of this process are those of the run in `folder`, and are kept there."""
+@contextmanager
+def keep_in(folder: Path) -> Iterator[None]:
+    """Inside, the verdicts of this process are those of the run in `folder`, and are kept there."""
+    before = _swap(folder, None)
+    try:
+        yield
+    finally:
+        _, ended = _swap(*before)
+        if ended is not None:
+            ended.close()
+
+
+def _swap(folder: Path | None, asked: _Asked | None) -> tuple[Path | None, _Asked | None]:
+    """Set what the process has of these, and return what it had."""
     global _folder, _asked
     with _sharing:
-        _folder, _asked = folder, None
+        before, (_folder, _asked) = (_folder, _asked), (folder, asked)
+    return before
 
 
 def _of_process() -> _Asked:

@@ -22,13 +22,12 @@ class VerifierPool(Pool):
 
     Args:
         verifier: the piece served.
-        isolation: how many processes and how long they may take; by default what the verifier asks for.
     """
 
-    def __init__(self, verifier: Verifier, isolation: Isolation | None = None) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self._written = verifier.model_dump_json()
-        limits = isolation or verifier.isolated() or Isolation()
+        limits = verifier.isolated() or Isolation()
         super().__init__(SERVE, _setup(self._written), WorkerLimits(**limits.model_dump()))
 
     def ask(self, problem: Problem, text: str, truncated: bool = False) -> Future[JobReply]:

@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from inspect import signature
 from typing import Annotated, Any, Self
 
@@ -254,9 +255,9 @@ def _value(function: Callable[..., Any], problem: Problem, text: str) -> float |
 
 
 def _plain(result: Any) -> Any:
-    """A tensor or array of one number as that number; anything else as it is."""
+    """A tensor or array of one number as that number, a decimal as a float; anything else as it is."""
     one = getattr(result, "shape", None) is not None and math.prod(result.shape) == 1
-    return result.item() if one else result
+    return result.item() if one else float(result) if isinstance(result, Decimal) else result
 
 
 def _called_with_lists(function: Callable[..., Any], problem: Problem, text: str) -> Any:

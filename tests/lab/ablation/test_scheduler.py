@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.forks import forking
 from tests.lab.ablation.cases import small_plan, write_base
 from tests.runs import metrics, parameters
+from tests.watching import Notes, in_child, until
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
@@ -23,21 +22,6 @@ from strop.run.folder import RunFolder
 from strop.run.run import train
 
 STEPS = 20
-
-
-class Notes(SilentView):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)
 
 
 def lines(run: Path) -> int:
@@ -54,17 +38,6 @@ def is_locked(run: Path) -> bool:
     return False
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Run `work` in a forked child; its process id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return child
-
-
 @pytest.mark.timeout(300)
 def test_killed_and_resumed_while_another_variant_fails(tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -72,11 +45,11 @@ def test_killed_and_resumed_while_another_variant_fails(tmp_path: Path) -> None:
     manifest = small_plan(tmp_path, (0,), ["bad:optim.lr=1e30"], f"steps={STEPS}", "evaluation.every=10")
 
     child = in_child(lambda: execute(out, manifest, SilentView()))
-    until(lambda: lines(base) >= 4)
+    assert until(lambda: lines(base) >= 4, 120)
     assert is_locked(base) and [run.state for run in read_manifest(out).runs] == ["running", "waiting"]
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    until(lambda: not is_locked(base), 10)  # its run died with it
+    assert until(lambda: not is_locked(base), 10)  # its run died with it
     assert read_manifest(out).runs[0].state == "stopped" and not (base / "summary.json").exists()
 
     view = Notes()
@@ -84,7 +57,7 @@ def test_killed_and_resumed_while_another_variant_fails(tmp_path: Path) -> None:
         done = execute(out, manifest, view)
     assert [run.state for run in done.runs] == ["finished", "failed"]
     assert "not finite" in str(done.runs[1].error)
-    assert any(note.startswith("base seed 0: going on after step") for note in view.notes)
+    assert any(note.startswith("base seed 0: going on after step") for note in view.lines)
     assert [row["step"] for row in metrics(base)] == list(range(STEPS + 1))
     found = collect(out)
     assert found.failures and found.variants[0].finished[0].final is not None
@@ -111,7 +84,7 @@ def test_ctrl_c_saves_the_last_step_and_the_same_command_goes_on(tmp_path: Path)
     ]
     base = out / "runs" / "base" / "seed0"
     parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    until(lambda: lines(base) >= 3)
+    assert until(lambda: lines(base) >= 3, 120)
     parent.send_signal(signal.SIGINT)
     _, said = parent.communicate(timeout=90)
     assert parent.returncode == 130
@@ -143,7 +116,7 @@ def test_finished_runs_are_not_made_again(trained: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}
     done = execute(out, small_plan(trained, (0, 1), ["hot:sampling.temperature=1.5"]), view)
     assert [run.state for run in done.runs] == ["finished"] * 4 and not (out / "logs").exists()
-    assert view.notes == ["4 runs, 0 of them to make, 1 in parallel"]
+    assert view.lines == ["4 runs, 0 of them to make, 1 in parallel"]
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")} and len(before) == 4
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
-from strop.lab.scaling.allocate import Allocation, allocate
+from strop.lab.scaling.compare import Allocation, allocate
 from strop.lab.scaling.curves import Curve
 from strop.lab.scaling.fitting import FitSettings
 from strop.lab.scaling.sigmoid import Sigmoid

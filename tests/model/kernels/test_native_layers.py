@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -38,15 +37,6 @@ SMALL = {"hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2, "nu
 # Relative errors that rounding explains: of float32 sums, and of results and gradients kept in bfloat16.
 CLOSE = {torch.float32: 3e-6, torch.bfloat16: 6e-3}
 DTYPES = list(CLOSE)
-
-
-@pytest.fixture(scope="module")
-def kernels() -> LayerKernels:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler here")
-    found = native.load()
-    assert found is not None
-    return found
 
 
 def noise(*shape: int, seed: int) -> Tensor:

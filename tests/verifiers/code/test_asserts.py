@@ -45,6 +45,9 @@ def reverse(node):
 """
 
 
+SUMS = "import numpy as np\ndef f(x): return np.cumsum(x)"
+
+
 @pytest.mark.parametrize(
     ("program", "asserts", "outcome"),
     [
@@ -90,6 +93,14 @@ def reverse(node):
          [NODE + "a = chain([1, 2])\nassert not f(a)\na.next.next = a\nassert f(a)"], P),
         ("def f(x): return sum(x)", ["assert f(iter([1, 2, 3])) == 6", "assert f(x for x in (1, 2)) == 3"], P),
         ("def f(x): return sum(x)", ["assert f(np.array([1, 2])) == 3"], P),
+        (SUMS, ["assert (f(np.array([1, 2])) == np.array([1, 3])).all()", "assert np.allclose(f([1, 2]), [1, 3])",
+         "assert f([[1, 2], [3, 4]]).shape == (4,) and f([1]).dtype.kind == 'i' and f([0.5]).tolist() == [0.5]"], P),
+        (SUMS, ["assert (f([1, 2]) == np.array([1, 2])).all()"], W),
+        ("def f(x): return 1, 2", ["np.testing.assert_array_equal(f(1), np.array([1, 2]))"], P),
+        ("def f(x): x.sort(); return x", ["x = np.array([2, 1])\nassert f(x) is x and x.tolist() == [1, 2]"], P),
+        ("def f(file): return len(file.read())", ["import io\nassert f(io.StringIO('a b')) == 3"], P),
+        ("def f(pattern, text): return pattern.match(text).group()", ["assert f(re.compile('a+'), 'aab') == 'aa'"], P),
+        ("import contextlib\n@contextlib.contextmanager\ndef f(x): yield x", ["with f(1) as x:\n    assert x == 1"], P),
         ("def f(x): x.append(1); return x", ["x = [0]\nassert f(x) is x and x == [0, 1]"], P),
         ("def f(x): return x", ["x = [0]\nassert f(x) is not x"], W),
         ("def f(x): return list(x)", ["x = [0]\nassert f(x) is not x and f(x) == x"], P),

@@ -58,6 +58,10 @@ def problem(tests: Any = TESTS, **extra: Any) -> Problem:
         ("```json\n{}\n```\nthen ```\nb\n```", None),
         ("````python\na\n```\nb\n````", "a\n```\nb"),
         ("~~~python\na\n~~~", "a"),
+        ("```py3\na\n```", "a"),
+        ("```ipython\na\n```", "a"),
+        ("```python3.11\na\n```", "a"),
+        ("```pycon\n>>> a\n```", None),
         ("~~~\na\n```\n~~~", "a\n```"),
         ('```{.python title="x"}\na\n```', "a"),
         ('```python linenums="1"\na\n```', "a"),
@@ -110,6 +114,18 @@ def test_tests_that_cannot_be_used_are_an_error_and_refused() -> None:
         assert verifier(problem(tests), answer(DOUBLE), False).status is Status.ERROR
         assert (verifier.refuses(problem(tests)) or "").startswith("tests that cannot be used: ")
     assert verifier.refuses(problem(json.dumps(TESTS))) is None
+
+
+def test_tests_that_use_a_name_that_nobody_defines_are_refused() -> None:
+    asked = "class TreeNode: ...\nWrite depth(root) with the module heapq."
+    for test, name in (
+        ("assert depth(root=tree_node([3])) == 1", "tree_node"), ("assert depth(TreeNode(3)) == helper", "helper"),
+        ("assert depth(TreeNode(3)) == 1", None), ("from t import tree_node\nassert depth(tree_node([3])) == 1", None),
+        ("def tree_node(x): return x\nassert depth(tree_node([3])) == 1", None),
+        ("assert Solution().depth(TreeNode(3)) == math.floor(1)", None), ("assert other(tree_node([3])) == 1", None),
+    ):  # fmt: skip
+        reason = CodeVerifier().refuses(Problem("p", asked, {"asserts": [test]}, domain="code"))
+        assert (reason is None) if name is None else f"'{name}'" in str(reason), test
 
 
 def test_it_is_a_piece() -> None:

@@ -187,6 +187,24 @@ def test_results_of_a_derived_type_are_what_they_are_equal_to(judge: Any) -> Non
     assert judge(program, calls("f", ([], [[1, 1], "a"]))).outcome is W
 
 
+@pytest.mark.parametrize(
+    ("result", "expected", "outcome"),
+    [
+        ("np.cumsum([1, 2])", [1, 3], P),
+        ("(np.eye(2), {'x': np.array(['a', 'b'])})", [[[1, 0], [0, 1]], {"x": ["a", "b"]}], P),
+        ("np.array([1, 2])", [1, 3], W), ("np.array([1, 2])", [1], W), ("np.array([True, False])", [True, False], P),
+        ("np.array([1, 2]).view(Lies)", [1, 3], W), ("np.longdouble(2)", 3, W),
+        ("Fraction(4, 2)", 2, P), ("[Decimal('0.5')]", [0.5], P), ("complex(2, 0)", 2, P), ("Fraction(1, 3)", 1, W),
+        ("Decimal('sNaN')", 1, W), ("Fraction(10**4000, 1)", 1, W), ("complex(1, 1)", 1, W),
+    ],
+)  # fmt: skip
+def test_arrays_are_lists_and_fractions_numbers(judge: Any, result: str, expected: Any, outcome: Outcome) -> None:
+    anything = "class Lies(np.ndarray):\n    __eq__ = lambda s, o: True\n    tolist = lambda s: [1, 3]\n"
+    program = f"import numpy as np\n{anything}def f(): return {result}"
+    assert judge(program, calls("f", ([], expected))).outcome is outcome
+    assert judge(program, calls("f", ([], expected)), tolerance=1e-9).outcome is outcome
+
+
 def test_arguments_as_json_lines(judge: Any) -> None:
     tests = {"fn_name": "f", "inputs": ["[1, 2]\n\"x\""], "outputs": [[[1, 2], "x"]]}
     assert judge("def f(a, b): return a, b", tests).outcome is P

@@ -198,7 +198,8 @@ def test_what_is_no_unit(words: str) -> None:
 
 def test_what_is_counted_is_a_plural_noun() -> None:
     assert counted(["apples"]) == "apples" and counted(["people"]) and counted(["any", "text"])
-    assert counted(["cookies", "per", "day"]) == "cookies"
+    assert outcome(r"60\text{ beats per minute}", "60") == outcome("14", r"\$14\text{ per person}") == "equal"
+    assert outcome(r"60\text{ beats per minute}", r"60\text{ beats per second}") == "unknown"
     for words in (["inverse"], ["minus"], ["times"], ["thirds"], ["less"], ["north"], ["more", "apples"], []):
         assert counted(words) is None
     assert outcome("42 km", "42 furlongs") == outcome("42", "42 double apples") == "unknown"

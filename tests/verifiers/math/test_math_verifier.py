@@ -254,3 +254,16 @@ def test_the_cases_do_not_depend_on_how_they_are_written_down(written: str) -> N
         cases.append({**case, "gold": gold, "response": response, "form": form})
     assert len(cases) > 250
     assert differing(cases) == []
+
+
+@pytest.mark.parametrize(
+    ("gold", "response", "passed"),
+    [
+        ("x=3, y=-2", r"So $x=\boxed{3}$ and $y=\boxed{-2}$.", True),
+        ("2, 6", r"\boxed{2} \quad \text{and} \quad \boxed{6}", True),
+        ("x=3, y=-2", r"So $x=\boxed{3}$ and $y=\boxed{2}$.", False),
+        ("12", r"With $x=\boxed{3}$, the area is $\boxed{12}$.", True),
+    ],
+)
+def test_boxes_are_one_answer_where_several_members_are_asked_for(gold: str, response: str, passed: bool) -> None:
+    assert judged(gold, response, extract="boxed").passed is passed

@@ -44,6 +44,8 @@ def states(text: str, gold: str) -> bool:
         ("She sold 3 of the 8, so she has 5 apples left.", "5"), (r"By this, $f(x) = \boxed{x^2}$", "x^2"),
         (r"Thus, the answer is \(\boxed{12}\).", "12"), ("\\[\n\\boxed{12}\n\\]", "12"), (r"\textbf{(D)}", "D"),
         ("So $x=2$ and $y=3$.", "(2,3)"),
+        ("The shortest person is **Cid**.", "Cid"), (r"They add up to $\log 10$, i.e. **1**.", "1"),
+        ("Final answer:\n```\n36\n```", "36"),
         ("B", "B"), ("(C).", "C"), ("**B**", "B"), ("not all of them\n#### 42", "42"),
         ("x is not 4, so the answer is 5.", "5"), ("I first got 4, but the correct answer is 5.", "5"),
     ],

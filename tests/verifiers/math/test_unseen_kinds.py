@@ -80,6 +80,8 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("Who won the race, Anna or Bob?", r"\text{Anna}", r"\text{Anna won the race}",
          r"\text{Anna lost the race} | \text{Anna or Bob} | \text{Bob won the race} | \text{Anna and Bob}"),
         (r"Which is it? (A) $2\pi$ (B) $4\pi$ (C) $8\pi$", "B", r"4\pi | (B) | B", r"2\pi | 8\pi | C"),
+        (r"Which? $\textbf{(A)}\ 2r\qquad \textbf{(B)}\ \frac{1}{2}$ $\textbf{(C)}\ 5$", r"\text{(B)}",
+         "0.5 | B", "5 | C"),
     ],
     "chains that hold": [
         ("", "2^{3n}", r"(2^3)^n=2^{3n}", r"(2^3)^n=2^{2n} | 2^{3n}=8"), ("", "ad-bc", "-bc+ad", "ad+bc | bc-ad"),
@@ -177,6 +179,29 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
          r"|x+2| | x-2 | "
          r"\begin{cases}x-2 & x\ge2\\ 2-x & x<2\\ 6 & x=7\end{cases}"),
     ],
+    "what runs and what comes again": [
+        ("", "1,i,-1,-i", r"e^{ik\pi/2},\ k\in\mathbb{Z}", r"e^{ik\pi},\ k\in\mathbb{Z}"),
+        ("", r"\pm1", r"(-1)^k,\ k\in\mathbb{Z} | \cos k\pi,\ k\in\mathbb{Z}", r"2k,\ k\in\mathbb{Z}"),
+        ("", r"(2k,2^k),\ k\in\mathbb{Z}_{\ge0}", r"(2k,2^k),\ k\ge0 | (2n,2^n),\ n\ge0",
+         r"(2k,2^k),\ k\ge1 | (2k,3^k),\ k\ge0 | (2k,2^k),\ k\in\mathbb{Z}"),
+        ("", r"P(x)=0 \text{ or } P(x)=x^n \text{ for a nonnegative integer } n",
+         r"P(x)=0,\ P(x)=1,\ P(x)=x^k\ (k\in\mathbb{Z}_{>0})",
+         r"P(x)=0,\ P(x)=x^k\ (k\in\mathbb{Z}_{>0}) | P(x)=0,\ P(x)=2,\ P(x)=x^k\ (k\in\mathbb{Z}_{>0})"),
+        ("List the first four terms.", "0,3,8,15", r"0,3,8,15,\ldots", r"0,3,8,\ldots | 0,3,8,15,24,\ldots"),
+        ("Find all n.", "0,3,8,15", "0,3,15,8", r"0,3,8,15,\ldots"), ("", "03:04:00", "03:04 | 3:04", "3:05"),
+    ],
+    "quotients under logarithms and bars": [
+        ("", r"\frac12\ln\left|\frac{x-1}{x+1}\right|+C",
+         r"\frac12\left(\ln|x-1|-\ln|x+1|\right)+C | \frac12\ln|1-x|-\frac12\ln|x+1|+C",
+         r"\frac12\left(\ln|x-1|+\ln|x+1|\right)+C | \frac12\ln\left|\frac{x+1}{x-1}\right|+C"),
+        ("", r"\left|\frac{x-1}{x+1}\right|", r"\frac{|1-x|}{|x+1|}", r"\frac{x-1}{|x+1|}"),
+    ],
+    "lists of equations and quantities": [
+        ("", r"y=\pm\frac43x", r"4x-3y=0\text{ and }4x+3y=0", r"4x-3y=0 | 3x-4y=0\text{ and }3x+4y=0"),
+        ("", "-9.8 m/s, 14.7 m", r"v=-9.8\text{ m/s},\ h=14.7\text{ m}", r"v=-9.8\text{ m},\ h=14.7\text{ m} | "
+         r"v=9.8\text{ m/s},\ h=14.7\text{ m}"),
+        ("", "7,5 кг", r"7{,}5\ \text{кг}", r"5{,}7\ \text{кг}"), ("", "7,5", "5,7", "7.5"),
+    ],
     "words": [
         ("", "diverges", r"is divergent | Divergent. | it diverges", "converges | not divergent | does not diverge"),
         ("", "Wednesday", "Wed. | wednesday", "Thu. | We"), ("", "September", "Sept.", "Oct."),
@@ -186,6 +211,8 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", "none", r"there are no such }n\text{ | No such }n\text{ exists | none exist | no values of }n\text{",
          r"no more than }3\text{ | not none | all }n>2\text{"),
         ("", r"-\infty", "negative infinity | minus infinity", "positive infinity | infinity"),
+        ("", "True", "yes | true, it is", "no | false"), ("", "northeast", "north-east | north east", "northwest"),
+        ("", "all even n", "even n | every even n", "odd n | all n"), ("", "-5", "minus five | negative five", "five"),
         ("", "12", "twelve faces | twelve | a dozen", "eleven faces | minus twelve | a dozen dozen"),
         ("", "205", "two hundred and five | two hundred five apples", "two hundred | two hundred and fifteen"),
         ("", r"\frac34", "three quarters | three-fourths", "three | quarters | four thirds"),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from tests.verifiers.sandbox.machine import mounts, processes_below, run_all
+from tests.watching import until
 
 from strop.run.doctor import examine
 from strop_verify.child_process import start_ticks
@@ -85,10 +86,7 @@ def test_a_killed_trainer_leaves_nothing(sandbox: Sandbox) -> None:
     assert len(below) >= 6
     driver.kill()
     driver.wait()
-    deadline = time.monotonic() + 10
-    while any(start_ticks(pid) for pid in below) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in below if start_ticks(pid)]
+    assert until(lambda: not any(start_ticks(pid) for pid in below), 10)
 
 
 def test_the_probe_holds_what_it_says() -> None:

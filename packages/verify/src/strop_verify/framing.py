@@ -119,7 +119,8 @@ class Channel:
         self.socket.close()
 
     def _read(self) -> None:
-        while not self._closed:
+        chunk = bytes(_CHUNK)
+        while len(chunk) == _CHUNK:  # a shorter one is all there is
             try:
                 chunk = self.socket.recv(_CHUNK)
             except (BlockingIOError, InterruptedError):

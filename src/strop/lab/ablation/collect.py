@@ -93,11 +93,9 @@ def until_decided(differences: Sequence[float], level: float, margin: float = MA
     return next((look for look in looks if verdict(look, margin) != "undecided"), looks[-1])
 
 
-def spikes(values: Sequence[float], factor: float = 3.0) -> int:
-    """How many values exceed `factor` times the median of all (of gradient norms: steps that jumped)."""
-    if not values:
-        return 0
-    return int((np.asarray(values) > factor * float(np.median(values))).sum())
+def spikes(values: Sequence[float]) -> int:
+    """How many values exceed 3 times the median of all (of gradient norms: steps that jumped)."""
+    return int((np.asarray(values) > 3 * float(np.median(values))).sum()) if values else 0
 
 
 Rows = Sequence[Mapping[str, float | None]]

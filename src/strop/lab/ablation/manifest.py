@@ -8,7 +8,6 @@ FOLDER/logs/VARIANT-seed0.log   the output of that run
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
@@ -18,7 +17,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 import strop
-from strop.base.files import write_text, writing
+from strop.base.files import locked, write_text, writing
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import explain
@@ -108,18 +107,6 @@ class Manifest(Settings):
         names = [variant.name for variant in self.variants]
         ordered = [runs[name, seed] for seed in seeds for name in names if (name, seed) in runs]
         return self.model_copy(update={"seeds": tuple(seeds), "runs": tuple(ordered)})
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`0,1,2` as numbers, each once.
-
-    Raises:
-        InputError: it is not written so.
-    """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise InputError(f"--seeds {text}: write whole numbers with commas between, such as 0,1,2")
-    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 def plan(recipe: str, found: Variants, seeds: Sequence[int], until_decided: bool = False) -> Manifest:
@@ -240,26 +227,16 @@ def held(folder: Path) -> Iterator[None]:
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("a")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(
-                f"{folder} is worked on by another process; look with: strop ablate show {folder}"
-            ) from error
+    with locked(folder / LOCK, f"{folder} is worked on by another process; look with: strop ablate show {folder}"):
         yield
 
 
 def _is_held(folder: Path) -> bool:
     """Whether a process, this one or another, works on the ablation."""
-    try:
-        lock = (folder / LOCK).open("r+")
-    except FileNotFoundError:
+    if not (folder / LOCK).exists():
         return False
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+    try:
+        with locked(folder / LOCK, ""):
+            return False
+    except InputError:
+        return True

@@ -89,9 +89,9 @@ class Power(NamedTuple):
     mean: Array
 
 
-def fewest(probabilities: Array, probability: float = PROBABILITY) -> int | None:
-    """The fewest seeds that decide with a probability; None where `MOST` do not."""
-    place = bisect_left(probabilities, probability)
+def fewest(probabilities: Array) -> int | None:
+    """The fewest seeds that decide with a probability of 80 %; None where `MOST` do not."""
+    place = bisect_left(probabilities, PROBABILITY)
     return place + 1 if place < MOST else None
 
 

@@ -279,17 +279,6 @@ class Setup:
         return [each for k in lags for each in (self.pipeline(k), *((self.alternating(k),) if k >= 2 else ()))]
 
 
-def parse_lags(text: str) -> list[int]:
-    """`0,1,4,8` as numbers.
-
-    Raises:
-        InputError: it is not written so.
-    """
-    if not all(part.strip().isdecimal() for part in text.split(",")):
-        raise InputError(f"--compare {text}: write lags with commas between, such as 0,1,4,8")
-    return [int(part) for part in text.split(",")]
-
-
 def setup_of(config: RunConfig) -> Setup:
     """The batch, lag, generators, trainers and slots of a configuration."""
     batch = config.batch

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -270,14 +269,7 @@ class _Group:
     version_sum: float = 0.0
 
 
-def simulate(
-    setup: Setup,
-    costs: Costs,
-    lengths: Lengths,
-    steps: int,
-    seed: int = 0,
-    progress: Callable[[int], None] = lambda step: None,
-) -> Simulation:
+def simulate(setup: Setup, costs: Costs, lengths: Lengths, steps: int, seed: int = 0) -> Simulation:
     """Simulate `steps` training steps.
 
     The lengths of a group depend only on seed and ticket: two setups are compared on the same completions.
@@ -285,7 +277,7 @@ def simulate(
     Raises:
         StropError: no batch is ever kept, for `setup.drop` is too near to 1.
     """
-    return _Run(setup, costs, lengths, steps, seed).go(progress)
+    return _Run(setup, costs, lengths, steps, seed).go()
 
 
 class _Run:
@@ -312,7 +304,7 @@ class _Run:
         self.tokens = self.generated = self.max_lag = self.dropped = self.spread = 0
         self.recorded = 0  # of the generated tokens, those of the steps before
 
-    def go(self, progress: Callable[[int], None]) -> Simulation:
+    def go(self) -> Simulation:
         empty = 0
         while self.step < self.steps:
             self._admit()
@@ -328,7 +320,6 @@ class _Run:
             self._train(batch)
             if batch.kept:
                 self.gate.trained(self.now)
-            progress(self.step)
         for generator in self.generators:
             generator.stand_still(self.now, self.now)
         return self._result()

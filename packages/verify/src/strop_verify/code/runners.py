@@ -20,7 +20,7 @@ from decimal import Decimal
 from typing import Any
 
 from strop_verify.code.tests import Tests
-from strop_verify.sandbox.guest.wire import MAX_DEPTH, CodecError, encode
+from strop_verify.sandbox.guest.wire import MAX_DEPTH, CodecError, decode, encode
 from strop_verify.sandbox.limits import Ending, Limits, Outcome
 from strop_verify.sandbox.pool import Slot
 from strop_verify.sandbox.process import WATCH_SECONDS, SandboxProcess, finish, pump, send
@@ -201,15 +201,19 @@ def run_stdio(slot: Slot, program: str, tests: Tests, settings: ProgramSettings,
 
 SEQUENCES = ("list", "tuple", "deque")
 MAPPINGS = ("dict", "OrderedDict", "Counter")
+NUMBERS = ("int", "float", "Fraction", "Decimal", "complex")
+MOST_DIGITS = 1000  # of fractions and decimals, whose arithmetic is slow
 
 
 def matches(expected: Any, wire: Any, tolerance: float | None = None, depth: int = 0) -> bool:
-    """Whether `wire` is the value `expected`, which came from JSON: tuples count as lists, integer keys as texts.
+    """Whether `wire` is the value `expected`, which came from JSON: tuples and arrays are lists, integer keys texts.
 
     A handle matches nothing. Numbers are equal as Python has it (1 == 1.0 == True).
     """
     if depth > MAX_DEPTH:
         return False
+    if isinstance(wire, list) and len(wire) == 3 and wire[0] == "array":
+        wire = wire[2]
     if isinstance(expected, list | tuple):
         items = _items(wire, SEQUENCES)
         return (
@@ -254,24 +258,25 @@ def _items(wire: Any, tags: tuple[str, ...]) -> list[Any] | None:
     return wire[1] if tagged else None
 
 
-def _number(wire: Any) -> int | float | None:
+def _number(wire: Any) -> Any:
+    """The number of a wire form, also a fraction, decimal or complex one; None for anything else."""
     if isinstance(wire, int | float):
         return wire
-    if isinstance(wire, list) and len(wire) == 2 and isinstance(wire[1], str):
-        try:
-            if wire[0] == "int":
-                return int(wire[1], 16)
-            if wire[0] == "float":
-                return float(wire[1])
-        except ValueError:
-            return None
-    return None
+    tag, *parts = wire if isinstance(wire, list) and wire else [""]
+    short = all(isinstance(part, int | float) or (isinstance(part, str) and len(part) < MOST_DIGITS) for part in parts)
+    if tag not in NUMBERS or not (short or tag == "int"):
+        return None
+    try:
+        found = decode(wire, _refuse)
+    except CodecError:
+        return None
+    return None if isinstance(found, Decimal) and not found.is_finite() else found
 
 
-def _close(expected: Any, number: int | float, tolerance: float) -> bool:
+def _close(expected: Any, number: Any, tolerance: float) -> bool:
     try:
         return math.isclose(expected, number, rel_tol=tolerance, abs_tol=tolerance)
-    except OverflowError:  # an integer beyond the floats
+    except (OverflowError, TypeError):  # an integer beyond the floats; a complex number
         return False
 
 

@@ -19,7 +19,7 @@ from strop_verify.sandbox.limits import Outcome, SandboxFailure
 from strop_verify.sandbox.pool import Sandbox, Slot, shared
 from strop_verify.verdict import Status, Verdict, shortened
 
-LANGUAGES = ("python", "py", "python3")
+_PYTHON = re.compile(r"i?py(?:thon)?[\d.]*")  # what a block of Python is marked as
 # A fence of Markdown: three or more backticks or tildes, then the language, also as {.python title="x"}.
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\{?\.?([^\s`{},=:]*)[^`]*")
 
@@ -39,7 +39,7 @@ def last_python_block(text: str) -> str | None:
     for line in final.split("\n"):
         bare = line.strip()
         if fence and bare.startswith(fence) and not bare.strip(fence[0]):
-            marked = _unindented(lines) if language in LANGUAGES else marked
+            marked = _unindented(lines) if _PYTHON.fullmatch(language) else marked
             unmarked = _unindented(lines) if not language else unmarked
             fence = ""
         elif (begun := _begun(bare, fence)) is not None:
@@ -62,7 +62,7 @@ def _begun(line: str, within: str) -> tuple[str, str] | None:
     if found is None or not found[1].startswith(within):
         return None
     language = found[2].lower()
-    return None if language not in LANGUAGES and (within or place) else (found[1], language)
+    return None if not _PYTHON.fullmatch(language) and (within or place) else (found[1], language)
 
 
 RUNNERS = {"stdio": run_stdio, "call": run_calls, "assert": run_asserts}

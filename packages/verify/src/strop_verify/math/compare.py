@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from string import ascii_uppercase
 
@@ -16,7 +17,7 @@ from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
-from strop_verify.math.families import members, same_members
+from strop_verify.math.families import finite, members, same_members
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
@@ -34,13 +35,16 @@ _SAID = {  # what words say of numbers
     ("∞",): ex.INFINITY, ("ℝ",): Node("interval", (ex.minus(ex.INFINITY), ex.INFINITY), (False, False)),
     ("ℝ≥0",): Node("interval", (ex.ZERO, ex.INFINITY), (True, False)),
     ("ℝ>0",): Node("interval", (ex.ZERO, ex.INFINITY), (False, False)),
-    ("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
+    ("-∞",): ex.minus(ex.INFINITY), ("2ℤ",): Node("family", (_EVEN, words("ℤ")), "k"),
     ("2ℤ+1",): Node("family", (ex.plus(_EVEN, ex.ONE), words("ℤ")), "k"),
 }  # fmt: skip
 _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural")))
+_FROM = {("≤", ex.ZERO): "nonnegative", ("<", ex.ZERO): "positive", ("≤", ex.ONE): "positive"}
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
-_OPTION = re.compile(r"\(([A-J])\)\s*(.+?)(?=\s*\([A-J]\)|\s*$)", re.DOTALL)
+_OPTION = re.compile(  # also \textbf{(A)}\ 3
+    r"\(([A-J])\)\}?(?:\\ |\s)*(.+?)(?=(?:\s|\\q?quad|\$)*(?:\\(?:text|math)\w*\s?\{)?\([A-J]\)|\s*$)", re.DOTALL
+)
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "…")
 
@@ -70,7 +74,7 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     reference, answer = value or gold.answer, _behind(given) or given.answer
     if not ex.names_in(reference) and ex.names_in(answer):
         answer = quantities.in_letters(given.tokens) or answer
-    elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
+    elif ex.holds(answer, "measure") and ex.names_in(reference).isdisjoint(ex.names_in(answer)):
         reference = quantities.in_letters(gold.tokens) or reference
     if reference.op == "proposition" != answer.op:
         answer = proposition(given.tokens) or answer
@@ -78,7 +82,8 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     if several == [False, True]:
         answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
     elif several == [True, False]:
-        reference = with_decimal_comma(gold.tokens) or reference
+        measure = answer.op == "measure" and parted(answer)[0].op == "decimal"  # 7,5 кг
+        reference = with_decimal_comma(gold.tokens, any_whole=measure) or reference
     said = {each.text.replace(" ", "").lower() for each in (gold, given)}
     if by_text and "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")
@@ -101,12 +106,12 @@ def _behind(reading: Reading) -> Node | None:
 
 def _option(gold: Reading, question: str) -> Node | None:
     r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
-    text = dict(_OPTION.findall(question)).get(gold.letters) if gold.letters is not None else None
-    return None if text is None else _read(trimmed(tokens(text)))
+    return _read(dict(_OPTION.findall(question)).get(gold.letters or "", ""))
 
 
-def _read(found: Sequence[Token]) -> Node | None:
+def _read(found: Sequence[Token] | str) -> Node | None:
     try:
+        found = trimmed(tokens(found)) if isinstance(found, str) else found
         return read_tokens(list(found)).answer if found else None
     except (Unreadable, TooMuch):
         return None
@@ -150,6 +155,7 @@ class _Comparison:
     def answers(self, gold: Node, given: Node) -> Proof:
         """Two answers of any kinds."""
         gold, given = _plain(gold), _plain(given)
+        gold, given = _plain(finite(gold, given)), _plain(finite(given, gold))
         if "family" in (gold.op, given.op) and gold.op != given.op:  # x + C for any real C
             gold, given = (each.args[0] if each.args[1:] == (words("ℝ"),) else each for each in (gold, given))
         if "where" in (gold.op, given.op):
@@ -165,28 +171,29 @@ class _Comparison:
             found = self._relations(gold, given)
             if found is not None:
                 return found
+        sides = [each if each.op in ("list", "set") else ex.ZERO for each in (gold, given)]
         rules = {"residue": self._residues, "family": self._families, "digits": quantities.compare_digits}
         for kind in (*rules, *_SEVERAL):
-            if kind in ops or (kind == "family" and all(map(_is_families, (gold, given)))):
+            if kind in ops or (kind == "family" and all("family" in {part.op for part in each.args} for each in sides)):
                 return rules.get(kind, self._several)(gold, given)
         if "cases" in ops and all(op == "cases" or op not in ex.KINDS for op in ops):
             return self._piecewise(gold, given)
         if ops == ("case", "case"):
             return self._all(gold.args, given.args)
-        if ops == ("matrix", "matrix"):
-            return self._entries(gold, given)
+        if ops == ("matrix", "matrix"):  # a tuple of rows
+            rows = ([row._replace(op="tuple") for row in each.args] for each in (gold, given))
+            return self._several(*(Node("tuple", tuple(each)) for each in rows))
         if set(ops) == {"words", "title"}:  # TRUE and true
-            said = {words(each.value).value if each.op == "title" else each.value for each in (gold, given)}
-            return decided(len(said) == 1, "words")
-        if ops[1] == "clock" and ops[0] not in _ATOMIC:  # 3:60 is a ratio, and then so is 1:20
-            given = conventions.as_ratio(given)
-            ops = gold.op, given.op
+            return self.answers(*(words(each.value) if each.op == "title" else each for each in (gold, given)))
+        if ops[1] == "clock" and ops[0] not in _ATOMIC and given.value % 60:  # 3:60 is a ratio, and then so is 1:20
+            return self.answers(gold, ex.over(*map(ex.number, divmod(given.value, 60))))
         if ops == ("date", "date"):  # a year that only one side states is left out
             parts = 2 if 0 in (gold.value[2], given.value[2]) else 3
             return decided(gold.value[:parts] == given.value[:parts], "day")
         if ops[0] in _ATOMIC or ops[1] in _ATOMIC or {"matrix", "cases"}.intersection(ops):
-            if ops[0] == ops[1]:
-                return decided(gold == given, ops[0])
+            if ops[0] == ops[1]:  # north-east and northeast
+                said = ["".join(each.value) if each.op == "words" else each for each in (gold, given)]
+                return decided(said[0] == said[1], ops[0])
             if ops[1] == "words" and ops[0] not in ex.KINDS and is_value(gold):
                 return different("words, and a number")
             return unknown(f"{ops[0]} and {ops[1]}")
@@ -208,26 +215,37 @@ class _Comparison:
         if gold.op == "where":
             return unknown("the reference's condition is missing")
         body, condition = given.args
+        limit = conventions.ascending(condition)
+        if gold.op == "family" and limit.op == "relation" and (limit.value[0], limit.args[0]) in _FROM:
+            which = _FROM[limit.value[0], limit.args[0]]
+            return self.answers(gold, Node("family", (body, words(which)), limit.args[1].value))
         if not ex.names_in(condition) <= ex.names_in(gold):
             return unknown("a condition on other names")
         return self.answers(conventions.positive(gold, condition), conventions.positive(body, condition))
 
     def _all(self, golds: Sequence[Node], givens: Sequence[Node]) -> Proof:
         """Pairs of answers: different where one is, equal where all are."""
-        proofs = [self.answers(gold, given) for gold, given in zip(golds, givens, strict=True)]
+        proofs = [one.answers(*pair) for one, *pair in zip(self._each(golds), golds, givens, strict=True)]
         for outcome in (ProofOutcome.DIFFERENT, ProofOutcome.UNKNOWN):
             found = next((proof for proof in proofs if proof.outcome is outcome), None)
             if found is not None:
                 return found
         return equal("; ".join(dict.fromkeys(proof.why for proof in proofs)))
 
-    def _entries(self, gold: Node, given: Node) -> Proof:
-        if [len(row.args) for row in gold.args] != [len(row.args) for row in given.args]:
-            return different("of different sizes")
-        return self._all(*([entry for row in each.args for entry in row.args] for each in (gold, given)))
+    def _each(self, golds: Sequence[Node]) -> list[_Comparison]:
+        """A comparison for each member, with its tolerance where there is one for each."""
+        limits = self.rules.tolerance
+        if len(golds) != len(limits) or len(limits) == 1:
+            return [self] * len(golds)
+        return [_Comparison(replace(self.rules, tolerance=(limit,))) for limit in limits]
 
     def _relations(self, gold: Node, given: Node) -> Proof | None:
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
+        sides = [_both(each) if one else each.args for each, one in zip((gold, given), equations, strict=True)]
+        every = (*sides[0], *sides[1])
+        alike = any(equations) and all(part.op == "relation" for part in every)
+        if alike and len(every) > 2 and None in map(label, every):  # y = ±2x, and 2x - y = 0 or 2x + y = 0
+            return self._sets(*sides)
         if all(equations):
             return self._equations(gold, given)
         gold, given = conventions.ascending(gold), conventions.ascending(given)
@@ -324,6 +342,8 @@ class _Comparison:
         if set(ops) == {"set", "tuple"} and all(part.op not in _SEVERAL for part in (*gold.args, *given.args)):
             return different("a set is not a pair or an interval")
         parts = [each.args if each.op in _SEVERAL else (each,) for each in (gold, given)]
+        if self.rules.ordered_lists and parts[1][-1].op == "…" != parts[0][-1].op:  # the sequence goes on
+            parts[1] = parts[1][:-1]
         if not set(ops) <= set(_SEVERAL) and any(part.op == "words" for part in (*parts[0], *parts[1])):
             return unknown("words, and several answers")
         if "ratio" in ops:
@@ -348,7 +368,8 @@ class _Comparison:
         return self._sets(*parts)
 
     def _sets(self, gold: Sequence[Node], given: Sequence[Node]) -> Proof:
-        proofs = [[self._members(part, answer) for answer in given] for part in gold]
+        pairs = zip(self._each(gold), gold, strict=True)
+        proofs = [[one._members(part, answer) for answer in given] for one, part in pairs]
         unmatched = [row for row in proofs if not any(proof.equal for proof in row)]
         unmatched += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
         if not unmatched:
@@ -370,7 +391,9 @@ class _Comparison:
             return unknown("only for some integers")
         others = ex.names_in(gold) ^ ex.names_in(given)
         ours, theirs = ([_as_family(each, family, others) for each in side] for side in (ours, theirs))
-        whole = {each.args[1] for each in (*ours, *theirs)} == {words("ℤ")}
+        if len({each.args[1] for each in (*ours, *theirs)}) > 1:
+            ours, theirs = ([each for part in side for each in _from_one(part)] for side in (ours, theirs))
+        whole = {each.args[1:2] for each in (*ours, *theirs)} == {(words("ℤ"),)}
         same = same_members(ours, theirs) if whole else None
         if whole and not same and len({any(ex.holds(each, "degree") for each in side) for side in (ours, theirs)}) > 1:
             same = same_members(*(list(map(conventions.without_degrees, side)) for side in (ours, theirs)))
@@ -430,15 +453,19 @@ def _apart(answer: Node) -> Sequence[Node]:
     return [answer._replace(args=(each, *answer.args[1:])) for each in found] if answer.op == "family" else found
 
 
-def _is_families(answer: Node) -> bool:
-    return answer.op in ("list", "set") and any(part.op == "family" for part in answer.args)
-
-
 def _as_family(body: Node, family: Node, others: frozenset[str]) -> Node:
     """An answer as a family like another one, of the only name in it that the other side has not."""
     own = [name for name in others if any(name in ex.names_in(part) for part in members(body)[1])]
     index = own[0] if len(own) == 1 else family.value
     return body if body.op == "family" else Node("family", (body, family.args[1]), index)
+
+
+def _from_one(family: Node) -> Sequence[Node]:
+    """The member for 0 and the family from 1 on, of one over the nonnegative integers."""
+    if family.args[1] != words("nonnegative"):
+        return (family,)
+    body = family.args[0]
+    return ex.replaced(body, ex.name(family.value), ex.ZERO), family._replace(args=(body, words("positive")))
 
 
 def _plain(answer: Node) -> Node:

@@ -84,14 +84,11 @@ def factors(node: Node, other: Node) -> Node:
     names = applied & ex.names_in(other) - ex.names_in(node)
     if not names or ex.holds(other, *(f"apply {name}" for name in names)):
         return node
-    return _multiplied(node, names)
-
-
-def _multiplied(node: Node, names: frozenset[str] | set[str]) -> Node:
-    args, name = tuple(_multiplied(arg, names) for arg in node.args), node.op.removeprefix("apply ")
-    if node.op.startswith("apply ") and name in names and len(args) == 1:
-        return ex.times(ex.name(name), *args)
-    return node._replace(args=args)
+    for part in reversed(list(ex.parts(node))):
+        name = part.op.removeprefix("apply ")
+        if part.op != name in names and len(part.args) == 1:
+            node = ex.replaced(node, part, ex.times(ex.name(name), *part.args))
+    return node
 
 
 def chosen(node: Node, other: Node) -> Node:
@@ -167,9 +164,9 @@ def one_family(gold: Node, given: Node, variables: frozenset[str]) -> bool | Non
     Each is a sum of fixed terms and of constants times functions: the two spans and the difference must be one space.
     `R cos(x − φ)` is one too: the constants before its exponentials, R e^{iφ} and R e^{−iφ}, may have any values.
     """
-    field, sides = Field(), []
     if not variables or ex.names_in(gold) <= variables:
         return None
+    field, sides = Field(), []
     try:
         for node in (gold, given):
             sides.append(_spanned(field, field.of(node), ex.names_in(node) - variables))

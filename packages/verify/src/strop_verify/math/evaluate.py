@@ -87,9 +87,10 @@ def sign(given: Value) -> int:
         raise Undefined
     if isinstance(given, Fraction):
         return (given > 0) - (given < 0)
-    if given.a > 0 or given.b < 0:
-        return 1 if given.a > 0 else -1
-    raise Vague
+    low, high = map(libmp.mpf_sign, given._mpi_)
+    if low <= 0 <= high:
+        raise Vague
+    return low or high
 
 
 def rational(node: Node, precision: int = 200) -> Fraction | None:
@@ -115,15 +116,15 @@ def has_zero(given: Value) -> bool:
     """Whether 0 is the value, or lies in its interval."""
     if isinstance(given, Fraction):
         return given == 0
-    return all(part.a <= 0 <= part.b for part in (given.real, given.imag))
+    return all(libmp.mpf_sign(low) <= 0 <= libmp.mpf_sign(high) for low, high in given._mpci_)
 
 
 def disjoint(first: Value, second: Value) -> bool:
     """Whether two values are proved to be different."""
     if isinstance(first, Fraction) and isinstance(second, Fraction):
         return first != second
-    one, other = interval(first), interval(second)
-    return any(a.b < b.a or b.b < a.a for a, b in ((one.real, other.real), (one.imag, other.imag)))
+    parts = zip(interval(first)._mpci_, interval(second)._mpci_, strict=True)
+    return any(libmp.mpi_lt(one, other) or libmp.mpi_lt(other, one) for one, other in parts)
 
 
 def below(given: Value, bits: int) -> bool:
@@ -147,7 +148,7 @@ def _add(first: Value, second: Value) -> Value:
 
 
 def _multiply(first: Value, second: Value) -> Value:
-    if first == 0 or second == 0:
+    if any(isinstance(each, Fraction) and not each for each in (first, second)):
         return Fraction(0)
     return _bounded(first * second) if _both_exact(first, second) else _tidy(interval(first) * interval(second))
 

@@ -190,17 +190,24 @@ def parts(node: Node) -> Iterator[Node]:
 
 def names_in(node: Node) -> frozenset[str]:
     """The names that occur in a tree."""
-    return frozenset(each.value for each in parts(node) if each.op == "name")
+    return frozenset([each.value for each in _within(node) if each.op == "name"])
 
 
 def holds(node: Node, *ops: str) -> bool:
     """Whether an operation occurs anywhere in a tree."""
-    return any(each.op in ops for each in parts(node))
+    return not {each.op for each in _within(node)}.isdisjoint(ops)
+
+
+def _within(node: Node) -> list[Node]:
+    found = [node]
+    for each in found:
+        found += each.args
+    return found
 
 
 def is_infinite(node: Node) -> bool:
     """Whether an expression is ∞ or -∞."""
-    return node in (INFINITY, minus(INFINITY))
+    return node == INFINITY or (node.op == "product" and node == minus(INFINITY))
 
 
 def label(part: Node) -> Node | None:
@@ -222,17 +229,13 @@ def replaced(node: Node, old: Node, new: Node) -> Node:
 
 def variants(node: Node) -> list[Node]:
     r"""What an expression with `\pm` stands for: each `±` both ways, each `∓` against the first of them."""
-    if not holds(node, "±"):  # `1 ∓ √2` by itself is `1 ± √2`
-        node = _turned(node)
+    for each in [] if holds(node, "±") else reversed(list(parts(node))):  # `1 ∓ √2` by itself is `1 ± √2`
+        node = replaced(node, each, each._replace(op="±")) if each.op == "∓" else node
     count = sum(each.op == "±" for each in parts(node))
     if count > _PLUS_MINUS:
         raise TooMuch("too many ±")
     made = (_signed(node, iter(signs), signs[0] if signs else 1) for signs in product((1, -1), repeat=count))
     return list(dict.fromkeys(made))
-
-
-def _turned(node: Node) -> Node:
-    return node._replace(op="±" if node.op == "∓" else node.op, args=tuple(map(_turned, node.args)))
 
 
 def _signed(node: Node, signs: Iterator[int], first: int) -> Node:
@@ -244,16 +247,10 @@ def _signed(node: Node, signs: Iterator[int], first: int) -> Node:
 
 
 def written(node: Node) -> str:
-    """A tree in plain text, for people: `(x**2 + (1/2))`."""
-    inner = list(map(written, node.args))
-    if node.op == "sum":
-        return f"({' + '.join(inner)})"
-    if node.op == "product":
-        return "*".join(inner)
-    if node.op == "power":
-        return "**".join(
-            f"({text})" if arg.op in ("product", "power") else text for arg, text in zip(node.args, inner, strict=True)
-        )
+    """A tree in plain text, for people: `((x**2) + (1/2))`."""
+    inner, sign = list(map(written, node.args)), {"sum": " + ", "product": "*", "power": "**"}.get(node.op)
+    if sign is not None:
+        return f"({sign.join(inner)})"
     if node.args:
         said = f" {node.value}" if node.op == "measure" else "".join(node.value) if node.op == "relation" else ""
         return f"{node.op}({', '.join(inner)}){said}"

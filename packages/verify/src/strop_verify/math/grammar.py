@@ -83,6 +83,7 @@ class Reading(NamedTuple):
 
 _RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉", "⊂", "⊆", "⊃", "⊇", "∥", "⊥", "≅")
 _MODULO = ("pmod", "mod", "modulo")
+_STRUCTURE = frozenset((*_RELATIONS, *_MODULO, *",;:∪∩"))  # without these, and words, an answer is single
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
 
 
@@ -119,7 +120,8 @@ def _answer(found: Sequence[Token]) -> Node:
     if not found:
         raise Unreadable("nothing to read")
     logic = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
-    return as_words(found) or wordings.special_kind(found) or (proposition(found) if logic else None) or _groups(found)
+    inner = _groups if any(token.kind == "word" or token.text in _STRUCTURE for token in found) else _single
+    return as_words(found) or wordings.special_kind(found) or (proposition(found) if logic else None) or inner(found)
 
 
 def _groups(found: Sequence[Token]) -> Node:
@@ -176,7 +178,9 @@ def _listed(found: Sequence[Token]) -> Node:
         return _under(_listed(found[:said]), _listed(found[said + 1 : len(found) - closed]))
     found_parts = list(map(_related, pieces))
     limits = [part for part in found_parts[1:] if part.op == "relation" and is_region(part)]
-    if limits and len(limits) == len(found_parts) - 1 and found_parts[0].op not in ("relation", "name", *ex.KINDS):
+    own = found_parts[0].op == "tuple" and all(ex.names_in(each) <= ex.names_in(found_parts[0]) for each in limits)
+    stated = own or found_parts[0].op not in ("relation", "name", *ex.KINDS)
+    if limits and len(limits) == len(found_parts) - 1 and stated:
         return _under(found_parts[0], limits[0] if len(limits) == 1 else Node("list", tuple(limits)))
     if any(
         part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
@@ -296,11 +300,13 @@ def _alone(found: Sequence[Token]) -> Node:
     found = trimmed(found)
     if not found:
         raise Unreadable("nothing to read")
+    return as_words(found) or wordings.special_kind(found) or _single(found)
+
+
+def _single(found: Sequence[Token]) -> Node:
+    """One answer that is no words."""
     if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
-    special = as_words(found) or wordings.special_kind(found)
-    if special is not None:
-        return special
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
     for op in ("∪", "∖", "∩"):
@@ -401,16 +407,14 @@ def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node 
     Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
     """
     commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
-    if len(commas) != 1 or any(depth_of(token) and token.text not in "{}" for token in found[: commas[0]]):
+    place = commas[0] if len(commas) == 1 else 0
+    if not 0 < place < len(found) - 1 or any(depth_of(token) and token.text not in "{}" for token in found[:place]):
         return None
-    place = commas[0]
-    around = [token for token in (*found[place - 1 : place], *found[place + 1 : place + 2])]
-    if len(around) != 2 or any(not token.text.isdigit() for token in around) or found[place].space or around[1].space:
+    before, comma, after = found[place - 1 : place + 2]
+    digits = before.text.isdigit() and after.text.isdigit() and not comma.space and not after.space
+    if not digits or (before.text != "0" and not any_whole):
         return None
-    whole, digits = (token.text for token in around)
-    if whole != "0" and not any_whole:
-        return None
-    number = Token("number", f"{whole}.{digits}", around[0].space)
+    number = Token("number", f"{before.text}.{after.text}", before.space)
     try:
         return read_tokens([*found[: place - 1], number, *found[place + 2 :]]).answer
     except Unreadable:

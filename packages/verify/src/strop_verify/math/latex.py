@@ -32,7 +32,7 @@ _SYNONYMS = r"""
 ° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
 and land wedge &; or lor vee; frac dfrac tfrac cfrac nicefrac sfrac xfrac; binom dbinom tbinom; overline bar; pmod pod
 mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg; arcsinh arsinh asinh; arccosh arcosh acosh
-arctanh artanh atanh; angle measuredangle; epsilon varepsilon; theta vartheta; phi varphi
+arctanh artanh atanh; angle measuredangle; ℝ R; ℤ Z; ℕ N; ℚ Q; ℂ C; epsilon varepsilon; theta vartheta; phi varphi
 rho varrho; vec overrightarrow; i imath; j jmath
 """
 SAME = {same: each.split()[0] for each in re.split("[;\n]", _SYNONYMS.strip()) for same in each.split()[1:]}
@@ -91,9 +91,12 @@ _COMBINATIONS = re.compile(  # {}_{10}C_3, ^nP_k
     r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?"
 )
 _COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
+_GROUPED = re.compile(r"\{([:,;])\}")
 _ROW_SPACE = re.compile(r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]")  # \\[4pt]
 _INFIXES = {"over": "frac", "choose": "binom"}
 _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
+_UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
+_PER = re.compile(rf"(?<=.)\\[dt]?frac\s?\{{{_UNITS}\}}\s?\{{{_UNITS}\}}")  # 9.8 \frac{\text{m}}{\text{s}^2}
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}")
 _CHEMICAL, _COUNT = re.compile(r"\\ce\s?\{([A-Za-z0-9()]+)\}"), re.compile(r"(?<=[A-Za-z)])(\d+)")
 _SCRIPTS = re.compile("[\u3040-\u9fff\uac00-\ud7af]+|[^\u3040-\u9fff\uac00-\ud7af]+")
@@ -106,7 +109,7 @@ _REPEATING = re.compile(
 )
 _ELLIPSIS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20}?)(\d{1,9})\3\3?(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)")
 _TOKEN = re.compile(
-    r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|[A-Za-z]+|.)"
+    r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|q?quad|[A-Za-z]+|.)"
     r"|(?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)?)"
     r"|(?P<number>\d+\.\d+|\.\d+|\d+(?:\.(?=\s?[/*+^)-]))?)|(?P<letters>[^\W\d_]+)"
     r"|(?P<symbol>\.\.\.|<=|>=|!=|==|->|=>|\*\*|.)",
@@ -132,13 +135,14 @@ def tokens(text: str) -> list[Token]:
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
     text = _ROW_SPACE.sub(r"\\\\", text)
     text = _INFIX.sub(lambda match: rf"{{\{_INFIXES[match[2]]}{{{match[1]}}}{{{match[3]}}}}}", text)
+    text = _PER.sub(r"\1/\2", text)
     text = _QUANTITY.sub(r"\1\\text{ \2}", text)
     text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1] or match[2]}}}", text)
     text = _COMBINATIONS.sub(lambda match: _COUNTS[match[2]].format(match[1], match[3]), text)
     text = _DECIMAL_COMMA.sub(lambda match: match[0].replace("{,}", "."), text)
-    spaced = _SPACED.fullmatch(text)
+    spaced = _SPACED.fullmatch(text := _GROUPED.sub(r"\1 ", text))
     text = spaced[1].replace(" ", "") if spaced is not None else text
     text = _DOTTED.sub(r"\\overline{\1\2\3}", _OVERSET.sub(r"\\dot", text))
     text = _REPEATING.sub(lambda match: _repeating(match[1], match[2], match[3] or match[4]), text)
@@ -242,9 +246,8 @@ class _Tokenizer:
         title = len(text) > 2 and text[0].isupper() and text[1:].islower()
         long = len(text) > 3 and not any(map(str.isupper, text[1:]))  # GMmr is a product
         after_number = last is not None and last.kind == "number" and not self.space
-        if text in ORDINALS and after_number:  # 5th
-            return None
-        if unit or long or title or not text.isascii() or (apart and not added and text.lower() in SHORT_WORDS):
+        short = (apart and not added and text.lower() in SHORT_WORDS) or (after_number and text in ORDINALS)
+        if unit or long or title or short or not text.isascii():
             return self._add("word", text)
         for letter in text:
             self._add("letter", letter)
@@ -262,10 +265,6 @@ class _Tokenizer:
 
     def _command(self, text: str, place: int, end: int) -> int:
         """Take a command and what it needs to be understood; returns where to go on."""
-        spacing = re.match(r"q?quad(?=[A-Za-z])", text)
-        if spacing is not None:  # `\quadx`
-            self.space = True
-            return place - len(text) + spacing.end()
         if text in SPACES or text.isspace():
             self.space = True
         elif text in BOLD and (letter := self.text[slice(*self._group(place, end))].strip("{} ")) in LOWER:
@@ -287,8 +286,6 @@ class _Tokenizer:
                 self.aligned = True
         elif text in TEXT or text in UPRIGHT:
             place = self._upright(text, place, end)
-        elif text in SETS:  # \R
-            self._add("symbol", SETS[text])
         elif text in ("mathbb", "Bbb"):
             first, place = self._group(place, end)
             letter = self.text[first:place].strip("{} ")
@@ -342,7 +339,7 @@ def _in_lines(found: list[Token]) -> list[Token]:
 
 
 def _joined(found: list[Token]) -> list[Token]:
-    r"""`^\circ`, `^{\prime}` and `\not=` as separate signs, `{:}` without braces, no `th` after numbers."""
+    r"""`^\circ`, `^{\prime}` and `\not=` as separate signs, no `th` after numbers."""
     out: list[Token] = []
     place = 0
     while place < len(found):
@@ -372,10 +369,6 @@ def _joined(found: list[Token]) -> list[Token]:
                 ]
                 place = end + braced
                 continue
-        if texts[:1] == ["{"] and texts[2:] == ["}"] and texts[1] in (":", ",", ";"):
-            out.append(found[place + 1])
-            place += 3
-            continue
         if not (token.text in ORDINALS and token.kind == "word" and out and out[-1].kind == "number"):
             out.append(token)
         place += 1

@@ -196,16 +196,9 @@ class Ring:
             return form
         if exponent.denominator == 1 and exponent >= 0:
             return self._expanded(form, int(exponent)) if exponent else ONE
+        form = self._quotient(form)
         if len(form) == 1:
             return self._power_of_product(*next(iter(form.items())), exponent)
-        below = self._below(form)
-        if below:
-            top = self._collected(self._settled(_merged(dict(mono), below), factor) for mono, factor in form.items())
-            content = content_of(top)
-            over = dict(next(iter(top))) if len(top) == 1 else {self._base(scaled(top, 1 / content)): Fraction(1)}
-            content = next(iter(top.values())) if len(top) == 1 else content
-            quotient = _merged(over, {atom: -each for atom, each in below.items()})
-            return self._power_of_product(tuple(sorted(quotient.items())), content, exponent)
         content = content_of(form)
         inner = scaled(form, 1 / content)
         if exponent.denominator % 2 and inner[max(inner)] < 0:  # one sign for all odd roots
@@ -218,19 +211,25 @@ class Ring:
                 return self._product(outer, self.power(root, exponent * degree))
         return self._product(outer, self._single(self._base(inner), exponent))
 
-    def _below(self, form: Form) -> dict[int, Fraction]:
-        """The powers of sums in the denominators of a sum: of 1 − x²/(1 + x²) the power 1 of 1 + x²."""
-        found: dict[int, Fraction] = {}
-        for mono in form:
-            for atom, exponent in mono:
-                if self.atoms[atom].kind == "base" and exponent < 0 and exponent.denominator == 1:
-                    found[atom] = max(found.get(atom, Fraction(0)), -exponent)
-        return found
+    def _quotient(self, form: Form) -> Form:
+        """A sum with sums in its denominators as one product, (1 + x²)⁻¹ for 1 − x²/(1 + x²); any other as it is."""
+        below: dict[int, Fraction] = {}
+        for atom, exponent in chain(*form) if len(form) > 1 else ():
+            if self.atoms[atom].kind == "base" and exponent < 0 and exponent.denominator == 1:
+                below[atom] = max(below.get(atom, Fraction(0)), -exponent)
+        if not below:
+            return form
+        top = self._collected(self._settled(_merged(dict(mono), below), factor) for mono, factor in form.items())
+        content = content_of(top) if len(top) > 1 else next(iter(top.values()))
+        over = {self._base(scaled(top, 1 / content)): Fraction(1)} if len(top) > 1 else dict(next(iter(top)))
+        quotient = _merged(over, {atom: -each for atom, each in below.items()})
+        return {tuple(sorted(quotient.items())): content}
 
     def absolute(self, form: Form) -> Form:
         """The absolute value of a real form."""
         if not form or not self._is_real(form):
             return self._single(self._absolute_atom(form)) if form else form
+        form = self._quotient(form)
         if len(form) > 1:
             content = content_of(form) * (1 if form[max(form)] > 0 else -1)
             base = self._base(scaled(form, 1 / content))
@@ -240,8 +239,10 @@ class Ring:
         out: Form = {(): abs(factor)}
         for atom, exponent in mono:
             known = self._is_positive(atom, exponent) or exponent.numerator % 2 == 0
-            inner = self.atoms[atom].data if self.atoms[atom].kind == "base" else self._single(atom)
-            out = self._product(out, self._single(atom if known else self._absolute_atom(inner), exponent))
+            sums = self.atoms[atom].kind == "base" and not known
+            bars = self.absolute(self.atoms[atom].data) if sums else None
+            part = bars or self._single(self._absolute_atom(self._single(atom)))
+            out = self._product(out, self._single(atom, exponent) if known else self.power(part, exponent))
         return out
 
     def _root(self, form: Form, degree: int) -> Form | None:
@@ -434,6 +435,7 @@ class Field(Ring):
         """The natural logarithm; `formal`: as an exponent, of which only e to it matters."""
         if not form:
             raise Undefined
+        form = self._quotient(form)
         if len(form) > 1:
             content = content_of(form)
             return added(self._log_of_number(content), self._log_atom(self._base(scaled(form, 1 / content))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.evaluate import Undefined, rational
@@ -69,9 +69,7 @@ def _text(word: Word) -> str:
 
 
 def _terms(node: Node, matrices: frozenset[str], vectors: bool) -> Terms:
-    def of(each: Node) -> Terms:
-        return _terms(each, matrices, vectors)
-
+    of = partial(_terms, matrices=matrices, vectors=vectors)
     if node.op == "name":
         return {((node.value, False, 1),): ex.ONE} if node.value.partition("_")[0] in matrices else {(): node}
     if node.op == "sum":

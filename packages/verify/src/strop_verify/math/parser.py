@@ -223,7 +223,8 @@ class Parser(Cursor):
                 else:
                     factors.append(ex.power(factor, ex.MINUS_ONE) if sign == "/" else factor)
             elif self._at("∘") and factors[-1].op == "name":
-                factors[-1] = self._composed(factors[-1])
+                self.place += 1
+                factors[-1] = ex.name(f"{factors[-1].value}∘{self._power()}")  # one name, applied to what follows it
             elif self._at("(") and factors[-1].op == "name" and "∘" in factors[-1].value:
                 applied = self._arguments()
                 for each in reversed(factors.pop().value.split("∘")):
@@ -236,14 +237,6 @@ class Parser(Cursor):
                 return ex.call("mod", ex.times(*factors), self._product())
             else:
                 return ex.times(*factors)
-
-    def _composed(self, first: Node) -> Node:
-        """f ∘ g, one name; what follows in parentheses it is applied to."""
-        names = [first.value]
-        while self._at("∘"):
-            self.place += 1
-            names.append(str(self._power()))
-        return ex.name("∘".join(names))
 
     def _signed(self) -> Node:
         if self._at("-", "+"):

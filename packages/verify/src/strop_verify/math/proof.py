@@ -84,7 +84,7 @@ def constants(first: Node, second: Node) -> Proof:
 
 
 def _apart(first: Node, second: Node, point: Point, precisions: tuple[int, ...]) -> Proof | None:
-    """The proof that two expressions differ at a point; without names, also that they are the same rational number."""
+    """The proof that two expressions differ at a point, or that both are the same rational number there."""
     for precision in precisions:
         try:
             one, other = value(first, point, precision), value(second, point, precision)
@@ -94,7 +94,7 @@ def _apart(first: Node, second: Node, point: Point, precisions: tuple[int, ...])
             at = ", ".join(f"{each} = {number}" for each, number in point.items())
             return different(f"{said(one)} and {said(other)}" + (f" at {at}" if at else ""))
         if isinstance(one, Fraction) and isinstance(other, Fraction):
-            return None if point else equal(f"both are {said(one)}")
+            return equal(f"both are {said(one)}")
     return None
 
 
@@ -193,11 +193,9 @@ def _apart_at(first: Node, second: Node, point: Point, bounds: list[list[Node]],
             if not _in_domain(bounds[1], point, precision):
                 outside = any(number < 0 for number in point.values()) and any(map(_limits, ex.parts(first)))
                 return None if outside else different("one of them is real where the other is not")
-            one, other = value(first, point, precision), value(second, point, precision)
-            if disjoint(one, other):
-                return _apart(first, second, point, (precision,))
-            if isinstance(one, Fraction) and isinstance(other, Fraction):
-                return None
+            found = _apart(first, second, point, (precision,))
+            if found is not None:
+                return None if found.equal else found
         except Vague:
             continue
         except (Undefined, TooMuch):
@@ -251,14 +249,16 @@ def _whole_names(node: Node) -> frozenset[str]:
     return found
 
 
-_REALS = "2 -3 7/3 -5/7 1/2 11 -13/4 101 1/1000 -1/1001 1000003/7 -100019/3 17/16 -1/2 5 9/4 -20 1"
-_WHOLE = "3 4 7 2 10 5 101 1 6 12 9 8 25 30 16 11 64 60"
+_REALS, _WHOLE = (tuple(map(Fraction, each.split())) for each in (
+    "2 -3 7/3 -5/7 1/2 11 -13/4 101 1/1000 -1/1001 1000003/7 -100019/3 17/16 -1/2 5 9/4 -20 1",
+    "3 4 7 2 10 5 101 1 6 12 9 8 25 30 16 11 64 60",
+))  # fmt: skip
 
 
 def _points(first: Node, second: Node, whole: frozenset[str]) -> Iterator[Point]:
     """Points of every kind: small and large, of both signs, whole and broken."""
     names = sorted(ex.names_in(first) | ex.names_in(second))
-    pools = {each: list(map(Fraction, (_WHOLE if each in whole else _REALS).split())) for each in names}
+    pools = {each: _WHOLE if each in whole else _REALS for each in names}
     for turn in range(18):
         yield {each: pools[each][(turn + 5 * place + 3 * place * turn) % 18] for place, each in enumerate(names)}
     for large in (Fraction(10**6 + 3), Fraction(10**12 + 39), Fraction(5040), Fraction(-(10**6) - 1, 2)):

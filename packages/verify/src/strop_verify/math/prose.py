@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strop_verify.extract import Box, after_thinking, answer_tag, boxes, last_boxed
+from strop_verify.extract import Box, after_thinking, answer_tag, boxes
 from strop_verify.math.expressions import Node, TooMuch, Unreadable, refuse_text
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
@@ -29,7 +29,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE | re.VERBOSE)
 
 
-_CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?")
+_CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?|```\w*")  # and fences
 _MARKER = _pattern(
     r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
     | \b(?:answer|result|(?:option|choice)(?=\s+\S+\s+[\W_]*(?-i:[A-J])\b))(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
@@ -54,6 +54,7 @@ _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
 _SENTENCE = re.compile(r"\\text\w*\{([^{}]*)\}")
+_BOLD = re.compile(r"\*\*([^*$\n]+)\*\*")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 # Verbs after which a sentence says what something is.
 _SAYS = _pattern(
@@ -80,23 +81,22 @@ class Finder(NamedTuple):
     latex: bool = True
     plain: bool = True
 
-    def find(self, text: str, where: str, box_required: bool = False) -> Reading | str:
-        """The answer of a whole response as it was read, or why it has none; see `extract` in `MathSettings`."""
+    def find(self, text: str, where: str, box_required: bool = False, several: bool = False) -> Reading | str:
+        """The answer of a whole response, or why it has none; only the last box where not `several` are asked."""
         final = after_thinking(text)
         if final is None:
             return OPEN_THINKING
         final = unescaped(final)
         if where == "any":
             return self.in_prose(final)
-        if where == "boxed" and (said := boxes(final)) and _taken_back(final, said):
-            return "the answer is denied"
-        found = last_boxed(final) if where == "boxed" else answer_tag(final, box_required)
+        if where == "boxed":
+            return self._boxed(final, boxes(final), several)
+        found = answer_tag(final, box_required)
         return NO_ANSWER if found is None else self.read(found)
 
     def read(self, text: str) -> Reading | str:
         """An answer of which the extent is known, or why it cannot be read."""
-        reason = refuse_text(text)
-        if reason is not None:
+        if (reason := refuse_text(text)) is not None:
             return reason
         try:
             return read(text)
@@ -114,31 +114,29 @@ class Finder(NamedTuple):
         text = _CHAT.sub(" ", unescaped(text)).strip()
         found = boxes(text)
         tagged = answer_tag(text)
-        if tagged is not None and text.rfind("<answer>") > (found[-1].outer_end if found else 0):
+        if tagged is not None and text.rfind("<answer>") > (found[-1].outer_end if found else -1):
             return self.read(tagged)
         if found:
             after = text[found[-1].outer_end :][-_WINDOW:]
             said = list(_MARKER.finditer(after))
             later = self._asserted(after[said[-1].end() :], marked=True) if said else NO_ANSWER
-            if isinstance(later, Reading):
-                return later
-            return "the answer is denied" if _taken_back(text, found) else self._boxed(text, found)
-        if tagged is not None:
-            return self.read(tagged)
-        text = _window(text.replace("**", " "))
-        markers = list(_MARKER.finditer(text))
+            return later if isinstance(later, Reading) else self._boxed(text, found)
+        text, emphasized = text.replace("**", " "), _BOLD.sub(r" $\1$ ", text)
+        markers = list(_MARKER.finditer(text := _window(text)))
         if not markers:
-            return self._unmarked(text)
+            return self._unmarked(_window(emphasized.replace("**", " ")))
         clause = re.split(r"[.,;:!?\n]", text[: markers[-1].start()][-200:] + markers[-1][0].rstrip(" :"))[-1]
         if _DOUBT.search(clause):
             return "the answer is denied"
         after = text[markers[-1].end() :]
         return "the answer is taken back" if _REVISED.search(after) else self._asserted(after, marked=True)
 
-    def _boxed(self, text: str, found: list[Box]) -> Reading | str:
+    def _boxed(self, text: str, found: list[Box], several: bool = True) -> Reading | str:
         """The contents of the last boxes that belong together, whatever stands around them."""
+        if not found or _taken_back(text, found):
+            return "the answer is denied" if found else NO_ANSWER
         group = [found[-1]]
-        for box in reversed(found[:-1]):
+        for box in reversed(found[: -1 if several else 0]):
             if not _belong_together(text[box.outer_end : group[0].outer_begin]):
                 break
             group.insert(0, box)
@@ -203,14 +201,9 @@ def _taken_back(text: str, found: list[Box]) -> bool:
 
 
 def _window(text: str) -> str:
-    """The end of a long text; no `$` pair is cut in two."""
-    if len(text) <= _WINDOW:
-        return text
-    cut = len(text) - _WINDOW
-    cut = text.find("\n", cut, cut + _WINDOW // 2) + 1 or cut
-    if text.count("$", 0, cut) % 2:
-        cut = text.find("$", cut) + 1 or cut
-    return text[cut:]
+    """The end of a long text, from the beginning of a line on where one begins in it."""
+    end = text[-_WINDOW:]
+    return end if len(end) == len(text) else end.partition("\n")[2] or end
 
 
 def _belong_together(between: str) -> bool:

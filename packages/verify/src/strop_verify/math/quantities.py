@@ -16,14 +16,14 @@ from strop_verify.math.conventions import TRIGONOMETRIC, without_degrees
 from strop_verify.math.evaluate import Undefined, Vague, interval, rational, sign_of, value
 from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.latex import tokens
-from strop_verify.math.parser import UNDONE, Cursor, Parser
+from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
-from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, pieces_of, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
-_NEGATIVE = ("minus", "negative")
+_PERCENT = re.compile(r"(?:percent(?:age)?|pct|per cent|%)(?= |$)")
 _UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
 
 
@@ -34,10 +34,7 @@ class Measure(NamedTuple):
     percent: bool = False
     thing: str = ""
     words: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        unit = "" if self.unit is None else f"[{self.unit}] "
-        return f"{unit}{'% ' * self.percent}{self.thing} {' '.join(self.words)}".strip()
+    per: str = ""
 
 
 def measured(node: Node, measure: Measure) -> Node:
@@ -47,10 +44,7 @@ def measured(node: Node, measure: Measure) -> Node:
 
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
-    found = list(found)
-    if found and found[0].text.lower() in _NEGATIVE:
-        found[0] = Token("symbol", "-")
-    found = _without_fractions_of_units(in_digits(found))
+    found = in_digits(found)
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -64,29 +58,14 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     while rest and rest[0].text.lower().removesuffix("s") in MULTIPLES:
         node = ex.times(node, ex.number(MULTIPLES[rest.pop(0).text.lower().removesuffix("s")]))
     said = text_of(rest).lower()
-    for words_ in ("percent", "percentage", "pct", "per cent", "%"):
-        if said == words_ or said.startswith(f"{words_} "):
-            percent, rest = True, rest[len(words_.split()) :]
+    if (share := _PERCENT.match(said)) is not None:
+        percent, rest = True, rest[len(share[0].split()) :]
     if rest and rest[0].text in ("degrees", "degree", "deg"):
         node, rest = ex.call("degree", node), rest[1:]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
         node, rest = node.args[0], [rest[0]._replace(text=scale), *rest[1:]]
     return _with_rest(node, measure._replace(percent=percent), rest)
-
-
-def _without_fractions_of_units(found: list[Token]) -> list[Token]:
-    r"""`9.8 \frac{\text{m}}{\text{s}^2}` as `9.8 m / s^2`."""
-    place = next((place for place, token in enumerate(found) if place and token.text == "frac"), len(found))
-    groups = Cursor(found, place + 1)
-    try:
-        top, bottom = groups.inside("{"), groups.inside("{")
-    except Unreadable:
-        return found
-    upright = all(token.kind == "word" for token in (*top[:1], *bottom[:1]))
-    if not upright or read_unit(top) is None or read_unit(bottom) is None:
-        return found
-    return [*found[:place], *top, Token("symbol", "/"), *bottom, *found[groups.place :]]
 
 
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
@@ -103,6 +82,9 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     said = tuple(
         _CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split()
     )
+    at = said.index("per") if "per" in said and said[-1] not in MULTIPLES else len(said)
+    if at < len(said) and (at or measure.unit is not None):  # beats per minute
+        said, measure = said[:at], measure._replace(per=str(known_unit(said[-1]) or " ".join(said[at + 1 :])))
     thing = counted(said)
     if thing is not None:
         return measured(node, measure if measure.unit is not None else measure._replace(thing=thing))
@@ -125,7 +107,11 @@ def _is_currency(token: Token) -> bool:
 
 
 def in_letters(found: Sequence[Token]) -> Node | None:
-    """A number whose unit is written in bare letters, `5m`, `3 m/s`: for answers to a reference without names."""
+    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else."""
+    pieces = pieces_of(found, ",")
+    if len(pieces) > 1:
+        parts = [part for part in map(in_letters, pieces) if part is not None]
+        return Node("list", tuple(parts)) if len(parts) == len(pieces) else None
     for place in range(1, len(found)):
         bare = [token.text for token in found[place:] if token.kind == "letter"]
         unit = read_unit(found[place:]) if set(bare) <= _UNIT_LETTERS and found[place].text not in "*×" else None
@@ -197,6 +183,8 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
         in_degrees = asked == known_unit("degree")
         first, one = (ex.call("degree", first), one) if in_degrees else (first, Measure(asked))
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
+    if one.per and other.per and one.per != other.per:
+        return unknown(f"per {one.per}, and per {other.per}")
     if len(of) > 1 and (one.thing or other.thing):  # things have a dimension that is no unit's
         return unknown(" and ".join(sorted(of)))
     for op, what in UNDONE.items() if ex.holds(second, *UNDONE) else ():
@@ -245,9 +233,9 @@ def _exactly(gold: Node, given: Node, rules: MathSettings) -> Proof:
     if proof.equal or ex.names_in(gold) or ex.names_in(given):
         return proof
     gap = ex.plus(gold, ex.minus(given))
-    for limit, miss in ((rules.tolerance, gap), (rules.share, ex.over(gap, gold))):
-        most = ex.number(Fraction(str(limit)))
-        if limit and sign_of(ex.plus(most, ex.minus(ex.call("abs", miss)))) in (0, 1):
+    limits = (*rules.tolerance, 0.0) if len(rules.tolerance) < 2 else (0.0,)
+    for limit, miss in ((limits[0], gap), (rules.share, ex.over(gap, gold))):
+        if limit and sign_of(ex.plus(ex.number(Fraction(str(limit))), ex.minus(ex.call("abs", miss)))) in (0, 1):
             return equal(f"within {limit:g}")
     digits = {side: stated for side in (gold, given) if (stated := stated_digits(side)) is not None}
     if not digits:
@@ -260,8 +248,6 @@ def _exactly(gold: Node, given: Node, rules: MathSettings) -> Proof:
     return equal(f"rounded to {digits[short]} digits") if rounds_to(other, at, digits[short]) else proof
 
 
-_COORDINATES = frozenset("xyzrt")
-_CURVE = frozenset("xy")
 
 
 def stated_value(relation: Node, bare: bool) -> Node | None:
@@ -275,7 +261,7 @@ def stated_value(relation: Node, bare: bool) -> Node | None:
         return None
     relation = without_remarks(relation)
     first, last, named = relation.args[0], relation.args[-1], label(relation) is not None
-    if bare and (first.op == last.op == "title" or (first.op == "abs" and ex.names_in(first) & _CURVE)):
+    if bare and (first.op == last.op == "title" or (first.op == "abs" and ex.names_in(first) & {"x", "y"})):
         return None  # AB = CD, |x| = 1
     if last.op == "name" and not ex.names_in(first):  # 5 = x
         return next(side for side in reversed(relation.args) if not ex.names_in(side))
@@ -326,7 +312,7 @@ def is_quantity(node: Node) -> bool:
         return numbers <= {-1, 2} and not any(each.op == "number" for side in sides for each in side)
     plain = all(part.op == "name" or (part.op == "power" and part.args[1] == ex.MINUS_ONE) for part in factors)
     divided = any(part.op == "power" for part in factors)
-    return plain and len(set(names)) > 1 and (divided or not _COORDINATES.intersection(names))
+    return plain and len(set(names)) > 1 and (divided or not set("xyzrt").intersection(names))
 
 
 def is_value(node: Node) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from strop_verify.math.units import read_unit
 
 MatchType = Literal["latex", "expr"]
 GoldForm = Literal["bare", "raw"]
-FORM = ("is_multiple_answer", "error", "unit")  # the columns of a row that are read, as OlympiadBench calls them
+FORM = ("is_multiple_answer", "error", "unit", "answer_type")  # columns of a row, as in OlympiadBench
 
 _ORDER = re.compile(
     r"\brespectively\b|\bfirst \w+ terms\b"
@@ -25,6 +24,7 @@ _ORDER = re.compile(
 _INTERVAL = re.compile(r"\binterval notation\b|\ball (?:real )?(?:numbers |values of )?\$?[a-z]\b", re.IGNORECASE)
 _PRIMITIVE = re.compile(r"\b(?:antiderivative|indefinite integral)\b", re.IGNORECASE)
 _WITHIN = re.compile(r"\b(?:answers?|accepted|accurate|correct)\b[^.$]{0,40}\bwithin \$?(\d+(?:\.\d+)?)\s?\\?%", re.I)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d\d?)?")
 _UNIT = re.compile(
     r"\b(?:how many|in|(?<!\\)to) (?:degrees (?=(?-i:[CF])))?((?:square |cubic )?[a-z]+(?:(?:/| per )[a-z]+)?)\b", re.I
 )
@@ -44,8 +44,9 @@ class MathSettings:
     r"""How answers are found, read and compared.
 
     Attributes:
-        extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
-            (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
+        extract: where the answer stands: `boxed` (the last balanced box after the thinking; where the reference
+            has several members, with the boxes joined to it), `answer_tag`, or `any` (the last of boxes, a tag, `####`,
+            "Answer:" and the like; else a sentence that asserts it).
         box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
         gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
         match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
@@ -56,7 +57,7 @@ class MathSettings:
         undecided: the verdict on an answer that is proved neither equal nor different: `leave_out` (of status
             `undecided`, which is not usable) or `wrong`.
         explain: the detail says the kinds, the normal forms and the proof.
-        tolerance: how much a number may differ from the reference.
+        tolerance: how much a number may differ from the reference; several: for each member of a list.
         antiderivative: the answer may have a constant of integration that the reference has not.
         positive: names that stand for positive numbers.
         asked: the unit of a reference that states none; it counts where the answer states one.
@@ -75,7 +76,7 @@ class MathSettings:
     ordered_lists: bool = False
     undecided: Literal["leave_out", "wrong"] = "leave_out"
     explain: bool = False
-    tolerance: float = 0.0
+    tolerance: tuple[float, ...] = ()
     antiderivative: bool = False
     positive: tuple[str, ...] = ()
     asked: str = ""
@@ -102,6 +103,7 @@ def stated_settings(settings: MathSettings, question: str, form: Mapping[str, An
 def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], ...]) -> MathSettings:
     said = dict(form)
     several = said.get("is_multiple_answer", "").lower() == "true"
+    in_order = _ORDER.search(question) is not None or said.get("answer_type", "").lower() == "tuple"
     letters = [each for found in _POSITIVE.findall(question) for each in _LETTER.findall("".join(found))]
     known = {each: read_unit(tokens(f"1 {each}")[1:]) for each in _UNIT.findall(question)}
     units = [each for each, unit in known.items() if unit is not None and unit.dimension]
@@ -113,18 +115,10 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
         question=question,
         asked=said.get("unit", "").replace("$", "").strip() or (units[0] if len(units) == 1 else ""),
         variables=tuple(dict.fromkeys((*names, "x", "t"))) if names else (),
-        share=_number(share[1]) / 100 if share is not None else 0.0,
-        ordered_lists=not several and (settings.ordered_lists or _ORDER.search(question) is not None),
+        share=float(share[1]) / 100 if share is not None else 0.0,
+        ordered_lists=not several and (settings.ordered_lists or in_order),
         allow_set_relation_comp=settings.allow_set_relation_comp or _INTERVAL.search(question) is not None,
         antiderivative=_PRIMITIVE.search(question) is not None,
         positive=tuple(dict.fromkeys(letters)),
-        tolerance=_number(said.get("error", "")),
+        tolerance=tuple(map(float, _NUMBER.findall(said.get("error", "")))),
     )
-
-
-def _number(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        return 0.0
-    return found if math.isfinite(found) and found > 0 else 0.0

@@ -145,12 +145,10 @@ def _exponent(tokens: Sequence[Token], place: int) -> tuple[int, int]:
 
 
 def counted(words: Sequence[str]) -> str | None:
-    """The things that words name: `apples`, `distinct solutions`, `cookies per day`; None for words of any other kind.
+    """The things that words name: `apples`, `distinct solutions`; None for words of any other kind.
 
     It is one noun, which may be a plural only, and before it a determiner.
     """
-    if len(words) > 2 and words[-2] == "per" and words[-1] not in MULTIPLES:
-        words = words[:-2]
     determined = len(words) == 2 and words[0] in _DETERMINERS.split()
     noun = words[-1] if len(words) == 1 or determined else ""
     if len(noun) == 1 and unicodedata.category(noun) == "Lo" and unicodedata.numeric(noun, None) is None:

@@ -79,7 +79,7 @@ def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     reference = _reference(gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
-    found = _found(text, settings)
+    found = _found(text, settings, reference.answer.op in ("tuple", "list", "set"))
     if isinstance(found, str):
         return Verdict(0.0, Status.UNPARSED, found)
     reason = refuse_answer(found.answer)
@@ -143,16 +143,17 @@ def serve(setup: None) -> Any:
 
 def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
     fields = job["settings"]
-    settings = MathSettings(**fields | {name: tuple(fields[name]) for name in ("match_types", "positive", "variables")})
+    lists = {name: tuple(each) for name, each in fields.items() if isinstance(each, list)}  # as JSON has them
+    settings = MathSettings(**fields | lists)
     found = verify_here(job["gold"], job["response"], settings)
     return found.score, str(found.status), found.detail, found.undecided
 
 
-def _found(text: str, settings: MathSettings) -> Reading | str:
+def _found(text: str, settings: MathSettings, several: bool = False) -> Reading | str:
     from strop_verify.math.prose import Finder
 
     finder = Finder("latex" in settings.match_types, "expr" in settings.match_types)
-    return finder.find(text, settings.extract, settings.box_required)
+    return finder.find(text, settings.extract, settings.box_required, several)
 
 
 @lru_cache(maxsize=2 * KEPT)

@@ -101,7 +101,7 @@ none: empty set, ∅; does not exist: dne, doesnotexist, no limit, ∄
 ℝ≥0: nonnegative real numbers, non-negative real numbers, nonnegative reals; ℝ: real numbers, reals, real number
 ℝ>0: positive real numbers, positive reals, positive numbers; ℤ: integers, integer; ℕ: natural numbers, natural number
 2ℤ: even integers, even integer, even numbers; 2ℤ+1: odd integers, odd integer, odd numbers
-ℚ: rational numbers, rationals, rational number
+ℚ: rational numbers, rationals, rational number; -∞: negative infinity, minus infinity; ∞: positive infinity
 """.strip().replace("; ", "\n").splitlines()
     for same in each.split(": ")[1].split(",")
 }
@@ -117,7 +117,7 @@ _SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
 _NONE = re.compile(r"no such \w+(?: \w)?(?: exists?)?|none exists?|no (?:values? of )?[a-z]")
 _ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$")  # diverges, divergent
-_OF_ALL = re.compile(r"(?:(?:set|of|the|all|any|every|each) )+(.*?)(?: [a-z])?")  # the set of all … n
+_OF_ALL = re.compile(r"(?:(?:set|of|the|all|any|every|each) )+((.*?)(?: [a-z])?)")  # the set of all … n
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
@@ -126,7 +126,7 @@ def words(text: str) -> Node:
     text = _EXISTS.sub("", re.sub(r"^(?:the|an?|it|on) ", "", text.lower()))
     text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
-    text = every[1] if every is not None and every[1] in _SYNONYMS else text
+    text = every[1 + (every[2] in _SYNONYMS)] if every is not None else text
     text = next((name for name in (*_DAYS, *_MONTHS) if text[2:] and name.startswith(text)), text)
     return Node("words", (), tuple(_ENDING.sub("", each) for each in _SYNONYMS.get(text, text).split()))
 
@@ -156,16 +156,18 @@ def label_in_words(piece: Sequence[Token]) -> int:
     return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
 
 
-_TRUTHS = ("yes", "no", "true", "false")
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 
-def truth(found: Sequence[Token]) -> str | None:
+def truth(found: Sequence[Token]) -> bool | None:
     """The truth value that an answer begins with, where the rest is a reason: `Yes, it is prime`; else None."""
     end = next((place for place, token in enumerate(found) if is_symbol(token, *",.;:-")), len(found))
-    said, rest = text_of(found[:end]).lower(), {token.text.lower() for token in found[end:]}
-    taken_back = rest & {*HEDGES.split(), *_TRUTHS} - ({"not"} if said in ("no", "false") else set())
+    said = text_of(found[:end]).lower()
+    if said not in _TRUTHS:
+        return None
+    rest, denials = {token.text.lower() for token in found[end:]}, set() if _TRUTHS[said] else {"not"}
     clause = end + 2 < len(found)  # yes, odd: two answers
-    return said if said in _TRUTHS and not taken_back and (clause or len(rest) < 2) else None
+    return _TRUTHS[said] if (clause or len(rest) < 2) and not rest & {*HEDGES.split(), *_TRUTHS} - denials else None
 
 
 def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
@@ -191,18 +193,15 @@ def as_words(found: Sequence[Token]) -> Node | None:
         return None if rest else ex.number(Fraction(first.text))
     if {"and", "or"}.intersection(text.split()):
         return None
-    sign = first.text.lower()
-    if sign in ("minus", "negative", "positive"):
-        size = as_words(found[1:])
-        size = ex.INFINITY if size == words("∞") else size
-        if size is not None and size.op not in ex.KINDS:
-            return size if sign == "positive" else ex.minus(size)
-    return words(text)
+    return None if first.kind == "symbol" else words(text)  # minus five
 
 
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
     said = [token.text.lower() for token in found[:20]]
+    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
+    if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
+        return [Token("symbol", sign), *rest]
     end = next((at for at, word in enumerate(said) if word not in _SPOKEN and (not at or word != "-")), len(said))
     for at in range(end, said[:1] == ["a"], -1):
         number = _spoken(" ".join(said[:at]).replace(" - ", " "))
@@ -271,7 +270,8 @@ def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
     match = _CLOCK.fullmatch(text)
-    if match is None or (match[4] is None and (match[2] is None or match[3] is not None)):
+    padded = " 0" in f" {text}"  # no part of a ratio begins with 0
+    if match is None or (match[4] is None and (match[2] is None or (match[3] is not None and not padded))):
         return None  # 5:12:13 is a ratio
     hour, minute, second = (int(match[place] or 0) for place in (1, 2, 3))
     half = (match[4] or "").lower()

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from .wire import CodecError, FrameError, FrameReader, decode, encode, frame, write_all
+from .wire import CodecError, FrameError, FrameReader, decode, encode, frame, is_array, write_all
 
 PATH = "/tmp/main.py"
 THREAD_STACK = 16 << 20
@@ -147,6 +147,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "int": int, "float": float,
     "abs": abs, "type": type, "neg": operator.neg, "pos": operator.pos, "reversed": reversed,
     "isinstance": isinstance,
+    "enter": lambda manager: manager.__enter__(), "exit": lambda manager: manager.__exit__(None, None, None),
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
     "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": operator.matmul,
@@ -271,7 +272,7 @@ class SolutionServer:
         try:
             name, *parts = request
             arguments = [self._read(wire) for wire in parts[1]] if name in ("entry", "call") else []
-            before = [self._write(value) if type(value) in MUTABLE else None for value in arguments]
+            before = [self._write(value) if type(value) in MUTABLE or is_array(value) else None for value in arguments]
             if name == "entry":
                 result = self._entry(parts[0])(*arguments)
             elif name == "call":

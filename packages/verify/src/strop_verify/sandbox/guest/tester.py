@@ -6,7 +6,8 @@ answers. It is never equal to a value, has no order relative to one, and an oper
 its own. Between two calls an object gives one answer to one question: it is the same number wherever it is used.
 
 What is no value and is passed to the solution stays here too and is lent: a function can be called, an iterator gone
-through, and an instance of a class that the tests define has its public attributes. Nothing else of it can be reached.
+through, and an instance of a class that the tests define, a text stream or a pattern has its public attributes. Nothing
+else of it can be reached.
 
 Which names are the solution's is decided only by the text of the tests: a solution may lie. A builtin, a name of the
 tests' prelude and a name that the tests import or define are the tests' own, so that in `assert abs(f(2) - 4) < 1e-6`
@@ -32,7 +33,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from .solution import LENT, MODULE, OPERATIONS, SYNTAX_ERRORS, ParentChannel, forget_prelude
-from .wire import CodecError, FrameError, decode, encode, frame, write_all
+from .wire import CodecError, FrameError, decode, encode, frame, is_array, write_all
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def _used(module: symtable.SymbolTable) -> Iterator[str]:
 
 
 TESTS = "tests"  # the module of the tests' own classes
+OPEN = (TESTS, "_io", "re")  # modules of classes whose instances show their public attributes to the solution
 FOREIGN = {"np": "numpy", "pd": "pandas", "numpy": "numpy", "pandas": "pandas"}
 # What tests use without importing it. Nothing here may be what a solution is asked to write: no `gcd`, no `add`.
 HELPERS = """
@@ -140,6 +142,15 @@ from fractions import Fraction
 from math import inf, isclose, nan
 from typing import *
 """
+
+
+def solution_names(snippets: list[str]) -> set[str]:
+    """The names in tests that stand for the solution's."""
+    names: dict[str, Any] = {"type": type}
+    exec(HELPERS, names)
+    return names_of(snippets, {*vars(builtins), *names, *FOREIGN}, set(vars(builtins))).offered
+
+
 READS = ("get", "item", "op")
 EFFECTS = ("iter", "next", "delitem")  # operations that may change something
 PUBLIC_DUNDERS = ("__name__", "__doc__", "__dict__", "__qualname__")
@@ -302,14 +313,14 @@ def _asked(value: Any, name: str, arguments: list[Any], keywords: dict[str, Any]
     """The answer to the solution's question about an object that was lent to it.
 
     Raises:
-        AttributeError: an attribute that is not public, or not of an instance of a class of the tests.
+        AttributeError: an attribute that is not public, or of an object that shows none.
     """
     if name == "call":
         return value(*arguments, **keywords)
     if name not in ("get", "set"):
         return LENT[name](value, *arguments)
     attribute = str(arguments[0])
-    if attribute.startswith("_") or type(value).__module__ != TESTS:
+    if attribute.startswith("_") or type(value).__module__ not in OPEN:
         raise AttributeError(f"{type(value).__name__!r} object of the tests shows no attribute {attribute!r}")
     return getattr(value, attribute) if name == "get" else setattr(value, attribute, arguments[1])
 
@@ -358,6 +369,9 @@ class Handle:
     def __contains__(self, value: object) -> bool:
         raise TypeError("a handle is not asked whether it contains a value; compare its items")
 
+    def __exit__(self, *_: object) -> None:
+        self._combine("exit")
+
     def __instancecheck__(self, instance: Any) -> bool:
         return type(instance) is Handle and self.__remote.ask(
             "op", "isinstance", ["handle", _number_of(instance)], ["handle", self.__number]
@@ -385,8 +399,8 @@ def _type_of(value: Any, *parts: Any) -> Any:
     return value._combine("type") if type(value) is Handle and not parts else type(value, *parts)
 
 
-_UNARY = {"len", "iter", "next", "bool", "str", "repr", "int", "float", "abs", "neg", "pos", "reversed"}
-_BINARY = set(OPERATIONS) - _UNARY - {"type", "isinstance", "eq", "ne", "delitem"}
+_UNARY = {"len", "iter", "next", "bool", "str", "repr", "int", "float", "abs", "neg", "pos", "reversed", "enter"}
+_BINARY = set(OPERATIONS) - _UNARY - {"type", "isinstance", "eq", "ne", "delitem", "exit"}
 for _name in sorted(_UNARY | _BINARY):
     setattr(Handle, f"__{_name}__", _operator(_name))
 
@@ -395,7 +409,7 @@ def _replace(target: Any, value: Any) -> None:
     """Give a mutable argument the content that it has on the other side."""
     if type(target) is not type(value):
         raise SolutionLost("an argument changed its type")
-    if isinstance(target, list | bytearray):
+    if isinstance(target, list | bytearray) or is_array(target):
         target[:] = value
     elif isinstance(target, dict | set):
         target.clear()

@@ -10,6 +10,7 @@ null, a boolean, a text, an integer below 2^63, a finite float, or an array `[ta
     [1, 2.5]           ["list", [1, 2.5]]            {"a": (1,)}     ["dict", [["a", ["tuple", [1]]]]]
     10 ** 30           ["int", "0xc9f2c9cd0..."]     float("inf")    ["float", "inf"]
     Fraction(1, 2)     ["Fraction", 1, 2]            an object       ["handle", 17, "object"]
+    np.array([1])      ["array", "<i8", ["list", [1]]]
 
 The type is asked with `type(value) is …`, so that a subclass that defines `__eq__` never counts as the value that it
 pretends to be. The value types of the standard library go by value too, since a dictionary and a Counter of the same
@@ -32,6 +33,7 @@ from typing import Any, NoReturn
 HEADER = 4
 MAX_FRAME = 64 * 1024 * 1024
 MAX_DIGITS = 20  # longer integers travel as hexadecimal text, see `encode`
+_DTYPE = re.compile(r"[<>|](?:b1|[iu][1248]|f[248]|c8|c16|U\d{1,6})")  # of arrays that go by value
 _BLANK = re.compile(rb"[ \t\r\n]*\[")
 
 
@@ -191,8 +193,16 @@ class ValueEncoder:
         if kind is datetime.timedelta:
             return ["timedelta", value.days, value.seconds, value.microseconds]
         if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-            return self.encode(value.item())  # a scalar is equal to the Python value that it is
+            item = value.item()  # a scalar is equal to the Python value that it is; of a long double there is none
+            return self._export(value) if type(item) is kind else self.encode(item)
+        if is_array(value) and _DTYPE.fullmatch(value.dtype.str):
+            return ["array", value.dtype.str, self.encode(value.tolist())]
         return self._export(value)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of numpy, and not of a class that is derived from it."""
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
 
 
 def encode(value: Any, export: Export) -> Any:
@@ -231,6 +241,13 @@ def _decode(wire: Any, resolve: Import, depth: int) -> Any:
         (items,) = parts
         pairs = ((_decode(key, resolve, depth + 1), _decode(part, resolve, depth + 1)) for key, part in _array(items))
         return _BUILD_MAPPING[tag](dict(pairs))
+    if tag == "array":
+        dtype, items = parts
+        if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+            raise CodecError("not an array of numbers or texts")
+        import numpy as np
+
+        return np.array(_decode(items, resolve, depth + 1), dtype)
     return _decode_rare(tag, parts, resolve)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,8 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
                 which = f"{count} of the {len(of.problems)} problems of {name}"
                 view.note(f"{model.label} had {which} among its training problems")
     _write_order(plan, terms.template, terms.environment)
-    judges, shown = OpenJudges(), set[str]()
-    keep_in(plan.out)
-    try:
+    shown = set[str]()
+    with keep_in(plan.out), closing(OpenJudges()) as judges:
         for model in plan.models:
             opened = _open(plan, model, configs[model.label], terms, seen[model.label], view)
             try:
@@ -141,8 +141,6 @@ def measure(plan: BenchmarkPlan, view: View) -> Grid:
             finally:
                 _tell_cost(opened.engine, view)
                 opened.engine.close()
-    finally:
-        judges.close()
     return load_grid([plan.out])
 
 
