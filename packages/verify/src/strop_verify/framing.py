@@ -119,8 +119,7 @@ class Channel:
         self.socket.close()
 
     def _read(self) -> None:
-        chunk = bytes(_CHUNK)
-        while len(chunk) == _CHUNK:  # a shorter one is all there is
+        while not self._closed:
             try:
                 chunk = self.socket.recv(_CHUNK)
             except (BlockingIOError, InterruptedError):
