@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -157,8 +158,10 @@ def learner_of(config: RunConfig, settled: Sequence[str], folder: Path, view: Vi
     learner = _learner(config, policy, launcher, registry, placement, view)
     try:
         learner.start(folder)
+        gc.freeze()  # to search all that torch has imported takes as long as a small model's step
         yield learner
     finally:
+        gc.unfreeze()
         learner.close()
         launcher.close()
 
