@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,19 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from strop.model.kernels import native
-from strop.model.kernels.native import Products
+from strop.model.kernels.native import LayerKernels, Products
 
 DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(scope="module")
-def products() -> Products:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler here")
-    found = native.load()
-    assert found is not None
-    return found.products
+def products(kernels: LayerKernels) -> Products:
+    return kernels.products
 
 
 @pytest.fixture(scope="module")
