@@ -25,8 +25,9 @@ FUNCTIONS = frozenset("""
 _SYNONYMS = r"""
 * cdot ast star; × times; ∘ circ; / div; ^ **; ≤ le leq leqslant <=; ≥ ge geq geqslant >=; < lt; > gt; ≠ ne neq !=
 = ==; ≈ approx simeq approxeq sim; ≡ equiv; ∈ in; ∉ notin; ∪ cup; ∩ cap; ∖ setminus backslash
-→ to rightarrow longrightarrow ->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq; ∥ parallel; ⊥ perp; ≅ cong
-⇒ Rightarrow implies =>; ↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
+→ to rightarrow longrightarrow rightleftharpoons ⟶ ⇌ -> -->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq
+∥ parallel; ⊥ perp; ≅ cong; ⇒ Rightarrow implies =>
+↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
 ∅ emptyset varnothing O; ∄ nexists; … ldots dots cdots dotsc dotsb vdots ...; | mid vert lvert rvert; ‖ Vert |
 ⦃ { lbrace; ⦄ } rbrace; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ( langle; ) rangle; [ lbrack; ] rbrack
 ° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
@@ -42,7 +43,7 @@ NOTHING = frozenset("""
     boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
     bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
     small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
-    ensuremath mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
+    ensuremath ce mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
 """.split())  # noqa: SIM905
 BOLD = frozenset(("mathbf", "boldsymbol", "bm", "pmb"))  # of one small letter: a vector
 LOWER = frozenset("abcdfghijklmnopqrstuvwxyz")  # e is the number
@@ -84,6 +85,7 @@ _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
 _MARKED = re.compile(r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)")
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)")
+_CONTINENTAL = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?:\.\d{3})+)(?:,|\{,\})(\d{1,2})(?!\d|,)")  # 1.250,50
 _SCIENCE = re.compile(  # 1.6e-19, 1.6\mathrm{e}{-19}
     r"(?<=\d)(?:[eE]|\\(?:mathrm|text)\s?\{[eE]\}\s?)(?:\{([+-]?\d{1,6})\}|\+?(-?\d{1,6}))(?!\w|\.\d)"
 )
@@ -98,7 +100,6 @@ _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
 _PER = re.compile(rf"(?<=.)\\[dt]?frac\s?\{{{_UNITS}\}}\s?\{{{_UNITS}\}}")  # 9.8 \frac{\text{m}}{\text{s}^2}
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}")
-_CHEMICAL, _COUNT = re.compile(r"\\ce\s?\{([A-Za-z0-9()]+)\}"), re.compile(r"(?<=[A-Za-z)])(\d+)")
 _SCRIPTS = re.compile("[\u3040-\u9fff\uac00-\ud7af]+|[^\u3040-\u9fff\uac00-\ud7af]+")
 _OVERSET = re.compile(r"\\overset\s?\{(?:\\cdot|\.)\}")
 _DOTTED = re.compile(r"\\dot\s?\{?(\d)\}?(\d{0,18})\\dot\s?\{?(\d)\}?")  # 0.\dot14285\dot7
@@ -112,7 +113,7 @@ _TOKEN = re.compile(
     r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|q?quad|[A-Za-z]+|.)"
     r"|(?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)?)"
     r"|(?P<number>\d+\.\d+|\.\d+|\d+(?:\.(?=\s?[/*+^)-]))?)|(?P<letters>[^\W\d_]+)"
-    r"|(?P<symbol>\.\.\.|<=|>=|!=|==|->|=>|\*\*|.)",
+    r"|(?P<symbol>\.\.\.|<=|>=|!=|==|-->|->|=>|\*\*|.)",
     re.DOTALL,
 )
 
@@ -137,8 +138,8 @@ def tokens(text: str) -> list[Token]:
     text = _INFIX.sub(lambda match: rf"{{\{_INFIXES[match[2]]}{{{match[1]}}}{{{match[3]}}}}}", text)
     text = _PER.sub(r"\1/\2", text)
     text = _QUANTITY.sub(r"\1\\text{ \2}", text)
-    text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
-    text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
+    text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text.strip("*` \n").rstrip("\\"))
+    text = _CONTINENTAL.sub(lambda match: f"{match[1].replace('.', '')}.{match[2]}", text)
     text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1] or match[2]}}}", text)
     text = _COMBINATIONS.sub(lambda match: _COUNTS[match[2]].format(match[1], match[3]), text)
     text = _DECIMAL_COMMA.sub(lambda match: match[0].replace("{,}", "."), text)
@@ -303,9 +304,9 @@ class _Tokenizer:
         content = SAME.get(content, content) if command.startswith("operatorname") else content
         if content in FUNCTIONS or (command.startswith("operatorname") and content.isalpha()):
             self._add("command", content)
-            return last
-        self.space = self.space or command in TEXT
-        self._range(first + braced, last - braced, upright=True)
+        else:
+            self.space = self.space or command in TEXT
+            self._range(first + braced, last - braced, upright=True)
         self.space = self.space or command in TEXT
         return last
 

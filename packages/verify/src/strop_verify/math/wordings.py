@@ -13,7 +13,8 @@ from strop_verify.math.units import MULTIPLES, counted
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
-_LEADS = ("approximately", "approx", "roughly", "therefore", "thus", "hence", "so", "exactly")
+_SAID_FIRST = "approximately approx roughly therefore thus hence so exactly"
+_LEADS = frozenset((*_SAID_FIRST.split(), *_SAID_FIRST.title().split()))  # not SO, which is a formula
 
 
 def is_symbol(token: Token, *texts: str) -> bool:
@@ -32,7 +33,7 @@ def trimmed(found: Sequence[Token]) -> list[Token]:
     while len(found) > 1:
         if is_symbol(found[-1], ".", ",", ";", ":", "\\\\", "$"):
             found.pop()
-        elif is_symbol(found[0], ",", ";", ":", ".", "\\\\", "≈", "=", "⇒", "→") or found[0].text.lower() in _LEADS:
+        elif is_symbol(found[0], ",", ";", ":", ".", "\\\\", "≈", "=", "⇒", "→") or found[0].text in _LEADS:
             found.pop(0)
         elif is_symbol(found[0], "{") and closing_place(found) == len(found) - 1:
             found = found[1:-1]
