@@ -299,9 +299,7 @@ class Parser(Cursor):
     def _degrees(self, node: Node) -> Node:
         """Degrees, with minutes and seconds of arc where they follow: `30^\\circ 15'`."""
         share = 60
-        while self.next.kind == "number" and [token.text for token in self.tokens[self.place + 1 : self.place + 2]] == [
-            "′"
-        ]:
+        while self.next.kind == "number" and [each.text for each in self.tokens[self.place + 1 :][:1]] == ["′"]:
             node = ex.plus(node, ex.over(_number(self._step()), ex.number(share)))
             share *= 60
             while self._at("′"):
