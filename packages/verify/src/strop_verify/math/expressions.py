@@ -304,8 +304,8 @@ def refuse_answer(answer: Node) -> str | None:
 def _bits(node: Node) -> float:
     """An upper guess of log2 of the absolute value of what a tree names, at least 0; raises `TooMuch`."""
     if node.op in ("number", "decimal"):
-        exact = abs(node.value if node.op == "number" else Fraction(node.value))
-        return max(math.log2(exact.numerator) - math.log2(exact.denominator), 0.0) if exact else 0.0
+        exact = node.value if node.op == "number" else Fraction(node.value)
+        return max(math.log2(abs(exact.numerator)) - math.log2(exact.denominator), 0.0) if exact else 0.0
     if not node.args:
         return 2.0 if node.op == "constant" and node.value != "inf" else 0.0
     if len(node.args) > _MEMBERS:

@@ -140,7 +140,8 @@ def tokens(text: str) -> list[Token]:
     text = text.strip("*` \n").rstrip("\\")
     for needed, pattern, new in _REWRITES:
         text = pattern.sub(new, text) if needed in text else text
-    return _formulas(_joined(_Tokenizer(text).run()))
+    found = _joined(_Tokenizer(text).run())
+    return _formulas(found) if "_" in text else found
 
 
 def _formulas(found: list[Token]) -> list[Token]:
@@ -336,19 +337,19 @@ def _joined(found: list[Token]) -> list[Token]:
     out: list[Token] = []
     place = 0
     while place < len(found):
-        token, texts = found[place], [each.text for each in found[place : place + 3]]
-        if token[:2] == ("command", "min") and out and out[-1].kind == "number" and texts[1:2] not in (["("], ["{"]):
+        token, after = found[place], found[place + 1].text if place + 1 < len(found) else ""
+        if token[:2] == ("command", "min") and out and out[-1].kind == "number" and after not in ("(", "{"):
             token = token._replace(kind="word")  # 30 minutes
-        if token.text == "-" and texts[1:2] == ["⦃"] and out:  # ℝ - {2}
+        if token.text == "-" and after == "⦃" and out:  # ℝ - {2}
             token = token._replace(text="∖")
-        if token[:2] == ("command", "not") and texts[1:2] and texts[1] in "=∈≡<>":
-            out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(texts[1], "≢"), token.space))
+        if token[:2] == ("command", "not") and after and after in "=∈≡<>":
+            out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(after, "≢"), token.space))
             place += 2
             continue
         if token.text == "∘" and out and out[-1].kind == "number":  # 30\circ
             token = token._replace(text="°")
         if token.text == "^":
-            braced = texts[1:2] == ["{"]
+            braced = after == "{"
             at = end = place + 1 + braced
             while end < len(found) and (
                 found[end].text in ("°", "∘", "′")

@@ -57,7 +57,7 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
         node = parser.expression()
     except Unreadable:
         return None
-    rest = list(parser.tokens[parser.place :])
+    rest = parser.tokens[parser.place : -1]
     if not rest:
         return measured(node, measure._replace(percent=percent) if percent else measure)
     while rest and rest[0].text.lower().removesuffix("s") in MULTIPLES:

@@ -314,14 +314,14 @@ def choice_letters(found: Sequence[Token]) -> str | None:
 
     None where it is no choice.
     """
+    if all(token.text[:1] not in _OPTIONS for token in found):
+        return None
     found = [token for token in found if not is_symbol(token, *"{}⦃⦄")]
     while len(found) > 1 and found[0].text.lower() in _ANNOUNCED:
         found = found[1:]
     text = "".join(
         f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
     ).strip()
-    if text.lstrip(" (.,;")[:1] not in _OPTIONS:
-        return None
     listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
     listed = [part for part in listed if part]
     if len(listed) > 1 and all(len(part) == 1 and part in _OPTIONS for part in listed):
