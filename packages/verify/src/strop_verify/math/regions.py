@@ -124,13 +124,14 @@ def joined(parts: list[Line], rule: Callable[[Sequence[bool]], bool]) -> Line:
         if 0 not in orders:
             points.insert(sum(order > 0 for order in orders), point)
     places = [[2 * points.index(among[point]) + 1 for point in part.points] for part in parts]
-    members = [_members(*each, 2 * len(points) + 1) for each in zip(parts, places, strict=True)]
-    return Line(tuple(points), tuple(map(rule, zip(*members, strict=True))), next(iter(names), None))
+    each_in = list(zip(parts, places, strict=True))
+    flags = [rule([_member(*each, place) for each in each_in]) for place in range(2 * len(points) + 1)]
+    return Line(tuple(points), tuple(flags), next(iter(names), None))
 
 
-def _members(part: Line, places: list[int], count: int) -> Iterator[bool]:
-    """Whether each gap and point of a finer division, where the points of a set have these places, lies in the set."""
-    return (part.inside[2 * sum(each < place for each in places) + (place in places)] for place in range(count))
+def _member(part: Line, places: list[int], place: int) -> bool:
+    """Whether a point or gap of a finer division, where the points of a set have their places, lies in the set."""
+    return part.inside[2 * sum(each < place for each in places) + (place in places)]
 
 
 def _reduced(given: Line) -> tuple[list[Node], list[bool]]:
