@@ -120,7 +120,8 @@ def test_tests_that_use_what_is_not_there_are_refused() -> None:
     asked = "class TreeNode: ...\nWrite depth(root) with the module heapq."
     for test, name in (
         ("assert depth(root=tree_node([3])) == 1", "tree_node"), ("assert depth(TreeNode(3)) == helper", "helper"),
-        ("assert depth(TreeNode(3)) == 1", None), ("from copy import copy as tree_node\nassert depth(tree_node([3])) == 1", None),
+        ("assert depth(TreeNode(3)) == 1", None),
+        ("from copy import copy as tree_node\nassert depth(tree_node([3])) == 1", None),
         ("def tree_node(x): return x\nassert depth(tree_node([3])) == 1", None),
         ("import no_such.part\nassert depth(TreeNode(3)) == 1", "no_such"),
         ("from no_such import x\nassert depth(TreeNode(3)) == 1", "no_such"),
