@@ -87,8 +87,8 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     elif several == [True, False]:
         measure = answer.op == "measure" and parted(answer)[0].op == "decimal"  # 7,5 кг
         reference = with_decimal_comma(gold.tokens, any_whole=measure) or reference
-    said = {each.text.replace(" ", "").lower() for each in (gold, given)}
-    if by_text and "words" in (reference.op, answer.op) and len(said) == 1:
+    in_words = by_text and "words" in (reference.op, answer.op)
+    if in_words and len({each.text.replace(" ", "").lower() for each in (gold, given)}) == 1:
         return equal("the same words")
     money = [_grouped(gold) if quantities.is_money(gold.answer) else gold, _grouped(given)] if rules.comma else []
     if money and money != [gold, given]:
@@ -120,12 +120,12 @@ def _behind(reading: Reading) -> Node | None:
 
 def _option(gold: Reading, question: str) -> Node | None:
     r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
-    return _read(dict(_OPTION.findall(question)).get(gold.letters or "", ""))
+    return _read(dict(_OPTION.findall(question)).get(gold.letters, "") if gold.letters else "")
 
 
 def _read(found: Sequence[Token] | str) -> Node | None:
     try:
-        found = trimmed(tokens(found)) if isinstance(found, str) else found
+        found = trimmed(tokens(found)) if isinstance(found, str) and found else found
         return read_tokens(list(found)).answer if found else None
     except (Unreadable, TooMuch):
         return None
@@ -151,8 +151,9 @@ class _Comparison:
 
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
-        gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
-        given = conventions.chosen(given, gold)
+        if any(op.startswith("apply ") for op in ex.ops_in(gold) | ex.ops_in(given)):
+            gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
+            given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
         vectors, crossed = zip(*((has_vectors(each), ex.holds(each, "cross")) for each in (gold, given)), strict=True)
         if vectors[0] != vectors[1]:
@@ -171,7 +172,8 @@ class _Comparison:
         if "interval" in self.rules.question.lower():
             gold, given = conventions.ends(gold, given), conventions.ends(given, gold)
         gold, given = _plain(gold), _plain(given)
-        gold, given = _plain(finite(gold, given)), _plain(finite(given, gold))
+        if "family" in (gold.op, given.op):
+            gold, given = _plain(finite(gold, given)), _plain(finite(given, gold))
         if "family" in (gold.op, given.op) and gold.op != given.op:  # x + C for any real C
             gold, given = (each.args[0] if each.args[1:] == (words("ℝ"),) else each for each in (gold, given))
         if "where" in (gold.op, given.op):
@@ -499,6 +501,6 @@ def _plain(answer: Node) -> Node:
         return answer._replace(args=(_plain(answer.args[0]), *answer.args[1:]))
     if answer.op in ("list", "set"):  # -2, 1 ± √5
         return answer._replace(args=tuple(part for each in answer.args for part in _both(each)))
-    if ex.holds(answer, "±", "∓") and answer.op not in ("list", "set", "ratio", "relation", "family", "cases"):
-        return Node("set", tuple(matrix_of(each) or each for each in ex.variants(answer)))
+    if answer.args and answer.op not in ("ratio", "relation", "family", "cases") and ex.holds(answer, "±", "∓"):
+        return _plain(Node("set", tuple(matrix_of(each) or each for each in ex.variants(answer))))
     return answer

@@ -33,11 +33,6 @@ def factor_between(first: Form, second: Form) -> Fraction | None:
     return ratios.pop() if len(ratios) == 1 else None
 
 
-def as_ratio(node: Node) -> Node:
-    """A time of the day as the quotient of its hours and minutes; anything else as it is."""
-    return ex.over(*map(ex.number, divmod(node.value, 60))) if node.op == "clock" and node.value % 60 else node
-
-
 def as_family(residue: Node) -> Node:
     """A residue class as its members, 7k + 5 for each integer k; several as a set."""
     first, modulus = residue.args[:2]

@@ -98,7 +98,7 @@ class Node(NamedTuple):
 
 def number(value: Fraction | int) -> Node:
     """An exact number."""
-    return Node("number", (), Fraction(value))
+    return Node("number", (), value if type(value) is Fraction else Fraction(value))
 
 
 def name(text: str) -> Node:
@@ -198,7 +198,12 @@ def names_in(node: Node) -> frozenset[str]:
 
 def holds(node: Node, *ops: str) -> bool:
     """Whether an operation occurs anywhere in a tree."""
-    return not {each.op for each in _within(node)}.isdisjoint(ops)
+    return not ops_in(node).isdisjoint(ops)
+
+
+def ops_in(node: Node) -> set[str]:
+    """The operations in a tree."""
+    return {each.op for each in _within(node)}
 
 
 def _within(node: Node) -> list[Node]:
@@ -281,7 +286,8 @@ def refuse_text(text: str) -> str | None:
         return f"beyond the bounds: {len(text)} characters"
     for openers, closers, most, what in (("([", ")]", _PARENTHESES, "parentheses"), ("{", "}", _BRACES, "braces")):
         steps = ((character in openers) - (character in closers) for character in text)
-        if max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0)) > most:
+        deep = sum(map(text.count, openers)) > most  # few texts are
+        if deep and max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0)) > most:
             return f"beyond the bounds: more than {most} nested {what}"
     longest = max(map(len, _DIGITS.findall(text)), default=0)
     if longest > MOST_DIGITS:
@@ -303,8 +309,8 @@ def refuse_answer(answer: Node) -> str | None:
 def _bits(node: Node) -> float:
     """An upper guess of log2 of the absolute value of what a tree names, at least 0; raises `TooMuch`."""
     if node.op in ("number", "decimal"):
-        exact = abs(Fraction(node.value))
-        return max(math.log2(exact.numerator) - math.log2(exact.denominator), 0.0) if exact else 0.0
+        exact = node.value if node.op == "number" else Fraction(node.value)
+        return max(math.log2(abs(exact.numerator)) - math.log2(exact.denominator), 0.0) if exact else 0.0
     if not node.args:
         return 2.0 if node.op == "constant" and node.value != "inf" else 0.0
     if len(node.args) > _MEMBERS:
@@ -313,7 +319,7 @@ def _bits(node: Node) -> float:
     largest = 2.0 ** min(max(bits), 64.0)
     if node.op == "power":
         exponent = node.args[1]
-        small = Fraction(exponent.value) if exponent.op == "number" else None
+        small = exponent.value if exponent.op == "number" else None
         raised = float(abs(small)) if small is not None and abs(small) < 2**64 else 2.0 ** min(bits[1], 64.0)
         if max(raised, bits[0] * raised / 4) > _EXPONENT:
             raise TooMuch("too large an exponent")

@@ -357,7 +357,7 @@ def _merged(first: dict[int, Fraction], second: dict[int, Fraction]) -> dict[int
 
 
 def _increase(form: Form, mono: Mono, factor: Fraction) -> None:
-    total = form.get(mono, 0) + factor
+    total = form[mono] + factor if mono in form else factor
     if total:
         form[mono] = total
     else:
@@ -372,6 +372,7 @@ def added(first: Form, second: Form) -> Form:
 
 
 def scaled(form: Form, factor: Fraction | int) -> Form:
+    factor = Fraction(factor)
     return {mono: coefficient * factor for mono, coefficient in form.items()} if factor else {}
 
 
@@ -501,7 +502,7 @@ class Field(Ring):
     def _of(self, node: Node) -> Form:
         op = node.op
         if op in ("number", "decimal"):
-            factor = Fraction(node.value)
+            factor = node.value if op == "number" else Fraction(node.value)
             return {(): factor} if factor else {}
         if op == "name":
             return self._single(self._atom("name", node.value, node))

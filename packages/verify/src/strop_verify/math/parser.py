@@ -132,17 +132,17 @@ class Cursor:
     """Tokens, and the place of the one that comes next; raises `Unreadable` where another one must stand there."""
 
     def __init__(self, tokens: Sequence[Token], place: int = 0) -> None:
-        self.tokens = tokens
+        self.tokens = [*tokens, END]
         self.place = place
         self._bars = self._depth = 0  # open absolute values, open expressions
 
     @property
     def next(self) -> Token:
         """The token that comes next; of kind `end` after the last."""
-        return self.tokens[self.place] if self.place < len(self.tokens) else END
+        return self.tokens[self.place]
 
     def _at(self, *texts: str) -> bool:
-        token = self.next
+        token = self.tokens[self.place]
         return token.kind == "symbol" and token.text in texts
 
     def _step(self) -> str:
@@ -298,9 +298,7 @@ class Parser(Cursor):
     def _degrees(self, node: Node) -> Node:
         """Degrees, with minutes and seconds of arc where they follow: `30^\\circ 15'`."""
         share = 60
-        while self.next.kind == "number" and [token.text for token in self.tokens[self.place + 1 : self.place + 2]] == [
-            "′"
-        ]:
+        while self.next.kind == "number" and [each.text for each in self.tokens[self.place + 1 :][:1]] == ["′"]:
             node = ex.plus(node, ex.over(_number(self._step()), ex.number(share)))
             share *= 60
             while self._at("′"):

@@ -38,9 +38,12 @@ class Measure(NamedTuple):
     per: str = ""
 
 
+_BARE = Measure()
+
+
 def measured(node: Node, measure: Measure) -> Node:
     """An expression with its measure; without one where there is nothing to say."""
-    return node if measure == Measure() else Node("measure", (node,), measure)
+    return node if measure == _BARE else Node("measure", (node,), measure)
 
 
 def quantity_of(found: Sequence[Token]) -> Node | None:
@@ -57,7 +60,9 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
         node = parser.expression()
     except Unreadable:
         return None
-    rest = list(parser.tokens[parser.place :])
+    rest = parser.tokens[parser.place : -1]
+    if not rest:
+        return measured(node, measure._replace(percent=percent) if percent else measure)
     while rest and rest[0].text.lower().removesuffix("s") in MULTIPLES:
         node = ex.times(node, ex.number(MULTIPLES[rest.pop(0).text.lower().removesuffix("s")]))
     said = text_of(rest).lower()
@@ -95,9 +100,8 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     measure = measure._replace(unit=read_unit(rest[:end])) if end else measure
     if any(token.kind not in ("word", "letter") and not is_symbol(token, ".", "-") for token in rest[end:]):
         return None
-    said = tuple(
-        _CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split()
-    )
+    text = " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")
+    said = tuple(_CLOSING.sub("", text).split())
     at = said.index("per") if "per" in said and said[-1] not in MULTIPLES else len(said)
     if at < len(said) and (at or measure.unit is not None):  # beats per minute
         said, measure = said[:at], measure._replace(per=str(known_unit(said[-1]) or " ".join(said[at + 1 :])))
@@ -179,9 +183,6 @@ def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     return bool(gap.imag.a == gap.imag.b == 0 and gap.real.b <= interval(most).a and gap.real.a >= interval(-half).b)
 
 
-_BARE = Measure()
-
-
 def decided(one: bool, what: str) -> Proof:
     """The proof for answers that are the same or else different."""
     return equal(f"the same {what}") if one else different(f"not the same {what}")
@@ -207,8 +208,8 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
-    said = (other.unit is not None and other.unit.dimension) or ex.holds(second, "degree")
-    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if said and one == _BARE and rules.asked else None
+    measures = rules.asked and one == _BARE and ((other.unit and other.unit.dimension) or ex.holds(second, "degree"))
+    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if measures else None
     if asked is not None and not ex.holds(first, "degree"):
         in_degrees = asked == known_unit("degree")
         first, one = (ex.call("degree", first), one) if in_degrees else (first, Measure(asked))
@@ -221,10 +222,10 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
         if ex.holds(second, op) and not ex.holds(first, op):
             return different(f"an unevaluated {what}")  # the work is left to be done
     units = [each.unit for each in (one, other) if each.unit is not None and each.unit.dimension]
-    degrees = ex.holds(first, "degree") or ex.holds(second, "degree")
+    degrees = units and (ex.holds(first, "degree") or ex.holds(second, "degree"))
     if degrees and [unit.dimension for unit in units] == [(("rad", 1),)]:
         return _exactly(first, second, rules)
-    if len(units) == 2 and units[0].dimension != units[1].dimension or (units and degrees):
+    if len(units) == 2 and units[0].dimension != units[1].dimension or degrees:
         return different("units of different dimensions")
     if len(units) == 2 and units[0] != units[1]:
         second = ex.times(ex.number(units[1].factor / units[0].factor), second)
@@ -243,8 +244,8 @@ def _values(gold: Node, given: Node, rules: MathSettings) -> Proof:
     if not rules.strict:
         gold, given = conventions.numbered(gold), conventions.numbered(given)
     proof = _exactly(gold, given, rules)
-    degrees = [ex.holds(each, "degree") for each in (gold, given)]
-    if proof.equal or not any(degrees):
+    degrees = [] if proof.equal else [ex.holds(each, "degree") for each in (gold, given)]
+    if not any(degrees):
         return proof
     # the sign may be missing on one side
     bare = _exactly(without_degrees(gold), without_degrees(given), rules)
