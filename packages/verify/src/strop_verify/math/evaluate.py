@@ -38,13 +38,17 @@ def value(node: Node, point: Point, precision: int) -> Value:
 
     Raises `Undefined` where there is none (a pole, an integral …), `Vague` where more bits could decide, or `TooMuch`.
     """
-    _CONTEXT.prec = precision
+    if _CONTEXT.prec != precision:  # to set it takes as long as to evaluate a node
+        _CONTEXT.prec = precision
     return _value(node, point)
 
 
 def _value(node: Node, point: Point) -> Value:
-    Effort.spend(1 if _CONTEXT.prec < 500 else _CONTEXT.prec // 250)
-    op = node.op
+    op, cost = node.op, 1 if _CONTEXT.prec < 500 else _CONTEXT.prec // 250
+    if (function := _FUNCTIONS.get(op)) is not None:
+        Effort.spend(cost + 3)
+        return function(*[_value(arg, point) for arg in node.args])
+    Effort.spend(cost)
     if op == "number":
         return node.value
     if op == "decimal":
@@ -57,15 +61,12 @@ def _value(node: Node, point: Point) -> Value:
         return _value(DEFINITIONS[op](*node.args), point)
     if op == "derivative" or op.startswith("apply "):
         return _unknown(node, point)
-    if op not in _FUNCTIONS:
-        raise Undefined
-    Effort.spend(3)
-    return _FUNCTIONS[op](*(_value(arg, point) for arg in node.args))
+    raise Undefined
 
 
 def interval(given: Value) -> Value:
     """A value as an interval."""
-    if not isinstance(given, Fraction):
+    if type(given) is not Fraction:
         return given
     top, bottom = given.numerator, given.denominator
     return _CONTEXT.make_mpf(tuple(libmp.from_rational(top, bottom, _CONTEXT.prec, way) for way in "fc"))
@@ -85,8 +86,8 @@ def sign(given: Value) -> int:
     """The sign of a real value; raises `Vague` where its interval has 0 in it, `Undefined` where it is not real."""
     if not is_real(given):
         raise Undefined
-    if isinstance(given, Fraction):
-        return (given > 0) - (given < 0)
+    if type(given) is Fraction:
+        return (given.numerator > 0) - (given.numerator < 0)
     low, high = map(libmp.mpf_sign, given._mpi_)
     if low <= 0 <= high:
         raise Vague
@@ -101,7 +102,7 @@ def rational(node: Node, precision: int = 200) -> Fraction | None:
         found = value(node, {}, precision)
     except (Undefined, Vague, TooMuch):
         return None
-    return found if isinstance(found, Fraction) else None
+    return found if type(found) is Fraction else None
 
 
 def sign_of(node: Node, precision: int = 200) -> int | None:
@@ -114,15 +115,15 @@ def sign_of(node: Node, precision: int = 200) -> int | None:
 
 def has_zero(given: Value) -> bool:
     """Whether 0 is the value, or lies in its interval."""
-    if isinstance(given, Fraction):
-        return given == 0
+    if type(given) is Fraction:
+        return not given
     return all(libmp.mpf_sign(low) <= 0 <= libmp.mpf_sign(high) for low, high in given._mpci_)
 
 
 def disjoint(first: Value, second: Value) -> bool:
     """Whether two values are proved to be different."""
-    if isinstance(first, Fraction) and isinstance(second, Fraction):
-        return first != second
+    if _both_exact(first, second):
+        return bool(first != second)
     parts = zip(interval(first)._mpci_, interval(second)._mpci_, strict=True)
     return any(libmp.mpi_lt(one, other) or libmp.mpi_lt(other, one) for one, other in parts)
 
@@ -133,8 +134,8 @@ def below(given: Value, bits: int) -> bool:
     return all(part.b < limit.a and part.a > -limit.a for part in (interval(given).real, interval(given).imag))
 
 
-def _both_exact(*values: Value) -> bool:
-    return all(isinstance(each, Fraction) for each in values)
+def _both_exact(first: Value, second: Value) -> bool:
+    return type(first) is type(second) is Fraction  # isinstance takes long where the answer is no
 
 
 def _bounded(given: Fraction) -> Fraction:
@@ -148,25 +149,26 @@ def _add(first: Value, second: Value) -> Value:
 
 
 def _multiply(first: Value, second: Value) -> Value:
-    if any(isinstance(each, Fraction) and not each for each in (first, second)):
-        return Fraction(0)
-    return _bounded(first * second) if _both_exact(first, second) else _tidy(interval(first) * interval(second))
+    if _both_exact(first, second):
+        return _bounded(first * second)
+    none = any(type(each) is Fraction and not each for each in (first, second))
+    return Fraction(0) if none else _tidy(interval(first) * interval(second))
 
 
 def _divide(top: Value, bottom: Value) -> Value:
     if has_zero(bottom):
-        raise Undefined if isinstance(bottom, Fraction) else Vague
+        raise Undefined if type(bottom) is Fraction else Vague
     return top / bottom if _both_exact(top, bottom) else _tidy(interval(top) / interval(bottom))
 
 
 def _power(base: Value, exponent: Value) -> Value:
     """A power; of a negative number to a fraction with an odd denominator the real one, else the principal value."""
-    if not isinstance(exponent, Fraction) or (exponent.denominator > 1 and not is_real(base)):
+    if type(exponent) is not Fraction or (exponent.denominator > 1 and not is_real(base)):
         vanishes = base == 0 and is_real(exponent) and sign(exponent) > 0
         return Fraction(0) if vanishes else _exp(_multiply(exponent, _ln(base)))
     if exponent.denominator == 1:
         return _whole_power(base, exponent.numerator)
-    root = exact_root(base, exponent.denominator) if isinstance(base, Fraction) else None
+    root = exact_root(base, exponent.denominator) if type(base) is Fraction else None
     if root is not None:
         return _whole_power(root, exponent.numerator)
     if sign(base) < 0:
@@ -184,11 +186,11 @@ def _power(base: Value, exponent: Value) -> Value:
 def _whole_power(base: Value, exponent: int) -> Value:
     if exponent < 0:
         return _divide(Fraction(1), _whole_power(base, -exponent))
-    if not isinstance(base, Fraction):
+    if type(base) is not Fraction:
         if exponent.bit_length() > 40:
             raise TooMuch("too large a power")
         return _tidy(base**exponent)
-    if abs(base) == 1:
+    if abs(base.numerator) == base.denominator:
         return base ** (exponent % 2)
     if (base.numerator.bit_length() + base.denominator.bit_length()) * exponent > MOST_BITS:
         raise TooMuch("too large a power")
@@ -227,7 +229,7 @@ def _ln(given: Value) -> Value:
     if given == 1:
         return Fraction(0)
     if has_zero(given):
-        raise Undefined if isinstance(given, Fraction) else Vague
+        raise Undefined if type(given) is Fraction else Vague
     if is_real(given) and sign(given) < 0:
         return _COMPLEX(_CONTEXT.ln(-interval(given)), _CONTEXT.pi)
     if not is_real(given) and given.imag.a <= 0 <= given.imag.b and given.real.a < 0:
@@ -267,7 +269,7 @@ def _arcsin(given: Value) -> Value:
 
 
 def _floor(given: Value) -> Value:
-    if isinstance(given, Fraction):
+    if type(given) is Fraction:
         return Fraction(math.floor(given))
     if not is_real(given):
         raise Undefined
@@ -279,13 +281,13 @@ def _floor(given: Value) -> Value:
 
 def _integers(*values: Value) -> list[int]:
     """Values as integers; raises `Undefined` if one is not an integer."""
-    if any(not isinstance(each, Fraction) or each.denominator != 1 for each in values):
+    if any(type(each) is not Fraction or each.denominator != 1 for each in values):
         raise Undefined
     return [each.numerator for each in values]
 
 
 def _factorial(given: Value) -> Value:
-    if isinstance(given, Fraction) and given.denominator == 2 and -1 < given < 1000:  # √π (2n)! / (4^n n!), n - 1/2
+    if type(given) is Fraction and given.denominator == 2 and -1 < given < 1000:  # √π (2n)! / (4^n n!), n - 1/2
         count = (given.numerator + 1) // 2
         share = Fraction(math.factorial(2 * count), 4**count * math.factorial(count))
         return _multiply(share, _CONTEXT.sqrt(_CONTEXT.pi))
@@ -320,7 +322,7 @@ def _unknown(node: Node, point: Point) -> Value:
     if node.op == "derivative" and node.args[0].op not in ("name", "derivative") and "apply " not in node.args[0].op:
         raise Undefined  # d/dx x², of which something is known
     args = [] if node.op == "derivative" else [_value(arg, point) for arg in node.args]
-    if not _both_exact(*args):
+    if any(type(arg) is not Fraction for arg in args):
         raise Undefined
     said = f"{node} {args}" if node.op == "derivative" else f"{node.op} {args}"
     return Fraction(int.from_bytes(blake2b(said.encode(), digest_size=3).digest(), "big") + 1, 997)

@@ -17,6 +17,7 @@ An answer is a tree too. Where it is more than an expression its operation says 
     family                       an answer for each integer value of a name (the value); which integers, where said
     matrix of row, cases of case entries; values with their conditions
     where                        an answer under a condition
+    formula                      of chemistry, or the sides of an equation: for each its terms
     proposition                  letters, and a truth value for each row of their table
     …                            the dots in 1, 3, …, 2n − 1
 """
@@ -74,6 +75,8 @@ class Token(NamedTuple):
     space: bool = False
 
 
+END = Token("end", "")  # after the last
+
 class Node(NamedTuple):
     """An expression or an answer.
 
@@ -95,7 +98,7 @@ class Node(NamedTuple):
 
 def number(value: Fraction | int) -> Node:
     """An exact number."""
-    return Node("number", (), Fraction(value))
+    return Node("number", (), value if type(value) is Fraction else Fraction(value))
 
 
 def name(text: str) -> Node:
@@ -105,8 +108,8 @@ def name(text: str) -> Node:
 
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
-    ("measure", "words", "title", "clock", "date", "digits", "tuple", "list", "ratio",
-     "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "where", "proposition", "…")
+    ("measure", "words", "title", "clock", "date", "digits", "tuple", "list", "ratio", "set", "interval", "∪", "∩", "∖",
+     "relation", "residue", "family", "matrix", "cases", "where", "proposition", "formula", "…")
 )  # fmt: skip
 NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form
 PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))
@@ -195,7 +198,12 @@ def names_in(node: Node) -> frozenset[str]:
 
 def holds(node: Node, *ops: str) -> bool:
     """Whether an operation occurs anywhere in a tree."""
-    return not {each.op for each in _within(node)}.isdisjoint(ops)
+    return not ops_in(node).isdisjoint(ops)
+
+
+def ops_in(node: Node) -> set[str]:
+    """The operations in a tree."""
+    return {each.op for each in _within(node)}
 
 
 def _within(node: Node) -> list[Node]:
@@ -215,6 +223,8 @@ def label(part: Node) -> Node | None:
     if part.op != "relation" or not set(part.value) <= {"=", "≈"}:
         return None
     first = part.args[0]
+    if first.op == "power" and first.args[0].value in ("sigma", "chi"):  # σ², χ²
+        return first
     if first.op in ("name", "words", "title", "tuple", "derivative") or first.op.startswith("apply "):
         return first
     return first if first.op in ("abs", "norm", "det") and names_in(first) and not holds(first, "sum") else None
@@ -276,7 +286,8 @@ def refuse_text(text: str) -> str | None:
         return f"beyond the bounds: {len(text)} characters"
     for openers, closers, most, what in (("([", ")]", _PARENTHESES, "parentheses"), ("{", "}", _BRACES, "braces")):
         steps = ((character in openers) - (character in closers) for character in text)
-        if max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0)) > most:
+        deep = sum(map(text.count, openers)) > most  # few texts are
+        if deep and max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0)) > most:
             return f"beyond the bounds: more than {most} nested {what}"
     longest = max(map(len, _DIGITS.findall(text)), default=0)
     if longest > MOST_DIGITS:
@@ -298,8 +309,8 @@ def refuse_answer(answer: Node) -> str | None:
 def _bits(node: Node) -> float:
     """An upper guess of log2 of the absolute value of what a tree names, at least 0; raises `TooMuch`."""
     if node.op in ("number", "decimal"):
-        exact = abs(Fraction(node.value))
-        return max(math.log2(exact.numerator) - math.log2(exact.denominator), 0.0) if exact else 0.0
+        exact = node.value if node.op == "number" else Fraction(node.value)
+        return max(math.log2(abs(exact.numerator)) - math.log2(exact.denominator), 0.0) if exact else 0.0
     if not node.args:
         return 2.0 if node.op == "constant" and node.value != "inf" else 0.0
     if len(node.args) > _MEMBERS:
@@ -308,7 +319,7 @@ def _bits(node: Node) -> float:
     largest = 2.0 ** min(max(bits), 64.0)
     if node.op == "power":
         exponent = node.args[1]
-        small = Fraction(exponent.value) if exponent.op == "number" else None
+        small = exponent.value if exponent.op == "number" else None
         raised = float(abs(small)) if small is not None and abs(small) < 2**64 else 2.0 ** min(bits[1], 64.0)
         if max(raised, bits[0] * raised / 4) > _EXPONENT:
             raise TooMuch("too large an exponent")

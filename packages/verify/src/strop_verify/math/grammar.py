@@ -14,10 +14,11 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
+from strop_verify.math.formulas import formula
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.propositions import proposition
-from strop_verify.math.quantities import quantity_of
+from strop_verify.math.quantities import UNIT_LETTERS, in_letters, quantity_of
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
@@ -68,11 +69,7 @@ class Reading(NamedTuple):
     answer: Node
     letters: str | None
     tokens: tuple[Token, ...]
-
-    @property
-    def text(self) -> str:
-        """What was read, with the same spacing for the same tokens."""
-        return " ".join(token.text for token in self.tokens)
+    text: str  # with the same spacing for the same tokens
 
     @property
     def kind(self) -> str:
@@ -99,10 +96,16 @@ def read_tokens(found: list[Token]) -> Reading:
     try:
         answer = _answer(found)
     except Unreadable:
-        if letters is None and wordings.lower_choice(found) is None and wordings.truth(found) is None:
+        pairs = zip(found, found[1:], strict=False)
+        measured = [each._replace(kind="word") if before.kind == "number" and each.text in UNIT_LETTERS else each
+                    for before, each in pairs]  # 1 h 52 min
+        if measured != found[1:]:
+            return read_tokens([found[0], *measured])
+        chemical = formula(found)
+        if not (chemical or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
             raise
-        answer = words(letters or text_of(found))
-    return Reading(answer, letters, tuple(found))
+        answer = chemical or words(letters or text_of(found))
+    return Reading(answer, letters, tuple(found), text_of(found))
 
 
 def is_region(answer: Node) -> bool:
@@ -119,13 +122,31 @@ def _answer(found: Sequence[Token]) -> Node:
     found = wordings.unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing to read")
-    logic = any(token.text in ("→", "⇒", "↔", "neg", "lnot", "¬", "⊕") for token in found)
-    inner = _groups if any(token.kind == "word" or token.text in _STRUCTURE for token in found) else _single
+    texts = {token.text for token in found}
+    logic = not texts.isdisjoint(("→", "⇒", "↔", "neg", "lnot", "¬", "⊕"))
+    inner = _single if texts.isdisjoint(_STRUCTURE) and all(token.kind != "word" for token in found) else _groups
     return as_words(found) or wordings.special_kind(found) or (proposition(found) if logic else None) or inner(found)
 
 
 def _groups(found: Sequence[Token]) -> Node:
+    parts = _parts(found) if is_symbol(found[0], "(") else []
+    if len(parts) > 1:
+        return Node("tuple", tuple(in_letters(part, units=False) or _listed(part) for part in parts))
     return _joined("set", [_listed(group) for group in pieces_of(wordings.in_digits(found), ";")])
+
+
+def _parts(found: Sequence[Token]) -> list[list[Token]]:
+    """The parts of an answer that are called `(a)`, `(b)` and so on; none where it does not begin with one."""
+    parts: list[list[Token]] = []
+    for place, token in enumerate(found):
+        around = [each.text for each in found[place - 1 : place + 2 : 2]]
+        if token.text == chr(ord("a") + len(parts)) and around == ["(", ")"]:
+            parts.append([])
+        elif parts:
+            parts[-1].append(token)
+        elif place:
+            return []
+    return [trimmed(part[1 : len(part) - (part is not parts[-1])]) for part in parts]
 
 
 def _listed(found: Sequence[Token]) -> Node:
@@ -160,6 +181,9 @@ def _listed(found: Sequence[Token]) -> Node:
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing to read")
+    directed = pieces_of(found, "at")
+    if len(directed) == 2 and any(is_symbol(token, "°") for token in directed[1]):  # 5 m/s at 30° above the horizontal
+        return _joined("list", list(map(_listed, directed)))
     if len(pieces) > 1 and all(any(begins_condition(each, at) for at in range(1, len(each))) for each in pieces):
         return _joined("list", list(map(_listed, pieces)))
     index = index_of(pieces[-1]) if len(pieces) > 1 else None
@@ -200,12 +224,12 @@ def _listed(found: Sequence[Token]) -> Node:
 
 def _residues(found: Sequence[Token]) -> Node | None:
     r"""Several residues of one modulus, `n \equiv 0, 1 \pmod 4`, `1 \text{ or } 3 \pmod 8`."""
-    joined = [Token("symbol", ",") if token.text in ("or", "and") else token for token in found]
-    last = next((place for place, token in enumerate(joined) if token.text in _MODULO), len(joined))
-    rest = pieces_of(joined[last:], ",")
-    if len(rest) != 1 or len(pieces_of(joined[:last], ",")) < 2:
+    places = [place for place, token in enumerate(found) if token.text in _MODULO]
+    if len(places) != 1:
         return None
-    return _residue(joined) if sum(token.text in _MODULO for token in joined) == 1 else None
+    joined = [Token("symbol", ",") if token.text in ("or", "and") else token for token in found]
+    one, several = len(pieces_of(joined[places[0] :], ",")) == 1, len(pieces_of(joined[: places[0]], ",")) > 1
+    return _residue(joined) if one and several else None
 
 
 def _family(body: Node, index: str, numbers: Node) -> Node:
@@ -273,10 +297,8 @@ def _related(found: Sequence[Token]) -> Node:
     residue = _residue(found)
     if residue is not None:
         return residue
-    sides, ops = split_at(found, lambda token: is_symbol(token, *_RELATIONS))
-    if not ops:
-        return _alone(found)
-    return Node("relation", tuple(map(_alone, sides)), ops)
+    sides, ops = split_at(found, *_RELATIONS)
+    return Node("relation", tuple(map(_alone, sides)), ops) if ops else _alone(found)
 
 
 def _residue(found: Sequence[Token]) -> Node | None:
@@ -285,7 +307,7 @@ def _residue(found: Sequence[Token]) -> Node | None:
     if place is None:
         return None
     before = [token for token in found[: place - is_symbol(found[place - 1], "(")] if not is_symbol(token, ",")]
-    named, ops = split_at(before, lambda token: is_symbol(token, "≡"))
+    named, ops = split_at(before, "≡")
     modulus = [token for token in found[place + 1 :] if not is_symbol(token, "(", ")", "{", "}")]
     marked = found[place].text == "pmod" or is_symbol(found[place - 1], "(") or bool(ops)
     if not marked or not modulus or any(is_symbol(token, *_RELATIONS) for token in modulus):
@@ -310,16 +332,16 @@ def _single(found: Sequence[Token]) -> Node:
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
     for op in ("∪", "∖", "∩"):
-        parts, ops = split_at(found, lambda token, op=op: is_symbol(token, op))  # type: ignore[misc]
+        parts, ops = split_at(found, op)
         if ops:
             return Node(op, tuple(map(_alone, parts)))
     array = is_symbol(found[0], "⦃") and [token.text for token in found[1:3]] == ["begin array", "{"]
     if array or found[0].text == "begin cases":
         return _cases(found[wordings.closing_place(found[2:]) + 3 : -1] if array else found[1:-1])
-    enclosed = _enclosed(found)
+    enclosed = _enclosed(found) if found[0].kind == "symbol" else None
     if enclosed is not None:
         return enclosed
-    ratio, colons = split_at(found, lambda token: is_symbol(token, ":") or token.text == "to")
+    ratio, colons = split_at(found, ":", "to")
     if colons:
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
@@ -390,9 +412,8 @@ def _cases(inner: Sequence[Token]) -> Node:
             return _joined("set", [_listed(each) for each in pieces_of(inner, "\\\\")])
         if len(parts) != 2:
             raise Unreadable("a case without its condition")
-        condition = [
-            token for token in parts[1] if token.text.lower() not in ("if", "for", "when", "where", "is", "are")
-        ]
+        silent = ("if", "for", "when", "where", "is", "are")
+        condition = [token for token in parts[1] if token.text.lower() not in silent]
         try:
             read_condition = _listed(condition)
         except Unreadable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
 from strop_verify.math.expressions import Token, Unreadable
 from strop_verify.math.units import known_unit
@@ -25,8 +26,9 @@ FUNCTIONS = frozenset("""
 _SYNONYMS = r"""
 * cdot ast star; × times; ∘ circ; / div; ^ **; ≤ le leq leqslant <=; ≥ ge geq geqslant >=; < lt; > gt; ≠ ne neq !=
 = ==; ≈ approx simeq approxeq sim; ≡ equiv; ∈ in; ∉ notin; ∪ cup; ∩ cap; ∖ setminus backslash
-→ to rightarrow longrightarrow ->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq; ∥ parallel; ⊥ perp; ≅ cong
-⇒ Rightarrow implies =>; ↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
+→ to rightarrow longrightarrow rightleftharpoons ⟶ ⇌ -> -->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq
+∥ parallel; ⊥ perp; ≅ cong; ⇒ Rightarrow implies =>
+↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
 ∅ emptyset varnothing O; ∄ nexists; … ldots dots cdots dotsc dotsb vdots ...; | mid vert lvert rvert; ‖ Vert |
 ⦃ { lbrace; ⦄ } rbrace; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ( langle; ) rangle; [ lbrack; ] rbrack
 ° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
@@ -42,7 +44,7 @@ NOTHING = frozenset("""
     boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
     bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
     small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
-    ensuremath mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
+    ensuremath ce mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
 """.split())  # noqa: SIM905
 BOLD = frozenset(("mathbf", "boldsymbol", "bm", "pmb"))  # of one small letter: a vector
 LOWER = frozenset("abcdfghijklmnopqrstuvwxyz")  # e is the number
@@ -82,44 +84,48 @@ SHORT_WORDS = frozenset("""
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
-_MARKED = re.compile(r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)")
-_DECIMAL_COMMA = re.compile(r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)")
-_SCIENCE = re.compile(  # 1.6e-19, 1.6\mathrm{e}{-19}
-    r"(?<=\d)(?:[eE]|\\(?:mathrm|text)\s?\{[eE]\}\s?)(?:\{([+-]?\d{1,6})\}|\+?(-?\d{1,6}))(?!\w|\.\d)"
-)
-_COMBINATIONS = re.compile(  # {}_{10}C_3, ^nP_k
-    r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?"
-)
-_COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
-_GROUPED = re.compile(r"\{([:,;])\}")
-_ROW_SPACE = re.compile(r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]")  # \\[4pt]
-_INFIXES = {"over": "frac", "choose": "binom"}
-_INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
-_UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
-_PER = re.compile(rf"(?<=.)\\[dt]?frac\s?\{{{_UNITS}\}}\s?\{{{_UNITS}\}}")  # 9.8 \frac{\text{m}}{\text{s}^2}
-_QUANTITY = re.compile(r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}")
-_CHEMICAL, _COUNT = re.compile(r"\\ce\s?\{([A-Za-z0-9()]+)\}"), re.compile(r"(?<=[A-Za-z)])(\d+)")
 _SCRIPTS = re.compile("[\u3040-\u9fff\uac00-\ud7af]+|[^\u3040-\u9fff\uac00-\ud7af]+")
-_OVERSET = re.compile(r"\\overset\s?\{(?:\\cdot|\.)\}")
-_DOTTED = re.compile(r"\\dot\s?\{?(\d)\}?(\d{0,18})\\dot\s?\{?(\d)\}?")  # 0.\dot14285\dot7
 _NOT_DIGIT = re.compile(r"\D")
-_SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
-_REPEATING = re.compile(
-    r"(?<![\d.])(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s?\{?(\d{1,20})\}?|\((\d{1,20})\))(?!\d)(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)?"
-)
-_ELLIPSIS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20}?)(\d{1,9})\3\3?(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)")
+_COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
+_UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
+_FEW, _LOOP, _DOTS = r"\d{0,20}", r"\d{1,20}", r"(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)"
+_RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
+    ("\\\\[", r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]", r"\\\\"),  # \\[4pt]
+    ("\\over", r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"{\\frac{\1}{\2}}"),
+    ("\\choose", r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"{\\binom{\1}{\2}}"),
+    ("frac", rf"(?<=.)\\[dt]?frac\s?\{{{_UNITS}\}}\s?\{{{_UNITS}\}}", r"\1/\2"),  # 9.8 \frac{\text{m}}{\text{s}^2}
+    ("\\", r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}", r"\1\\text{ \2}"),
+    ("", r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)",
+     lambda match: _NOT_DIGIT.sub("", match[0])),
+    (",", r"(?<![\d.,])([1-9]\d{0,2}(?:\.\d{3})+)(?:,|\{,\})(\d{1,2})(?!\d|,)",
+     lambda match: f"{match[1].replace('.', '')}.{match[2]}"),  # 1.250,50
+    ("", r"(?<=\d)(?:[eE]|\\(?:mathrm|text)\s?\{[eE]\}\s?)(?:\{([+-]?\d{1,6})\}|\+?(-?\d{1,6}))(?!\w|\.\d)",
+     lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
+    ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
+     lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
+    ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
+     lambda match: match[0].replace("{,}", ".")),
+    ("{", r"\{([:,;])\}", r"\1 "),
+    (" ", r"\A\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*\Z", lambda match: match[1].replace(" ", "")),
+    ("\\overset", r"\\overset\s?\{(?:\\cdot|\.)\}", r"\\dot"),
+    ("\\dot", r"\\dot\s?\{?(\d)\}?(\d{0,18})\\dot\s?\{?(\d)\}?", r"\\overline{\1\2\3}"),  # 0.\dot14285\dot7
+    (".", rf"(?<![\d.])({_FEW})\.({_FEW})(?:\\(?:overline|bar|dot)\s?\{{?({_LOOP})\}}?|\(({_LOOP})\))(?!\d){_DOTS}?",
+     lambda match: _repeating(match[1], match[2], match[3] or match[4])),
+    (".", rf"(?<![\d.])({_FEW})\.({_FEW}?)(\d{{1,9}})\3\3?{_DOTS}", lambda match: _repeating(*match.groups())),
+)  # fmt: skip
+_REWRITES = [(needed, re.compile(pattern), new) for needed, pattern, new in _RULES]  # only where its first text stands
 _TOKEN = re.compile(
     r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|q?quad|[A-Za-z]+|.)"
     r"|(?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)?)"
     r"|(?P<number>\d+\.\d+|\.\d+|\d+(?:\.(?=\s?[/*+^)-]))?)|(?P<letters>[^\W\d_]+)"
-    r"|(?P<symbol>\.\.\.|<=|>=|!=|==|->|=>|\*\*|.)",
+    r"|(?P<symbol>\.\.\.|<=|>=|!=|==|-->|->|=>|\*\*|.)",
     re.DOTALL,
 )
 
 
 def unescaped(text: str) -> str:
     r"""`text` of which every backslash was doubled on its way, mended: `\\boxed{…}` is taken for `\boxed{…}`."""
-    return _TWICE_ESCAPED.sub(r"\\", text)
+    return _TWICE_ESCAPED.sub(r"\\", text) if "\\\\" in text else text
 
 
 def tokens(text: str) -> list[Token]:
@@ -133,21 +139,11 @@ def tokens(text: str) -> list[Token]:
         text = re.sub("(\\d)\u0307", r"\\dot{\1}", text)
         text = re.sub("((?:\\d[\u0305\u0304])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
-    text = _ROW_SPACE.sub(r"\\\\", text)
-    text = _INFIX.sub(lambda match: rf"{{\{_INFIXES[match[2]]}{{{match[1]}}}{{{match[3]}}}}}", text)
-    text = _PER.sub(r"\1/\2", text)
-    text = _QUANTITY.sub(r"\1\\text{ \2}", text)
-    text = _CHEMICAL.sub(lambda match: _COUNT.sub(r"_{\1}", match[1]), text.strip("*` \n").rstrip("\\"))
-    text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
-    text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1] or match[2]}}}", text)
-    text = _COMBINATIONS.sub(lambda match: _COUNTS[match[2]].format(match[1], match[3]), text)
-    text = _DECIMAL_COMMA.sub(lambda match: match[0].replace("{,}", "."), text)
-    spaced = _SPACED.fullmatch(text := _GROUPED.sub(r"\1 ", text))
-    text = spaced[1].replace(" ", "") if spaced is not None else text
-    text = _DOTTED.sub(r"\\overline{\1\2\3}", _OVERSET.sub(r"\\dot", text))
-    text = _REPEATING.sub(lambda match: _repeating(match[1], match[2], match[3] or match[4]), text)
-    text = _ELLIPSIS.sub(lambda match: _repeating(match[1], match[2], match[3]), text)
-    return _formulas(_joined(_Tokenizer(text).run()))
+    text = text.strip("*` \n").rstrip("\\")
+    for needed, pattern, new in _REWRITES:
+        text = pattern.sub(new, text) if needed in text else text
+    found = _joined(_Tokenizer(text).run())
+    return _formulas(found) if "_" in text else found
 
 
 def _formulas(found: list[Token]) -> list[Token]:
@@ -303,9 +299,9 @@ class _Tokenizer:
         content = SAME.get(content, content) if command.startswith("operatorname") else content
         if content in FUNCTIONS or (command.startswith("operatorname") and content.isalpha()):
             self._add("command", content)
-            return last
-        self.space = self.space or command in TEXT
-        self._range(first + braced, last - braced, upright=True)
+        else:
+            self.space = self.space or command in TEXT
+            self._range(first + braced, last - braced, upright=True)
         self.space = self.space or command in TEXT
         return last
 
@@ -343,19 +339,19 @@ def _joined(found: list[Token]) -> list[Token]:
     out: list[Token] = []
     place = 0
     while place < len(found):
-        token, texts = found[place], [each.text for each in found[place : place + 3]]
-        if token[:2] == ("command", "min") and out and out[-1].kind == "number" and texts[1:2] not in (["("], ["{"]):
+        token, after = found[place], found[place + 1].text if place + 1 < len(found) else ""
+        if token[:2] == ("command", "min") and out and out[-1].kind == "number" and after not in ("(", "{"):
             token = token._replace(kind="word")  # 30 minutes
-        if token.text == "-" and texts[1:2] == ["⦃"] and out:  # ℝ - {2}
+        if token.text == "-" and after == "⦃" and out:  # ℝ - {2}
             token = token._replace(text="∖")
-        if token[:2] == ("command", "not") and texts[1:2] and texts[1] in "=∈≡<>":
-            out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(texts[1], "≢"), token.space))
+        if token[:2] == ("command", "not") and after and after in "=∈≡<>":
+            out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(after, "≢"), token.space))
             place += 2
             continue
         if token.text == "∘" and out and out[-1].kind == "number":  # 30\circ
             token = token._replace(text="°")
         if token.text == "^":
-            braced = texts[1:2] == ["{"]
+            braced = after == "{"
             at = end = place + 1 + braced
             while end < len(found) and (
                 found[end].text in ("°", "∘", "′")

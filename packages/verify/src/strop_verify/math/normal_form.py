@@ -298,8 +298,10 @@ class Ring:
             if any(self.atoms[atom].kind in ("i", "turn") for atom in unknown):
                 return self._single(self._base({mono: factor}), exponent)
             inside = tuple(part for part in mono if part[0] in unknown)  # what is positive leaves the root
+            turned = -1 if inside[0][1] < 0 else 1  # √(L/g) is 1/√(g/L)
+            inside = tuple((atom, turned * each) for atom, each in inside)
             base = self._base({inside: Fraction(1 if factor > 0 else -1)})
-            out = _merged({atom: each for atom, each in out.items() if atom not in unknown}, {base: exponent})
+            out = _merged({atom: each for atom, each in out.items() if atom not in unknown}, {base: turned * exponent})
             factor = abs(factor)
         if factor < 0:
             out = _merged(out, {self.turn: exponent} if degree % 2 == 0 else {})
@@ -355,7 +357,7 @@ def _merged(first: dict[int, Fraction], second: dict[int, Fraction]) -> dict[int
 
 
 def _increase(form: Form, mono: Mono, factor: Fraction) -> None:
-    total = form.get(mono, 0) + factor
+    total = form[mono] + factor if mono in form else factor
     if total:
         form[mono] = total
     else:
@@ -370,6 +372,7 @@ def added(first: Form, second: Form) -> Form:
 
 
 def scaled(form: Form, factor: Fraction | int) -> Form:
+    factor = Fraction(factor)
     return {mono: coefficient * factor for mono, coefficient in form.items()} if factor else {}
 
 
@@ -499,7 +502,7 @@ class Field(Ring):
     def _of(self, node: Node) -> Form:
         op = node.op
         if op in ("number", "decimal"):
-            factor = Fraction(node.value)
+            factor = node.value if op == "number" else Fraction(node.value)
             return {(): factor} if factor else {}
         if op == "name":
             return self._single(self._atom("name", node.value, node))

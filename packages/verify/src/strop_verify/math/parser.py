@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable
+from strop_verify.math.expressions import END, Node, Token, TooMuch, Unreadable
 from strop_verify.math.latex import FUNCTIONS
 
 # The operation that is left to be done, and what it is called.
@@ -126,24 +126,23 @@ def _matrix(rows: list[tuple[Node, ...]]) -> Node:
 
 
 CLOSERS = {"(": ")", "[": "]", "{": "}", "⦃": "⦄", "⌊": "⌋", "⌈": "⌉", "|": "|", "‖": "‖"}
-END = Token("end", "")
 
 
 class Cursor:
     """Tokens, and the place of the one that comes next; raises `Unreadable` where another one must stand there."""
 
     def __init__(self, tokens: Sequence[Token], place: int = 0) -> None:
-        self.tokens = tokens
+        self.tokens = [*tokens, END]
         self.place = place
         self._bars = self._depth = 0  # open absolute values, open expressions
 
     @property
     def next(self) -> Token:
         """The token that comes next; of kind `end` after the last."""
-        return self.tokens[self.place] if self.place < len(self.tokens) else END
+        return self.tokens[self.place]
 
     def _at(self, *texts: str) -> bool:
-        token = self.next
+        token = self.tokens[self.place]
         return token.kind == "symbol" and token.text in texts
 
     def _step(self) -> str:
@@ -299,9 +298,7 @@ class Parser(Cursor):
     def _degrees(self, node: Node) -> Node:
         """Degrees, with minutes and seconds of arc where they follow: `30^\\circ 15'`."""
         share = 60
-        while self.next.kind == "number" and [token.text for token in self.tokens[self.place + 1 : self.place + 2]] == [
-            "′"
-        ]:
+        while self.next.kind == "number" and [each.text for each in self.tokens[self.place + 1 :][:1]] == ["′"]:
             node = ex.plus(node, ex.over(_number(self._step()), ex.number(share)))
             share *= 60
             while self._at("′"):
@@ -354,6 +351,8 @@ class Parser(Cursor):
         text = self._step()
         if text in ("e", "i") and not self._at("_", "′"):
             return ex.E if text == "e" else ex.UNIT
+        if text == "Delta" and self.next.kind == "letter":  # Δx is one name
+            text = f"Delta {self._step()}"
         if text == "d" and self.next.kind == "letter" and not self.next.space:  # dy/dt
             texts = [token.text for token in self.tokens[self.place : self.place + 4]]
             if len(texts) == 4 and texts[1:3] == ["/", "d"] and self.tokens[self.place + 3].kind == "letter":

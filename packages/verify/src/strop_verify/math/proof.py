@@ -63,7 +63,7 @@ def compare(first: Node, second: Node) -> Proof:
 
 def constants(first: Node, second: Node) -> Proof:
     """Two expressions without names."""
-    settled = _apart(first, second, {}, _PRECISIONS[:2])
+    settled = _apart(first, second, {}, _PRECISIONS[:1])
     if settled is not None:
         return settled
     difference = ex.plus(first, ex.minus(second))
@@ -77,10 +77,10 @@ def constants(first: Node, second: Node) -> Proof:
         pass
     bits = _least_bits(difference)
     if bits is None:
-        return _apart(first, second, {}, _PRECISIONS[2:]) or unknown("no normal form, and the intervals meet")
+        return _apart(first, second, {}, _PRECISIONS[1:]) or unknown("no normal form, and the intervals meet")
     if is_zero(difference):
         return equal(f"they differ by less than 2^-{bits}, which an algebraic number like this cannot")
-    return _apart(first, second, {}, (bits + 64,)) or unknown("the intervals meet")
+    return _apart(first, second, {}, (max(bits + 64, _PRECISIONS[1]),)) or unknown("the intervals meet")
 
 
 def _apart(first: Node, second: Node, point: Point, precisions: tuple[int, ...]) -> Proof | None:

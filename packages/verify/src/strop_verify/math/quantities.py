@@ -24,7 +24,8 @@ from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, pieces_of, 
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(r"(?:percent(?:age)?|pct|per cent|%)(?= |$)")
-_UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
+UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
+_COMPASS = "NESW"
 
 
 class Measure(NamedTuple):
@@ -37,14 +38,19 @@ class Measure(NamedTuple):
     per: str = ""
 
 
+_BARE = Measure()
+
+
 def measured(node: Node, measure: Measure) -> Node:
     """An expression with its measure; without one where there is nothing to say."""
-    return node if measure == Measure() else Node("measure", (node,), measure)
+    return node if measure == _BARE else Node("measure", (node,), measure)
 
 
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = in_digits(found)
+    if len(found) > 3 and is_symbol(found[-2], "°") and {found[0].text, found[-1].text} < {*_COMPASS}:  # N 30° E
+        found = [*found[1:], Token("word", "of"), found[0]]
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -54,7 +60,9 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
         node = parser.expression()
     except Unreadable:
         return None
-    rest = list(parser.tokens[parser.place :])
+    rest = parser.tokens[parser.place : -1]
+    if not rest:
+        return measured(node, measure._replace(percent=percent) if percent else measure)
     while rest and rest[0].text.lower().removesuffix("s") in MULTIPLES:
         node = ex.times(node, ex.number(MULTIPLES[rest.pop(0).text.lower().removesuffix("s")]))
     said = text_of(rest).lower()
@@ -65,23 +73,35 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
         node, rest = node.args[0], [rest[0]._replace(text=scale), *rest[1:]]
+    if node.op == "degree" and len(rest) == 3 and rest[1].text == "of":
+        return _bearing(node.args[0], rest[0].text[:1].upper(), rest[2].text[:1].upper())
     return _with_rest(node, measure._replace(percent=percent), rest)
+
+
+def _bearing(turn: Node, to: str, start: str) -> Node | None:
+    """The angle from north, clockwise, of one from another direction: 120° for 30° south of east."""
+    places = [_COMPASS.find(each) for each in (to, start)]
+    side = (places[0] - places[1]) % 4
+    if -1 in places or side % 2 == 0:
+        return None
+    angle = ex.plus(ex.number(90 * places[1] or 180 * (side - 1)), turn if side == 1 else ex.minus(turn))
+    return measured(ex.call("degree", angle), Measure(words=("from", "north")))
 
 
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     """An expression with the unit, the things or the words that follow it."""
-    following = [place for place, token in enumerate(rest) if place and token.kind == "number" and token.space]
-    if following and not is_symbol(rest[following[0] - 1], "^", "{"):
-        return _compound(node, read_unit(rest[: following[0]]), quantity_of(rest[following[0] :]))
+    numbers = (place for place, token in enumerate(rest) if place and token.kind == "number")
+    following = next((at for at in numbers if rest[at].space or is_symbol(rest[at - 1], "±")), 0)
+    if following and not is_symbol(rest[following - 1], "^", "{"):
+        return _compound(node, rest[:following], quantity_of(rest[following:]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
     ends = range(len(rest), 0, -1) if measure.unit is None else ()
     end = next((end for end in ends if read_unit(rest[:end]) is not None), 0)
     measure = measure._replace(unit=read_unit(rest[:end])) if end else measure
     if any(token.kind not in ("word", "letter") and not is_symbol(token, ".", "-") for token in rest[end:]):
         return None
-    said = tuple(
-        _CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split()
-    )
+    text = " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")
+    said = tuple(_CLOSING.sub("", text).split())
     at = said.index("per") if "per" in said and said[-1] not in MULTIPLES else len(said)
     if at < len(said) and (at or measure.unit is not None):  # beats per minute
         said, measure = said[:at], measure._replace(per=str(known_unit(said[-1]) or " ".join(said[at + 1 :])))
@@ -93,28 +113,42 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     return measured(node, measure._replace(words=words(" ".join(said)).value if said else ()))
 
 
-def _compound(node: Node, unit: Unit | None, second: Node | None) -> Node | None:
-    """`2 hours 30 minutes`: a quantity and one in a smaller unit of the same dimension."""
+def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None:
+    """`2 hours 30 minutes`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
+    within = is_symbol(rest[-1], "±")
+    unit = read_unit(rest[: len(rest) - within])
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None
     if second is None or unit is None or smaller is None or smaller.dimension != unit.dimension:
         return None
     share = smaller.factor / unit.factor
-    return measured(ex.plus(node, ex.times(second.args[0], ex.number(share))), Measure(unit)) if share < 1 else None
+    more = ex.times(second.args[0], ex.number(share))
+    found = measured(ex.plus(node, ex.call("±", more) if within else more), Measure(unit))
+    return found if share < 1 or within else None
 
 
 def _is_currency(token: Token) -> bool:
     return is_symbol(token, *CURRENCY) or token.text.lower() in ("usd", "eur", "gbp", "inr", "rs")
 
 
-def in_letters(found: Sequence[Token]) -> Node | None:
-    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else."""
+def is_money(node: Node) -> bool:
+    """Whether an answer is an amount in a currency."""
+    unit = parted(node)[1].unit
+    return unit is not None and unit.dimension in {each.dimension for each in map(known_unit, CURRENCY) if each}
+
+
+def in_letters(found: Sequence[Token], units: bool) -> Node | None:
+    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else.
+
+    Where the other side has no `units`, only of letters that seldom stand for a number.
+    """
     pieces = pieces_of(found, ",")
     if len(pieces) > 1:
-        parts = [part for part in map(in_letters, pieces) if part is not None]
+        parts = [part for part in (in_letters(each, units) for each in pieces) if part is not None]
         return Node("list", tuple(parts)) if len(parts) == len(pieces) else None
     for place in range(1, len(found)):
-        bare = [token.text for token in found[place:] if token.kind == "letter"]
-        unit = read_unit(found[place:]) if set(bare) <= _UNIT_LETTERS and found[place].text not in "*×" else None
+        bare = {token.text for token in found[place:] if token.kind == "letter"}
+        begins = (units or bare <= UNIT_LETTERS) and found[place].text not in "*×"
+        unit = read_unit(found[place:]) if begins else None
         node = quantity_of(found[:place]) if unit is not None else None
         if node is not None and not ex.names_in(node) and node.op != "measure":
             return measured(node, Measure(unit))
@@ -149,9 +183,6 @@ def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     return bool(gap.imag.a == gap.imag.b == 0 and gap.real.b <= interval(most).a and gap.real.a >= interval(-half).b)
 
 
-_BARE = Measure()
-
-
 def decided(one: bool, what: str) -> Proof:
     """The proof for answers that are the same or else different."""
     return equal(f"the same {what}") if one else different(f"not the same {what}")
@@ -177,8 +208,8 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
-    said = (other.unit is not None and other.unit.dimension) or ex.holds(second, "degree")
-    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if said and one == _BARE and rules.asked else None
+    measures = rules.asked and one == _BARE and ((other.unit and other.unit.dimension) or ex.holds(second, "degree"))
+    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if measures else None
     if asked is not None and not ex.holds(first, "degree"):
         in_degrees = asked == known_unit("degree")
         first, one = (ex.call("degree", first), one) if in_degrees else (first, Measure(asked))
@@ -191,10 +222,10 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
         if ex.holds(second, op) and not ex.holds(first, op):
             return different(f"an unevaluated {what}")  # the work is left to be done
     units = [each.unit for each in (one, other) if each.unit is not None and each.unit.dimension]
-    degrees = ex.holds(first, "degree") or ex.holds(second, "degree")
+    degrees = units and (ex.holds(first, "degree") or ex.holds(second, "degree"))
     if degrees and [unit.dimension for unit in units] == [(("rad", 1),)]:
         return _exactly(first, second, rules)
-    if len(units) == 2 and units[0].dimension != units[1].dimension or (units and degrees):
+    if len(units) == 2 and units[0].dimension != units[1].dimension or degrees:
         return different("units of different dimensions")
     if len(units) == 2 and units[0] != units[1]:
         second = ex.times(ex.number(units[1].factor / units[0].factor), second)
@@ -213,8 +244,8 @@ def _values(gold: Node, given: Node, rules: MathSettings) -> Proof:
     if not rules.strict:
         gold, given = conventions.numbered(gold), conventions.numbered(given)
     proof = _exactly(gold, given, rules)
-    degrees = [ex.holds(each, "degree") for each in (gold, given)]
-    if proof.equal or not any(degrees):
+    degrees = [] if proof.equal else [ex.holds(each, "degree") for each in (gold, given)]
+    if not any(degrees):
         return proof
     # the sign may be missing on one side
     bare = _exactly(without_degrees(gold), without_degrees(given), rules)

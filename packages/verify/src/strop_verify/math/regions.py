@@ -117,22 +117,21 @@ def joined(parts: list[Line], rule: Callable[[Sequence[bool]], bool]) -> Line:
     if len(names) > 1:
         raise Unsolved
     points: list[Node] = []
-    for point in (point for part in parts for point in part.points):
-        places = [_order(point, known) for known in points]
-        if 0 not in places:
-            points.insert(sum(place > 0 for place in places), point)
-    flags = [rule([_member(part, points, place) for part in parts]) for place in range(2 * len(points) + 1)]
+    among: dict[Node, Node] = {}  # the point of these that each point is
+    for point in (point for part in parts for point in part.points if point not in among):
+        orders = [_order(point, known) for known in points]
+        among[point] = points[orders.index(0)] if 0 in orders else point
+        if 0 not in orders:
+            points.insert(sum(order > 0 for order in orders), point)
+    places = [[2 * points.index(among[point]) + 1 for point in part.points] for part in parts]
+    each_in = list(zip(parts, places, strict=True))
+    flags = [rule([_member(*each, place) for each in each_in]) for place in range(2 * len(points) + 1)]
     return Line(tuple(points), tuple(flags), next(iter(names), None))
 
 
-def _member(part: Line, points: list[Node], place: int) -> bool:
-    """Whether a point or gap of a finer division lies in a set."""
-    if place == 0:
-        return part.inside[0]
-    orders = [_order(points[(place - 1) // 2], known) for known in part.points]
-    if place % 2 and 0 in orders:
-        return part.inside[2 * orders.index(0) + 1]
-    return part.inside[2 * sum(each > 0 or (each == 0 and place % 2 == 0) for each in orders)]
+def _member(part: Line, places: list[int], place: int) -> bool:
+    """Whether a point or gap of a finer division, where the points of a set have their places, lies in the set."""
+    return part.inside[2 * sum(each < place for each in places) + (place in places)]
 
 
 def _reduced(given: Line) -> tuple[list[Node], list[bool]]:

@@ -3,7 +3,7 @@ r"""Answers that are no expressions: words, names of angles, times, dates, quoti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from fractions import Fraction
 
@@ -13,7 +13,9 @@ from strop_verify.math.units import MULTIPLES, counted
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
-_LEADS = ("approximately", "approx", "roughly", "therefore", "thus", "hence", "so", "exactly")
+_SAID_FIRST = "approximately approx roughly therefore thus hence so exactly"
+_LEADS = frozenset((*_SAID_FIRST.split(), *_SAID_FIRST.title().split()))  # not SO, which is a formula
+_BEFORE, _AFTER = (",", ";", ":", ".", "\\\\", "≈", "=", "⇒", "→"), (".", ",", ";", ":", "\\\\", "$")
 
 
 def is_symbol(token: Token, *texts: str) -> bool:
@@ -30,11 +32,12 @@ def trimmed(found: Sequence[Token]) -> list[Token]:
     """Without punctuation at the ends, signs of approximation in front, and braces around everything."""
     found = list(found)
     while len(found) > 1:
-        if is_symbol(found[-1], ".", ",", ";", ":", "\\\\", "$"):
+        first, last = found[0], found[-1]
+        if last.text in _AFTER and last.kind == "symbol":
             found.pop()
-        elif is_symbol(found[0], ",", ";", ":", ".", "\\\\", "≈", "=", "⇒", "→") or found[0].text.lower() in _LEADS:
+        elif (first.text in _BEFORE and first.kind == "symbol") or first.text in _LEADS:
             found.pop(0)
-        elif is_symbol(found[0], "{") and closing_place(found) == len(found) - 1:
+        elif first.text == "{" and first.kind == "symbol" and closing_place(found) == len(found) - 1:
             found = found[1:-1]
         else:
             break
@@ -58,32 +61,30 @@ def closing_place(found: Sequence[Token]) -> int:
     return len(found)
 
 
-def split_at(found: Sequence[Token], here: Callable[[Token], bool]) -> tuple[list[list[Token]], tuple[str, ...]]:
-    """The parts between separators outside all brackets, and the separators."""
-    if not any(map(here, found)):
+def split_at(found: Sequence[Token], *separators: str) -> tuple[list[list[Token]], tuple[str, ...]]:
+    """The parts between symbols, or words, outside all brackets, and those that are there."""
+    here = [token.kind in ("symbol", "word") and token.text.lower() in separators for token in found]
+    if True not in here:
         return [list(found)], ()
     parts: list[list[Token]] = [[]]
-    separators = []
+    there = []
     depth = bars = 0
-    for token in found:
+    for token, separates in zip(found, here, strict=True):
         depth += depth_of(token)
         bars ^= is_symbol(token, "|")
-        if depth == 0 and not bars and here(token):
+        if depth == 0 and not bars and separates:
             parts.append([])
-            separators.append(token.text)
+            there.append(token.text)
         else:
             parts[-1].append(token)
     if len(parts) > MOST_PARTS:
         raise TooMuch(f"{len(parts)} members")
-    return parts, tuple(separators)
+    return parts, tuple(there)
 
 
 def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
     """The parts between symbols, or words, that are not empty."""
-    parts = map(
-        trimmed, split_at(found, lambda token: token.text.lower() in separators and token.kind in ("symbol", "word"))[0]
-    )
-    return [part for part in parts if part]
+    return [part for each in split_at(found, *separators)[0] if (part := trimmed(each))]
 
 
 COPULAS = ("is", "are", "equals", "be", "equal", "was", "es", "ist", "est")
@@ -146,7 +147,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
 
 def is_labelled(found: Sequence[Token]) -> bool:
     """Whether several values have names in words before a colon: `Alice: 5, Bob: 3`."""
-    pieces = pieces_of(found, ",", ";", "and")
+    pieces = pieces_of(found, ",", ";", "and") if any(token.text == ":" for token in found) else []
     return len(pieces) > 1 and all(label_in_words(piece) for piece in pieces)
 
 
@@ -161,12 +162,11 @@ _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 def truth(found: Sequence[Token]) -> bool | None:
     """The truth value that an answer begins with, where the rest is a reason: `Yes, it is prime`; else None."""
-    end = next((place for place, token in enumerate(found) if is_symbol(token, *",.;:-")), len(found))
-    said = text_of(found[:end]).lower()
-    if said not in _TRUTHS:
+    said = found[0].text.lower() if found else ""
+    if said not in _TRUTHS or (found[1:] and not is_symbol(found[1], *",.;:-")):
         return None
-    rest, denials = {token.text.lower() for token in found[end:]}, set() if _TRUTHS[said] else {"not"}
-    clause = end + 2 < len(found)  # yes, odd: two answers
+    rest, denials = {token.text.lower() for token in found[1:]}, set() if _TRUTHS[said] else {"not"}
+    clause = len(found) > 3  # yes, odd: two answers
     return _TRUTHS[said] if (clause or len(rest) < 2) and not rest & {*HEDGES.split(), *_TRUTHS} - denials else None
 
 
@@ -198,6 +198,8 @@ def as_words(found: Sequence[Token]) -> Node | None:
 
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
+    if not found or not found[0].text.isalpha():
+        return list(found)
     said = [token.text.lower() for token in found[:20]]
     sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
@@ -229,6 +231,9 @@ def _spoken(text: str) -> Fraction | None:
     return None
 
 
+_PLAIN, _APART = ("number", "letter", "word"), (*",.:-/_(){}",)  # of times, dates and digits in a base
+
+
 def special_kind(found: Sequence[Token]) -> Node | None:
     """Names of geometry, times, digits in a base."""
     shape = found[0].text if found[0].text in ("angle", "triangle") else ""
@@ -239,7 +244,8 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
-    return _clock(found) or _date(found) or _based(found)
+    apart = len(found) > 1 and all(each.kind in _PLAIN or each.text in _APART for each in found)
+    return _clock(found) or _date(found) or _based(found) if apart else None
 
 
 _MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
@@ -309,6 +315,8 @@ def choice_letters(found: Sequence[Token]) -> str | None:
 
     None where it is no choice.
     """
+    if all(token.text[:1] not in _OPTIONS for token in found):
+        return None
     found = [token for token in found if not is_symbol(token, *"{}⦃⦄")]
     while len(found) > 1 and found[0].text.lower() in _ANNOUNCED:
         found = found[1:]
