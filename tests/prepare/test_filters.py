@@ -54,6 +54,9 @@ def reason(step: FilterStep, prompt: str, reference: Any = "1", domain: str = "m
         ("Add.", {"inputs": ["1"] * 4, "outputs": ["1"] * 4}, {}, "fewer than 5 tests"),
         ("Add.", {"inputs": ["1"] * 5, "outputs": ["1"] * 5}, {}, None),
         ("Add.", {"inputs": [], "outputs": []}, {}, "code without tests"),
+        ("Write f(x).", {"asserts": ["assert f(tree([3])) == 1"] * 5}, {}, "the verifier cannot judge the answer"),
+        ("Write f(x).", {"asserts": ["assert f(3) == ("] * 5}, {}, "the verifier cannot judge the answer"),
+        ("Write f(x).", {"asserts": ["assert f(3) == 1"] * 5}, {}, None),
     ],
 )
 def test_what_cannot_be_verified(prompt: str, reference: Any, extra: dict[str, Any], expected: str | None) -> None:

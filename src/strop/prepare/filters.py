@@ -17,6 +17,7 @@ from strop.base.types import InputError, Problem, StropError, first_line
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.prepare.text import collapsed, fold
 from strop.verifiers.base import Verifier
+from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.coverage import Coverage
 from strop.verifiers.math_verifier import MathVerifier
 from strop_verify.code.tests import standard_tests
@@ -62,8 +63,10 @@ _ASKS = re.compile(
 class Verifiable(FilterStep):
     """Drops what no verifier can judge: proofs, missing answers, answers that the verifier refuses, too few tests.
 
+    Tests that no program can pass are dropped too, as far as `CodeVerifier.refuses` sees it.
+
     Fields:
-        verifier: decides for each problem whether it can judge its answer (`Verifier.refuses`).
+        verifier: decides for each problem without tests whether it can judge its answer (`Verifier.refuses`).
         min_tests: fewest tests of a code problem (Archer: five).
     """
 
@@ -76,14 +79,19 @@ class Verifiable(FilterStep):
             tests = count_tests(problem.reference)
             if tests == 0:
                 return Dropped("code without tests")
-            return problem if tests >= self.min_tests else Dropped(f"fewer than {self.min_tests} tests", str(tests))
+            if tests < self.min_tests:
+                return Dropped(f"fewer than {self.min_tests} tests", str(tests))
+            return self._judged_by(CodeVerifier(), problem)
         if is_proof(problem):
             return Dropped("asks for a proof")
         if isinstance(problem.reference, str) and fold(problem.reference).strip(" .$") in NO_ANSWERS:
             return Dropped("no answer", problem.reference)
         if "task" in problem.extra and "index" in problem.extra:
             return problem  # a reasoning-gym problem, which its task scores
-        refusal = self.verifier.refuses(problem)
+        return self._judged_by(self.verifier, problem)
+
+    def _judged_by(self, verifier: Verifier, problem: Problem) -> Problem | Dropped:
+        refusal = verifier.refuses(problem)
         return problem if refusal is None else Dropped("the verifier cannot judge the answer", refusal)
 
     def run(self, stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -79,15 +80,24 @@ class CodeVerifier(Verifier):
         return PROGRAM
 
     def refuses(self, problem: Problem) -> str | None:
-        """Tests that cannot be read or use a name that neither they nor the prompt has, which has others of theirs."""
+        """Tests that cannot be read, or that no program can pass.
+
+        These import a module that is not installed, or use a name that neither they nor the prompt has, which has
+        others of theirs.
+        """
         from strop_verify.code.tests import read_tests
-        from strop_verify.sandbox.guest.tester import solution_names
+        from strop_verify.sandbox.guest.tester import modules_of, solution_names
 
         try:
             tests = read_tests(problem.reference)
         except ValueError as error:
             return f"tests that cannot be used: {error}"
-        names = solution_names(list(tests.inputs)) - {"Solution"} if tests.kind == "assert" else set()
+        if tests.kind != "assert":
+            return None
+        absent = sorted(name for name in modules_of(list(tests.inputs)) if find_spec(name) is None)
+        if absent:
+            return f"tests that no program can pass: they import {absent[0]!r}, which is not installed"
+        names = solution_names(list(tests.inputs)) - {"Solution"}
         unknown = sorted(names - set(_WORD.findall(problem.question)))
         if not unknown or len(unknown) == len(names):  # a prompt that names nothing may not be all that a model sees
             return None

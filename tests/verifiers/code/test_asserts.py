@@ -45,6 +45,13 @@ def reverse(node):
 """
 
 
+KINDS = """
+import collections, enum
+class N(enum.IntEnum): A = 1
+class S(str, enum.Enum): A = 'a'
+def f(): return [collections.namedtuple('P', 'x y')(1, 2), N.A, S.A, type('D', (dict,), {})(a=1)]
+"""
+LATER = "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x + 1"
 SUMS = "import numpy as np\ndef f(x): return np.cumsum(x)"
 
 
@@ -106,6 +113,12 @@ SUMS = "import numpy as np\ndef f(x): return np.cumsum(x)"
         ("def f(x): return list(x)", ["x = [0]\nassert f(x) is not x and f(x) == x"], P),
         ("class P:\n    def __repr__(self): return 'p'", ["assert repr(P()) == 'p' and type(P()).__name__ == 'P'"], P),
         ("def f(): return 3", ["assert type(f()) is int and type(f()).__name__ == 'int'"], P),
+        (KINDS, ["assert f() == [(1, 2), 1, 'a', {'a': 1}]", "assert f()[0].x == 1 and f()[2].name == 'A'"], P),
+        (KINDS, ["assert f() == [(1, 2), 2, 'a', {'a': 1}]"], W),
+        ("def f(): 'Adds.'", ["assert f.__doc__ == 'Adds.'"], P),
+        (LATER, ["import asyncio\nassert asyncio.run(f(1)) == 2",
+         "async def both(): return await asyncio.gather(f(1), f(2))\nassert asyncio.run(both()) == [2, 3]"], P),
+        (LATER, ["import asyncio\nassert asyncio.run(f(1)) == 3"], W),
         ("x = (", ADD, Outcome.SYNTAX_ERROR),
         ("def sub(a, b): return 3", ADD, R),
         ("pass", ADD, R),
@@ -152,6 +165,9 @@ FRAMES = (
         ("def add(a, b):\n    import os; os._exit(0)", ADD),
         ("def add(a, b):\n    raise SystemExit(0)", ADD),
         (f"{E}def add(a, b): return E()", ADD),
+        ("class L(list):\n    def __iter__(s): return iter([s])\ndef add(a, b): return L([0])",
+         ["assert add(1, 2) == [3]"]),
+        (f"{E}class coroutine(E): pass\ndef add(a, b): return coroutine()", ADD),
         (f"{E}def add(a, b): return [E()]", ["assert add(1, 2) == [3]"]),
         (f"{E}def add(a, b): return E()", ["assert add(1, 2) in (3,)", "assert 3 in [add(1, 2)]"]),
         (f"{E}def add(a, b): return E()", ["assert not (add(1, 2) != 3)"]),

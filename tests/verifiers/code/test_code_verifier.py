@@ -116,12 +116,17 @@ def test_tests_that_cannot_be_used_are_an_error_and_refused() -> None:
     assert verifier.refuses(problem(json.dumps(TESTS))) is None
 
 
-def test_tests_that_use_a_name_that_nobody_defines_are_refused() -> None:
+def test_tests_that_use_what_is_not_there_are_refused() -> None:
     asked = "class TreeNode: ...\nWrite depth(root) with the module heapq."
     for test, name in (
         ("assert depth(root=tree_node([3])) == 1", "tree_node"), ("assert depth(TreeNode(3)) == helper", "helper"),
-        ("assert depth(TreeNode(3)) == 1", None), ("from t import tree_node\nassert depth(tree_node([3])) == 1", None),
+        ("assert depth(TreeNode(3)) == 1", None),
+        ("from copy import copy as tree_node\nassert depth(tree_node([3])) == 1", None),
         ("def tree_node(x): return x\nassert depth(tree_node([3])) == 1", None),
+        ("import no_such.part\nassert depth(TreeNode(3)) == 1", "no_such"),
+        ("from no_such import x\nassert depth(TreeNode(3)) == 1", "no_such"),
+        ("import numpy as np\nfrom solution import depth\nassert depth(np.zeros(1)) == 1", None),
+        ("try:\n    import no_such\nexcept ImportError: pass\nassert depth(TreeNode(3)) == 1", None),
         ("assert Solution().depth(TreeNode(3)) == math.floor(1)", None), ("assert other(tree_node([3])) == 1", None),
     ):  # fmt: skip
         reason = CodeVerifier().refuses(Problem("p", asked, {"asserts": [test]}, domain="code"))

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
+from strop_verify.math.formulas import formula
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.propositions import proposition
-from strop_verify.math.quantities import quantity_of
+from strop_verify.math.quantities import UNIT_LETTERS, in_letters, quantity_of
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
@@ -95,9 +96,15 @@ def read_tokens(found: list[Token]) -> Reading:
     try:
         answer = _answer(found)
     except Unreadable:
-        if letters is None and wordings.lower_choice(found) is None and wordings.truth(found) is None:
+        pairs = zip(found, found[1:], strict=False)
+        measured = [each._replace(kind="word") if before.kind == "number" and each.text in UNIT_LETTERS else each
+                    for before, each in pairs]  # 1 h 52 min
+        if measured != found[1:]:
+            return read_tokens([found[0], *measured])
+        chemical = formula(found)
+        if not (chemical or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
             raise
-        answer = words(letters or text_of(found))
+        answer = chemical or words(letters or text_of(found))
     return Reading(answer, letters, tuple(found), text_of(found))
 
 
@@ -122,7 +129,24 @@ def _answer(found: Sequence[Token]) -> Node:
 
 
 def _groups(found: Sequence[Token]) -> Node:
+    parts = _parts(found) if is_symbol(found[0], "(") else []
+    if len(parts) > 1:
+        return Node("tuple", tuple(in_letters(part, units=False) or _listed(part) for part in parts))
     return _joined("set", [_listed(group) for group in pieces_of(wordings.in_digits(found), ";")])
+
+
+def _parts(found: Sequence[Token]) -> list[list[Token]]:
+    """The parts of an answer that are called `(a)`, `(b)` and so on; none where it does not begin with one."""
+    parts: list[list[Token]] = []
+    for place, token in enumerate(found):
+        around = [each.text for each in found[place - 1 : place + 2 : 2]]
+        if token.text == chr(ord("a") + len(parts)) and around == ["(", ")"]:
+            parts.append([])
+        elif parts:
+            parts[-1].append(token)
+        elif place:
+            return []
+    return [trimmed(part[1 : len(part) - (part is not parts[-1])]) for part in parts]
 
 
 def _listed(found: Sequence[Token]) -> Node:
@@ -157,6 +181,9 @@ def _listed(found: Sequence[Token]) -> Node:
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing to read")
+    directed = pieces_of(found, "at")
+    if len(directed) == 2 and any(is_symbol(token, "°") for token in directed[1]):  # 5 m/s at 30° above the horizontal
+        return _joined("list", list(map(_listed, directed)))
     if len(pieces) > 1 and all(any(begins_condition(each, at) for at in range(1, len(each))) for each in pieces):
         return _joined("list", list(map(_listed, pieces)))
     index = index_of(pieces[-1]) if len(pieces) > 1 else None

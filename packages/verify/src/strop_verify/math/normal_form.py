@@ -298,8 +298,10 @@ class Ring:
             if any(self.atoms[atom].kind in ("i", "turn") for atom in unknown):
                 return self._single(self._base({mono: factor}), exponent)
             inside = tuple(part for part in mono if part[0] in unknown)  # what is positive leaves the root
+            turned = -1 if inside[0][1] < 0 else 1  # √(L/g) is 1/√(g/L)
+            inside = tuple((atom, turned * each) for atom, each in inside)
             base = self._base({inside: Fraction(1 if factor > 0 else -1)})
-            out = _merged({atom: each for atom, each in out.items() if atom not in unknown}, {base: exponent})
+            out = _merged({atom: each for atom, each in out.items() if atom not in unknown}, {base: turned * exponent})
             factor = abs(factor)
         if factor < 0:
             out = _merged(out, {self.turn: exponent} if degree % 2 == 0 else {})

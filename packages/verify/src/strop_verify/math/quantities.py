@@ -24,7 +24,8 @@ from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, pieces_of, 
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(r"(?:percent(?:age)?|pct|per cent|%)(?= |$)")
-_UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
+UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
+_COMPASS = "NESW"
 
 
 class Measure(NamedTuple):
@@ -48,6 +49,8 @@ def measured(node: Node, measure: Measure) -> Node:
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = in_digits(found)
+    if len(found) > 3 and is_symbol(found[-2], "°") and {found[0].text, found[-1].text} < {*_COMPASS}:  # N 30° E
+        found = [*found[1:], Token("word", "of"), found[0]]
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -70,14 +73,27 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
         node, rest = node.args[0], [rest[0]._replace(text=scale), *rest[1:]]
+    if node.op == "degree" and len(rest) == 3 and rest[1].text == "of":
+        return _bearing(node.args[0], rest[0].text[:1].upper(), rest[2].text[:1].upper())
     return _with_rest(node, measure._replace(percent=percent), rest)
+
+
+def _bearing(turn: Node, to: str, start: str) -> Node | None:
+    """The angle from north, clockwise, of one from another direction: 120° for 30° south of east."""
+    places = [_COMPASS.find(each) for each in (to, start)]
+    side = (places[0] - places[1]) % 4
+    if -1 in places or side % 2 == 0:
+        return None
+    angle = ex.plus(ex.number(90 * places[1] or 180 * (side - 1)), turn if side == 1 else ex.minus(turn))
+    return measured(ex.call("degree", angle), Measure(words=("from", "north")))
 
 
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     """An expression with the unit, the things or the words that follow it."""
-    following = [place for place, token in enumerate(rest) if place and token.kind == "number" and token.space]
-    if following and not is_symbol(rest[following[0] - 1], "^", "{"):
-        return _compound(node, read_unit(rest[: following[0]]), quantity_of(rest[following[0] :]))
+    numbers = (place for place, token in enumerate(rest) if place and token.kind == "number")
+    following = next((at for at in numbers if rest[at].space or is_symbol(rest[at - 1], "±")), 0)
+    if following and not is_symbol(rest[following - 1], "^", "{"):
+        return _compound(node, rest[:following], quantity_of(rest[following:]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
     ends = range(len(rest), 0, -1) if measure.unit is None else ()
     end = next((end for end in ends if read_unit(rest[:end]) is not None), 0)
@@ -97,28 +113,42 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     return measured(node, measure._replace(words=words(" ".join(said)).value if said else ()))
 
 
-def _compound(node: Node, unit: Unit | None, second: Node | None) -> Node | None:
-    """`2 hours 30 minutes`: a quantity and one in a smaller unit of the same dimension."""
+def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None:
+    """`2 hours 30 minutes`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
+    within = is_symbol(rest[-1], "±")
+    unit = read_unit(rest[: len(rest) - within])
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None
     if second is None or unit is None or smaller is None or smaller.dimension != unit.dimension:
         return None
     share = smaller.factor / unit.factor
-    return measured(ex.plus(node, ex.times(second.args[0], ex.number(share))), Measure(unit)) if share < 1 else None
+    more = ex.times(second.args[0], ex.number(share))
+    found = measured(ex.plus(node, ex.call("±", more) if within else more), Measure(unit))
+    return found if share < 1 or within else None
 
 
 def _is_currency(token: Token) -> bool:
     return is_symbol(token, *CURRENCY) or token.text.lower() in ("usd", "eur", "gbp", "inr", "rs")
 
 
-def in_letters(found: Sequence[Token]) -> Node | None:
-    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else."""
+def is_money(node: Node) -> bool:
+    """Whether an answer is an amount in a currency."""
+    unit = parted(node)[1].unit
+    return unit is not None and unit.dimension in {each.dimension for each in map(known_unit, CURRENCY) if each}
+
+
+def in_letters(found: Sequence[Token], units: bool) -> Node | None:
+    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else.
+
+    Where the other side has no `units`, only of letters that seldom stand for a number.
+    """
     pieces = pieces_of(found, ",")
     if len(pieces) > 1:
-        parts = [part for part in map(in_letters, pieces) if part is not None]
+        parts = [part for part in (in_letters(each, units) for each in pieces) if part is not None]
         return Node("list", tuple(parts)) if len(parts) == len(pieces) else None
     for place in range(1, len(found)):
-        bare = [token.text for token in found[place:] if token.kind == "letter"]
-        unit = read_unit(found[place:]) if set(bare) <= _UNIT_LETTERS and found[place].text not in "*×" else None
+        bare = {token.text for token in found[place:] if token.kind == "letter"}
+        begins = (units or bare <= UNIT_LETTERS) and found[place].text not in "*×"
+        unit = read_unit(found[place:]) if begins else None
         node = quantity_of(found[:place]) if unit is not None else None
         if node is not None and not ex.names_in(node) and node.op != "measure":
             return measured(node, Measure(unit))

@@ -10,20 +10,27 @@ import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
-from strop_verify.math.expressions import Token
+from strop_verify.math.expressions import END, Token
 
 # A definition, a colon, names; then the next. It is a factor and units, defined before or new (`#`), with powers.
 _DEFINITIONS = """
-1 #m: m meter meters metre metres 米; 1 #g: g gm gms gram grams 克; 1 #s: s sec secs second seconds 秒
+1 #m: m meter meters metre metres 米 метр метра метров metro metros mètre mètres
+1 #g: g gm gms gram grams 克 грамм грамма граммов gramm gramme grammes gramo gramos
+1 #s: s sec secs second seconds 秒 сек секунд секунда секунды sekunde sekunden seconde secondes segundo segundos
 1 #A: A amp amps ampere amperes; 1 #K: K kelvin kelvins; 1 #mol: mol mole moles; 1 #bit: bit bits
 1 #usd: $ usd dollar dollars; 1 #eur: € eur euro euros; 1 #gbp: £ gbp; 1 #yen: ¥ yen; 1 #inr: ₹ inr rupee rupees rs
-1 #peso: peso pesos; 1 #celsius: °C celsius; 1 #fahrenheit: °F fahrenheit; 1 #year: year years yr yrs
+1 #peso: peso pesos; 1 #rub: ₽ руб рубль рубля рублей; 1 #celsius: °C celsius; 1 #fahrenheit: °F fahrenheit
+1 #year: year years yr yrs 年 год года лет jahr jahre jahren ans año años
 1 #degree: ° degree degrees; 1 #rad: rad rads radian radians; 1: unit units; 8 bit: B byte bytes
-1/100 $: cent cents ¢ penny pennies; 1/100 £: pence; 60 s: min mins minute minutes 分钟; 1/100 m: 厘米
-1000 m: 千米 公里; 1000 g: 千克 公斤; 60 min: h hr hrs hour hours 小时; 24 h: day days; 7 day: week weeks wk wks
-1/12 year: month months mo; 254/10000 m: in inch inches; 12 in: ft foot feet; 3 ft: yd yds yard yards
+1/100 $: cent cents ¢ penny pennies; 1/100 £: pence
+60 s: min mins minute minutes 分钟 мин минут минута минуты minuten minuto minutos
+60 min: h hr hrs hour hours 小时 ч час часа часов stunde stunden heure heures hora horas
+24 h: day days d 天 сут день дня дней tag tage tagen jour jours día días; 7 day: week weeks wk wks
+1/100 m: 厘米; 1000 m: 千米 公里; 1000 g: 千克 公斤; 1/12 year: month months mo
+254/10000 m: in inch inches; 12 in: ft foot feet; 3 ft: yd yds yard yards
 1760 yd: mi mile miles; 45359237/100000 g: lb lbs pound pounds; 1/16 lb: oz ounce ounces
 2000 lb: ton tons; 1000000 g: tonne tonnes; 1/1000 m^3: L l liter liters litre litres
 3785411784/1000000000 L: gal gallon gallons; 1/4 gal: qt quart quarts; 1/2 qt: pt pint pints
@@ -32,20 +39,26 @@ _DEFINITIONS = """
 1000 g m s^-2: N newton newtons; 1 N m: J joule joules; 1 J s^-1: W watt watts; 1 N m^-2: Pa pascal pascals
 1 s^-1: Hz hertz; 1 A s: C coulomb coulombs; 1 J C^-1: V volt volts; 1 V A^-1: Ω Omega ohm ohms
 1 C V^-1: F farad farads; 1 V s m^-2: T tesla teslas; 1602176634/10000000000000000000000000000 J: eV
-4184/1000 J: cal calorie calories; 101325 Pa: atm
+4184/1000 J: cal calorie calories; 101325 Pa: atm atmosphere atmospheres; 100000 Pa: bar bars; 101325/760 Pa: mmHg torr
+3600 J: Wh; 1 V s: Wb weber webers; 1 V s A^-1: H henry henries; 1000 mol m^-3: M molar; 1 mol m^-3: mM; 1/1000 H: mH
+149597870700 m: AU astronomicalunit astronomicalunits; 9460730472580800 m: ly lyr lightyear lightyears
+30856775814913673 m: pc parsec parsecs; 1/10000000000 m: Å angstrom angstroms; 1852/3600 m s^-1: knot knots
+1 m: м; 1 g: г; 1 s: с; 1000000 g: т; 1/1000 m^3: л литр литра литров; 1 N: Н; 1 J: Дж; 1 W: Вт; 1 Pa: Па; 1 Hz: Гц
+1 V: В; 1 A: А; 1 ohm: Ом; 1 eur: евро; 1 usd: доллар доллара долларов
 """
 _PREFIXES = {
     "k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "d": -1, "m": -3, "μ": -6, "mu": -6, "u": -6, "n": -9, "p": -12,
+    "к": 3, "М": 6, "с": -2, "д": -1, "м": -3, "мк": -6,
     "kilo": 3, "mega": 6, "giga": 9, "centi": -2, "deci": -1, "milli": -3, "micro": -6, "nano": -9,
 }  # fmt: skip
-_PREFIXED = "m g s A mol L l J W Pa Hz V N Ω Omega F C eV cal B bit K T"
+_PREFIXED = "m g s A mol L l J W Pa Hz V N Ω Omega F C eV cal B bit K T Wb Wh bar pc ly м г с т л Н Дж Вт Па Гц В А"
 _LONG_PREFIXED = "meter metre gram liter litre second joule watt pascal hertz volt newton amp byte bit calorie ohm"
 
 MULTIPLES = {  # the largest first
     "quintillion": 10**18, "quadrillion": 10**15, "trillion": 10**12, "billion": 10**9, "million": 10**6,
     "crore": 10**7, "lakh": 10**5, "thousand": 10**3, "gross": 144, "hundred": 10**2, "score": 20, "dozen": 12,
 }  # fmt: skip
-CURRENCY = ("$", "€", "£", "¥", "₹")
+CURRENCY = ("$", "€", "£", "¥", "₹", "₽")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 # Countable nouns without an s; words with an s that are not counted; determiners.
@@ -107,6 +120,7 @@ def known_unit(text: str) -> Unit | None:
 def read_unit(tokens: Sequence[Token]) -> Unit | None:
     r"""The unit that all of some tokens are: `\text{ km}/\text{h}`, `square meters`, `cm^2`; None for anything else."""
     unit, sign, raised, place, found = _NONE, 1, 1, 0, False
+    tokens = [each for each, after in pairwise((*tokens, END)) if each.text != "-" or after.kind == "number"]
     while place < len(tokens):
         text, two = tokens[place].text, "".join(token.text for token in tokens[place : place + 2])
         place += 1
@@ -120,7 +134,8 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
         elif text.lower() in _POWERS:
             raised, found = _POWERS[text.lower()], found or place == len(tokens)
         else:
-            compound = place < len(tokens) and (text in ("°", "mu") or tokens[place].text == "Omega") and two in table()
+            split = known_unit(text) is None or text == "°" or two.removeprefix(text) == "Omega"
+            compound = place < len(tokens) and split and two in table()  # light years
             place += compound
             base = known_unit(two if compound else text)
             if base is None or tokens[place - 1].kind == "number":

@@ -13,7 +13,8 @@ from strop_verify.math.units import MULTIPLES, counted
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
-_LEADS = ("approximately", "approx", "roughly", "therefore", "thus", "hence", "so", "exactly")
+_SAID_FIRST = "approximately approx roughly therefore thus hence so exactly"
+_LEADS = frozenset((*_SAID_FIRST.split(), *_SAID_FIRST.title().split()))  # not SO, which is a formula
 _BEFORE, _AFTER = (",", ";", ":", ".", "\\\\", "≈", "=", "⇒", "→"), (".", ",", ";", ":", "\\\\", "$")
 
 
@@ -34,7 +35,7 @@ def trimmed(found: Sequence[Token]) -> list[Token]:
         first, last = found[0], found[-1]
         if last.text in _AFTER and last.kind == "symbol":
             found.pop()
-        elif (first.text in _BEFORE and first.kind == "symbol") or first.text.lower() in _LEADS:
+        elif (first.text in _BEFORE and first.kind == "symbol") or first.text in _LEADS:
             found.pop(0)
         elif first.text == "{" and first.kind == "symbol" and closing_place(found) == len(found) - 1:
             found = found[1:-1]

@@ -1,8 +1,9 @@
 """The tester: assertions run in this sandbox, where the objects of the solution are handles.
 
 A handle can be asked for attributes and items, called, iterated, and combined with another handle; the solution
-answers. It is never equal to a value, has no order relative to one, and an operator never hands it one, so that
-`abs(f(2) - 4) < 1e-6` cannot be won by an object that answers 0. Two handles are compared by the solution, for both are
+answers. It has no order relative to a value, and an operator never hands it one, so that `abs(f(2) - 4) < 1e-6` cannot
+be won by an object that answers 0. It equals a value only where its type is derived from a plain one, and then that
+plain value is compared. Two handles are compared by the solution, for both are
 its own. Between two calls an object gives one answer to one question: it is the same number wherever it is used.
 
 What is no value and is passed to the solution stays here too and is lent: a function can be called, an iterator gone
@@ -149,6 +150,17 @@ def solution_names(snippets: list[str]) -> set[str]:
     names: dict[str, Any] = {"type": type}
     exec(HELPERS, names)
     return names_of(snippets, {*vars(builtins), *names, *FOREIGN}, set(vars(builtins))).offered
+
+
+def modules_of(snippets: list[str]) -> set[str]:
+    """The modules that tests import before anything else can happen, without the solution's."""
+    found = set()
+    for statement in (each for snippet in snippets for each in ast.parse(snippet).body):
+        if isinstance(statement, ast.Import):
+            found |= {alias.name for alias in statement.names}
+        elif isinstance(statement, ast.ImportFrom):
+            found.add(statement.module or "")
+    return {name.partition(".")[0] for name in found} - {MODULE}
 
 
 READS = ("get", "item", "op")
@@ -302,7 +314,8 @@ class RemoteObject:
         base, name = rest
         if base is not None:
             return self.exception(str(name), str(base), number)
-        return Handle(self, number)
+        handle = Handle(self, number)
+        return _coroutine(handle) if name == "coroutine" else handle
 
     def _lose(self, why: str, cause: BaseException | None = None) -> NoReturn:
         self.lost = self.lost or why or "the solution is gone"
@@ -329,6 +342,7 @@ class Handle:
     """An object of the solution's."""
 
     __slots__ = ("__remote", "__number")
+    __doc__: Any = property(lambda self: self.__getattr__("__doc__"))
 
     def __init__(self, remote: RemoteObject, number: int) -> None:
         object.__setattr__(self, "_Handle__remote", remote)
@@ -347,7 +361,8 @@ class Handle:
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not Handle:
-            return False
+            same = self._combine("plain")
+            return type(same) is list and same == [other]
         return _number_of(other) == self.__number or self._combine("eq", other) is True
 
     def __ne__(self, other: object) -> bool:
@@ -385,6 +400,11 @@ class Handle:
         return self.__remote.ask("op", name, *wires)
 
 
+async def _coroutine(handle: Handle) -> Any:
+    """A coroutine of the solution's as one of the tests': it is run there, to its end, when it is awaited."""
+    return handle._combine("await")
+
+
 def _number_of(handle: Any) -> int:
     number: int = object.__getattribute__(handle, "_Handle__number")
     return number
@@ -400,7 +420,7 @@ def _type_of(value: Any, *parts: Any) -> Any:
 
 
 _UNARY = {"len", "iter", "next", "bool", "str", "repr", "int", "float", "abs", "neg", "pos", "reversed", "enter"}
-_BINARY = set(OPERATIONS) - _UNARY - {"type", "isinstance", "eq", "ne", "delitem", "exit"}
+_BINARY = set(OPERATIONS) - _UNARY - {"type", "isinstance", "eq", "ne", "delitem", "exit", "plain", "await"}
 for _name in sorted(_UNARY | _BINARY):
     setattr(Handle, f"__{_name}__", _operator(_name))
 
