@@ -198,10 +198,8 @@ def as_words(found: Sequence[Token]) -> Node | None:
 
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
-    if not found or not found[0].text.isalpha():
-        return list(found)
-    said = [token.text.lower() for token in found[:20]]
-    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
+    said = [token.text.lower() for token in found[:20]] if found and found[0].text.isalpha() else []
+    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if said[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
         return [Token("symbol", sign), *rest]
     end = next((at for at, word in enumerate(said) if word not in _SPOKEN and (not at or word != "-")), len(said))
