@@ -14,6 +14,7 @@ from abc import abstractmethod
 from decimal import Decimal
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 
 from strop.base.pieces import Piece, Settings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NOISE = 3  # digits of a double that rounding to 15 takes away, at least, where they are no part of the number
-_DOUBLE = re.compile(r"-?\d+\.\d{12,}")
+_DOUBLE = re.compile(r"(?<![\w.])\d+\.\d{12,}(?![\w.])")
 
 
 class Isolation(Settings):
@@ -135,19 +136,33 @@ def response(problem: Problem, text: str) -> str:
 def reference_text(problem: Problem) -> str | None:
     """The reference as text, numbers written out in full; None where it is neither a text nor a number.
 
-    What arithmetic in binary added to a decimal number is left out: 0.3 for 0.30000000000000004.
+    What arithmetic in binary added to a decimal number is left out, also within a text: 0.3 for 0.30000000000000004,
+    and 0.1 for 0.10000000149011612, which was a float32.
     """
     reference = problem.reference
     if isinstance(reference, bool):
         return None
-    if isinstance(reference, str) and _DOUBLE.fullmatch(reference.strip()):
-        number = float(reference)
-        reference = number if reference.strip() in (repr(number), format(number, ".17g")) else reference
+    if isinstance(reference, str):
+        return _DOUBLE.sub(_without_noise, reference)
     if isinstance(reference, float):
-        exact, rounded = Decimal(repr(reference)), Decimal(format(reference, ".15g")).normalize()
-        noisy = len(exact.as_tuple().digits) - len(rounded.as_tuple().digits) >= NOISE
-        return format(rounded if noisy else exact, "f")
-    return str(reference) if isinstance(reference, str | int) else None
+        return _stated_digits(reference)
+    return str(reference) if isinstance(reference, int) else None
+
+
+def _without_noise(found: re.Match[str]) -> str:
+    """A number in a text, as `_stated_digits` where it is a double as programs print it."""
+    number = float(found[0])
+    return _stated_digits(number) if found[0] in (repr(number), format(number, ".17g")) else found[0]
+
+
+def _stated_digits(number: float) -> str:
+    """A number without digits that only its rounding to a double or a float32 gave it."""
+    exact = Decimal(repr(number))
+    if not number.is_integer() and float(np.float32(number)) == number and Decimal(number) != exact:
+        return format(Decimal(str(np.float32(number))), "f")
+    rounded = Decimal(format(number, ".15g")).normalize()
+    noisy = len(exact.as_tuple().digits) - len(rounded.as_tuple().digits) >= NOISE
+    return format(rounded if noisy else exact, "f")
 
 
 def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
