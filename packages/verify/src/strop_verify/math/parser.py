@@ -163,9 +163,8 @@ class Cursor:
             token = self.tokens[place]
             depth += (token.text == opener) - (token.text == CLOSERS[opener])
             if depth == 0:
-                inner = list(self.tokens[self.place + 1 : place])
-                self.place = place + 1
-                return inner
+                begin, self.place = self.place, place + 1
+                return self.tokens[begin + 1 : place]
         raise Unreadable(f"{opener!r} is never closed")
 
 

@@ -323,8 +323,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     text = "".join(
         f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
     ).strip()
-    listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
-    listed = [part for part in listed if part]
+    listed = [part for each in re.split(r",|;| and | or ", text) if (part := each.strip(" ()."))]
     if len(listed) > 1 and all(len(part) == 1 and part in _OPTIONS for part in listed):
         return ("|" if " or " in text else ",").join(listed)
     bare = text.rstrip(".)").lstrip("(").strip()
