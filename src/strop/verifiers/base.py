@@ -14,7 +14,6 @@ from abc import abstractmethod
 from decimal import Decimal
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 
 from strop.base.pieces import Piece, Settings
@@ -157,6 +156,8 @@ def _without_noise(found: re.Match[str]) -> str:
 
 def _stated_digits(number: float) -> str:
     """A number without digits that only its rounding to a double or a float32 gave it."""
+    import numpy as np  # here: a configuration is read without it
+
     exact = Decimal(repr(number))
     if not number.is_integer() and float(np.float32(number)) == number and Decimal(number) != exact:
         return format(Decimal(str(np.float32(number))), "f")
