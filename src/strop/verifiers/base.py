@@ -9,9 +9,7 @@ which is never a reward.
 from __future__ import annotations
 
 import math
-import re
 from abc import abstractmethod
-from decimal import Decimal
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
@@ -23,10 +21,6 @@ from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
     from strop_verify.extract import Where
-
-
-NOISE = 3  # digits of a double that rounding to 15 takes away, at least, where they are no part of the number
-_DOUBLE = re.compile(r"(?<![\w.])\d+\.\d{12,}(?![\w.])")
 
 
 class Isolation(Settings):
@@ -141,29 +135,11 @@ def reference_text(problem: Problem) -> str | None:
     reference = problem.reference
     if isinstance(reference, bool):
         return None
-    if isinstance(reference, str):
-        return _DOUBLE.sub(_without_noise, reference)
-    if isinstance(reference, float):
-        return _stated_digits(reference)
+    if isinstance(reference, str | float):
+        from strop.data.cells import without_noise  # here: with numpy
+
+        return without_noise(reference)
     return str(reference) if isinstance(reference, int) else None
-
-
-def _without_noise(found: re.Match[str]) -> str:
-    """A number in a text, as `_stated_digits` where it is a double as programs print it."""
-    number = float(found[0])
-    return _stated_digits(number) if found[0] in (repr(number), format(number, ".17g")) else found[0]
-
-
-def _stated_digits(number: float) -> str:
-    """A number without digits that only its rounding to a double or a float32 gave it."""
-    import numpy as np  # here: a configuration is read without it
-
-    exact = Decimal(repr(number))
-    if not number.is_integer() and float(np.float32(number)) == number and Decimal(number) != exact:
-        return format(Decimal(str(np.float32(number))), "f")
-    rounded = Decimal(format(number, ".15g")).normalize()
-    noisy = len(exact.as_tuple().digits) - len(rounded.as_tuple().digits) >= NOISE
-    return format(rounded if noisy else exact, "f")
 
 
 def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
