@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from string import ascii_uppercase
 
@@ -156,11 +157,12 @@ class _Comparison:
 
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
-        if any(op.startswith("apply ") for op in ex.ops_in(gold) | ex.ops_in(given)):
+        ops = ex.ops_in(gold), ex.ops_in(given)
+        if any(op.startswith("apply ") for each in ops for op in each):
             gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
             given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
-        vectors, crossed = zip(*((has_vectors(each), ex.holds(each, "cross")) for each in (gold, given)), strict=True)
+        vectors, crossed = [has_vectors(each) for each in (gold, given)], ["cross" in each for each in ops]
         if vectors[0] != vectors[1]:
             gold, given = unmarked(gold), unmarked(given)
         if not matrices and not any(crossed):
@@ -190,10 +192,9 @@ class _Comparison:
             given = Node("tuple", given.args[-1:] * len(gold.args)) if named else given
         if gold.op == "interval" and given.op == "list" and all(map(label, given.args)):  # x = 1, y = 2 for [1, 2]
             gold = Node("list", gold.args)
-        if "matrix" in (gold.op, given.op) and gold.op != given.op:
-            gold, given = as_matrix(gold), as_matrix(given)
-        if "matrix" in (gold.op, given.op) and gold.op != given.op:
-            gold, given = as_tuple(gold), as_tuple(given)
+        for alike in (as_matrix, as_tuple):
+            if "matrix" in (gold.op, given.op) and gold.op != given.op:
+                gold, given = alike(gold), alike(given)
         ops = gold.op, given.op
         if "family" not in ops and ("relation" in ops or is_region(gold) or is_region(given)):
             found = self._relations(gold, given)
@@ -399,13 +400,13 @@ class _Comparison:
         return self._sets(*parts)
 
     def _sets(self, gold: Sequence[Node], given: Sequence[Node]) -> Proof:
-        pairs = zip(self._each(gold), gold, strict=True)
-        proofs = [[one._members(part, answer) for answer in given] for one, part in pairs]
-        unmatched = [row for row in proofs if not any(proof.equal for proof in row)]
-        unmatched += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
+        each, rows = self._each(gold), [[(row, column) for column in range(len(given))] for row in range(len(gold))]
+        proof = cache(lambda at: each[at[0]]._members(gold[at[0]], given[at[1]]))
+        lines = (sorted(line, key=lambda at: at[0] != at[1]) for line in (*rows, *zip(*rows, strict=True)))
+        unmatched = [line for line in lines if not any(proof(at).equal for at in line)]
         if not unmatched:
             return equal(f"each of {len(gold)} is among the other's")
-        if any(all(proof.outcome is ProofOutcome.DIFFERENT for proof in row) for row in unmatched):
+        if any(all(proof(at).outcome is ProofOutcome.DIFFERENT for at in line) for line in unmatched):
             return different("a member is missing")
         return unknown("a member is not proved to be among the other's")
 

@@ -153,9 +153,8 @@ def stated_digits(node: Node) -> int | None:
     """How many digits a decimal states: `1.60`, `-0.5`, `1.6 \\times 10^{-19}`; None for anything else."""
     factors = [part for part in (node.args if node.op == "product" else (node,)) if part != ex.MINUS_ONE]
     decimals = [part for part in factors if part.op == "decimal"]
-    tens = [
-        part for part in factors if part.op == "power" and part.args[0] == ex.number(10) and part.args[1].op == "number"
-    ]
+    powers = [part.args for part in factors if part.op == "power"]
+    tens = [exponent for base, exponent in powers if base == ex.number(10) and exponent.op == "number"]
     if len(decimals) != 1 or len(tens) > 1 or len(decimals) + len(tens) != len(factors):
         return None
     return len(decimals[0].value.replace(".", "").lstrip("0"))
@@ -163,9 +162,8 @@ def stated_digits(node: Node) -> int | None:
 
 def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     """Whether a constant is a decimal when it is rounded or, where it is no decimal itself, cut off to some digits."""
-    size = (
-        len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(1 / abs(at)) - (1 / abs(at) == int(1 / abs(at)))))
-    )
+    times = 1 / abs(at)
+    size = len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(times) - (times == int(times))))
     half = Fraction(10) ** (size - digits) / 2
     most = half if stated_digits(node) is not None else 2 * half
     try:  # how much larger the constant is, in the direction away from 0

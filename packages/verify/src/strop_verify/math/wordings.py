@@ -199,10 +199,8 @@ def as_words(found: Sequence[Token]) -> Node | None:
 
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
-    if not found or not found[0].text.isalpha():
-        return list(found)
-    said = [token.text.lower() for token in found[:20]]
-    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
+    said = [token.text.lower() for token in found[:20]] if found and found[0].text.isalpha() else []
+    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if said[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
         return [Token("symbol", sign), *rest]
     end = next((at for at, word in enumerate(said) if word not in _SPOKEN and (not at or word != "-")), len(said))
@@ -326,8 +324,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     text = "".join(
         f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
     ).strip()
-    listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
-    listed = [part for part in listed if part]
+    listed = [part for each in re.split(r",|;| and | or ", text) if (part := each.strip(" ()."))]
     if len(listed) > 1 and all(len(part) == 1 and part in _OPTIONS for part in listed):
         return ("|" if " or " in text else ",").join(listed)
     bare = text.rstrip(".)").lstrip("(").strip()
