@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from string import ascii_uppercase
 
@@ -18,7 +19,7 @@ from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.families import finite, members, same_members
-from strop_verify.math.formulas import formula
+from strop_verify.math.formulas import formula, matching
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
@@ -29,6 +30,7 @@ from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import decided, is_remark, is_value, parted, rounds_to, stated_digits, stated_value
 from strop_verify.math.regions import Unsolved, joined, line, pieces, same, shared
 from strop_verify.math.settings import MathSettings, formulas_in
+from strop_verify.math.units import table
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
 _EVEN = ex.times(ex.number(2), ex.name("k"))
@@ -47,8 +49,9 @@ _OPTION = re.compile(  # also \textbf{(A)}\ 3
     r"\(([A-J])\)\}?(?:\\ |\s)*(.+?)(?=(?:\s|\\q?quad|\$)*(?:\\(?:text|math)\w*\s?\{)?\([A-J]\)|\s*$)", re.DOTALL
 )
 _THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
+_LISTED = re.compile(r"(?:^|\s)([A-J])[).:．]\s*(.+?)(?=\s+[A-J][).:．]|\s*$)", re.DOTALL)  # A) 3  B) 4
 _PARTED = (*_SEVERAL, "relation", "interval")
-_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
+_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "group", "matching", "…")
 
 
 def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text: bool = True) -> Proof:
@@ -74,11 +77,13 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         return equal("the same words, and the question's")
     value = (_behind(gold) or _option(gold, rules.question)) if letters is None else None
     reference, answer = value or gold.answer, _behind(given) or given.answer
-    if not ex.names_in(reference) and ex.names_in(answer):
-        answer = quantities.in_letters(given.tokens, ex.holds(reference, "measure")) or answer
-    elif ex.holds(answer, "measure") and ex.names_in(reference).isdisjoint(ex.names_in(answer)):
-        reference = quantities.in_letters(gold.tokens, units=True) or reference
-    for kind, reader in (("proposition", proposition), ("formula", formula)):
+    names = [ex.names_in(each) for each in (reference, answer)]
+    if names[1] - names[0]:
+        units = table().keys() if ex.holds(reference, "measure") else quantities.UNIT_LETTERS
+        answer = _read(quantities.upright(given.tokens, units - names[0])) or answer
+    if names[0] - names[1] and ex.holds(answer, "measure"):
+        reference = _read(quantities.upright(gold.tokens, table().keys() - names[1])) or reference
+    for kind, reader in (("proposition", proposition), ("formula", formula), ("matching", matching)):
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
@@ -120,7 +125,8 @@ def _behind(reading: Reading) -> Node | None:
 
 def _option(gold: Reading, question: str) -> Node | None:
     r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
-    return _read(dict(_OPTION.findall(question)).get(gold.letters, "") if gold.letters else "")
+    options = dict(_OPTION.findall(question) or _LISTED.findall(question)) if gold.letters else {}
+    return _read(options.get(gold.letters, ""))
 
 
 def _read(found: Sequence[Token] | str) -> Node | None:
@@ -151,11 +157,12 @@ class _Comparison:
 
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
-        if any(op.startswith("apply ") for op in ex.ops_in(gold) | ex.ops_in(given)):
+        ops = ex.ops_in(gold), ex.ops_in(given)
+        if any(op.startswith("apply ") for each in ops for op in each):
             gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
             given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
-        vectors, crossed = zip(*((has_vectors(each), ex.holds(each, "cross")) for each in (gold, given)), strict=True)
+        vectors, crossed = [has_vectors(each) for each in (gold, given)], ["cross" in each for each in ops]
         if vectors[0] != vectors[1]:
             gold, given = unmarked(gold), unmarked(given)
         if not matrices and not any(crossed):
@@ -180,17 +187,21 @@ class _Comparison:
             return self._conditions(gold, given)
         if gold.op == "tuple" and given.op.startswith("apply ") and given.op[6:] in ascii_uppercase:  # P(3, 4)
             given = Node("tuple", given.args)
-        if "matrix" in (gold.op, given.op) and gold.op != given.op:
-            gold, given = as_matrix(gold), as_matrix(given)
-        if "matrix" in (gold.op, given.op) and gold.op != given.op:
-            gold, given = as_tuple(gold), as_tuple(given)
+        if gold.op in ("tuple", "list") and given[::2] == ("relation", ("=",) * len(gold.args)):  # x = y = 2 for (2, 2)
+            named = all(each.op == "name" for each in given.args[:-1])
+            given = Node("tuple", given.args[-1:] * len(gold.args)) if named else given
+        if gold.op == "interval" and given.op == "list" and all(map(label, given.args)):  # x = 1, y = 2 for [1, 2]
+            gold = Node("list", gold.args)
+        for alike in (as_matrix, as_tuple):
+            if "matrix" in (gold.op, given.op) and gold.op != given.op:
+                gold, given = alike(gold), alike(given)
         ops = gold.op, given.op
         if "family" not in ops and ("relation" in ops or is_region(gold) or is_region(given)):
             found = self._relations(gold, given)
             if found is not None:
                 return found
         sides = [each if each.op in ("list", "set") else ex.ZERO for each in (gold, given)]
-        rules = {"residue": self._residues, "family": self._families, "digits": quantities.compare_digits}
+        rules = {"residue": self._residues, "family": self._families, "digits": self._digits}
         for kind in (*rules, *_SEVERAL):
             if kind in ops or (kind == "family" and all("family" in {part.op for part in each.args} for each in sides)):
                 return rules.get(kind, self._several)(gold, given)
@@ -212,7 +223,7 @@ class _Comparison:
             if ops[0] == ops[1]:  # north-east and northeast
                 said = ["".join(each.value) if each.op == "words" else each for each in (gold, given)]
                 return decided(said[0] == said[1], ops[0])
-            if ops[1] in ("words", "formula") and ops[0] not in ex.KINDS and is_value(gold):
+            if ops[1] in ("words", "formula", "matching") and ops[0] not in ex.KINDS and is_value(gold):
                 return different(f"{ops[1]}, and a number")
             return unknown(f"{ops[0]} and {ops[1]}")
         return quantities.compare_quantities(gold, given, self.rules)
@@ -348,7 +359,7 @@ class _Comparison:
         be equal, but for one computation and its result. After ≈ stands a rounded value; a decimal after an exact value
         is a remark, which need not be right.
         """
-        places = [place for place, side in enumerate(given.args) if is_value(side)]
+        places = [place for place, side in enumerate(given.args) if is_value(side) and side != label(given)]
         derived = label(given) is not None
         for place, following in pairwise(places):
             one, other = given.args[place], given.args[following]
@@ -389,13 +400,13 @@ class _Comparison:
         return self._sets(*parts)
 
     def _sets(self, gold: Sequence[Node], given: Sequence[Node]) -> Proof:
-        pairs = zip(self._each(gold), gold, strict=True)
-        proofs = [[one._members(part, answer) for answer in given] for one, part in pairs]
-        unmatched = [row for row in proofs if not any(proof.equal for proof in row)]
-        unmatched += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
+        each, rows = self._each(gold), [[(row, column) for column in range(len(given))] for row in range(len(gold))]
+        proof = cache(lambda at: each[at[0]]._members(gold[at[0]], given[at[1]]))
+        lines = (sorted(line, key=lambda at: at[0] != at[1]) for line in (*rows, *zip(*rows, strict=True)))
+        unmatched = [line for line in lines if not any(proof(at).equal for at in line)]
         if not unmatched:
             return equal(f"each of {len(gold)} is among the other's")
-        if any(all(proof.outcome is ProofOutcome.DIFFERENT for proof in row) for row in unmatched):
+        if any(all(proof(at).outcome is ProofOutcome.DIFFERENT for at in line) for line in unmatched):
             return different("a member is missing")
         return unknown("a member is not proved to be among the other's")
 
@@ -427,6 +438,9 @@ class _Comparison:
         body = ex.replaced(theirs[0].args[0], ex.name(theirs[0].value), ex.name(ours[0].value))
         proof = self.answers(ours[0].args[0], body)
         return proof if proof.equal else unknown(f"not proved the same for each integer {ours[0].value}")
+
+    def _digits(self, gold: Node, given: Node) -> Proof:
+        return quantities.compare_digits(gold, given, self.rules.question)
 
     def _residues(self, gold: Node, given: Node) -> Proof:
         """Residue classes as sets; a bare integer stands for its class, but as a reference for itself."""

@@ -450,9 +450,8 @@ class Field(Ring):
             known = self.atoms[atom]
             part = self._log_atom(atom) if known.kind not in ("i", "turn", "exp") else {}
             if known.kind in ("i", "turn"):
-                part = scaled(
-                    self._product(self._single(self.i), self._single(self.pi)), HALF if known.kind == "i" else 1
-                )
+                turn = self._product(self._single(self.i), self._single(self.pi))
+                part = scaled(turn, HALF if known.kind == "i" else 1)
             elif known.kind == "exp":
                 part = known.data if known.real or formal else self._log_atom(atom)
             elif exponent.numerator % 2 == 0 and not formal and not self._is_positive(atom):
@@ -466,9 +465,8 @@ class Field(Ring):
 
     def _log_of_number(self, factor: Fraction) -> Form:
         turned = self._product(self._single(self.i), self._single(self.pi)) if factor < 0 else {}
-        return self._collected(
-            (turned, *(scaled(self._log_atom(self._prime(p)), e) for p, e in factors_of(abs(factor))))
-        )
+        logs = (scaled(self._log_atom(self._prime(prime)), times) for prime, times in factors_of(abs(factor)))
+        return self._collected((turned, *logs))
 
     def _floor(self, form: Form) -> Form:
         """⌊x⌋, a constant integer taken out."""

@@ -6,7 +6,7 @@ Units are converted, signs of degrees and percents may be missing, and decimals 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
 from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
-from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, pieces_of, text_of, words
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(r"(?:percent(?:age)?|pct|per cent|%)(?= |$)")
@@ -43,6 +43,8 @@ _BARE = Measure()
 
 def measured(node: Node, measure: Measure) -> Node:
     """An expression with its measure; without one where there is nothing to say."""
+    if node.op in ("tuple", "list", "set"):
+        return node._replace(args=tuple(measured(arg, measure) for arg in node.args))
     return node if measure == _BARE else Node("measure", (node,), measure)
 
 
@@ -136,32 +138,23 @@ def is_money(node: Node) -> bool:
     return unit is not None and unit.dimension in {each.dimension for each in map(known_unit, CURRENCY) if each}
 
 
-def in_letters(found: Sequence[Token], units: bool) -> Node | None:
-    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else.
-
-    Where the other side has no `units`, only of letters that seldom stand for a number.
-    """
-    pieces = pieces_of(found, ",")
-    if len(pieces) > 1:
-        parts = [part for part in (in_letters(each, units) for each in pieces) if part is not None]
-        return Node("list", tuple(parts)) if len(parts) == len(pieces) else None
-    for place in range(1, len(found)):
-        bare = {token.text for token in found[place:] if token.kind == "letter"}
-        begins = (units or bare <= UNIT_LETTERS) and found[place].text not in "*×"
-        unit = read_unit(found[place:]) if begins else None
-        node = quantity_of(found[:place]) if unit is not None else None
-        if node is not None and not ex.names_in(node) and node.op != "measure":
-            return measured(node, Measure(unit))
-    return None
+def upright(found: Sequence[Token], units: Collection[str]) -> list[Token]:
+    """An answer in which bare letters after a number that may be `units` are: `5 m`, `3 m/s`."""
+    made = list(found[:1])
+    for token in found[1:]:
+        last = made[-2] if made[-1].text in ("/", "*", "-") and len(made) > 1 else made[-1]
+        measures = last.kind == "word" or (last is made[-1] and (last.kind == "number" or last.text in ("°", ")", "}")))
+        unit = token.kind == "letter" and (token.text in units or token.text == "mu") and measures
+        made.append(token._replace(kind="word") if unit else token)
+    return made
 
 
 def stated_digits(node: Node) -> int | None:
     """How many digits a decimal states: `1.60`, `-0.5`, `1.6 \\times 10^{-19}`; None for anything else."""
     factors = [part for part in (node.args if node.op == "product" else (node,)) if part != ex.MINUS_ONE]
     decimals = [part for part in factors if part.op == "decimal"]
-    tens = [
-        part for part in factors if part.op == "power" and part.args[0] == ex.number(10) and part.args[1].op == "number"
-    ]
+    powers = [part.args for part in factors if part.op == "power"]
+    tens = [exponent for base, exponent in powers if base == ex.number(10) and exponent.op == "number"]
     if len(decimals) != 1 or len(tens) > 1 or len(decimals) + len(tens) != len(factors):
         return None
     return len(decimals[0].value.replace(".", "").lstrip("0"))
@@ -169,9 +162,8 @@ def stated_digits(node: Node) -> int | None:
 
 def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     """Whether a constant is a decimal when it is rounded or, where it is no decimal itself, cut off to some digits."""
-    size = (
-        len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(1 / abs(at)) - (1 / abs(at) == int(1 / abs(at)))))
-    )
+    times = 1 / abs(at)
+    size = len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(times) - (times == int(times))))
     half = Fraction(10) ** (size - digits) / 2
     most = half if stated_digits(node) is not None else 2 * half
     try:  # how much larger the constant is, in the direction away from 0
@@ -193,12 +185,15 @@ def parted(node: Node) -> tuple[Node, Measure]:
     return (node.args[0], node.value) if node.op == "measure" else (node, _BARE)
 
 
-def compare_digits(gold: Node, given: Node) -> Proof:
-    """Digits in a base: the same digits and base; where the reference names a base, the question has fixed it."""
+def compare_digits(gold: Node, given: Node, question: str) -> Proof:
+    """Digits in a base: the same digits and base; a base that only one names is one that the question asks for."""
     if gold.op == given.op:
         return decided(gold == given, "digits and base")
     (digits, base), other = (gold.value, given) if gold.op == "digits" else (given.value, gold)
-    if other.op != "number" or (given.op == "digits" and base != 10):
+    named = {2: "binary", 8: "octal", 16: "hexadecimal"}.get(base, rf"base-{base}")
+    asked = rf"(?i)\b(?:to|in|into) base[- ]?\$?{base}\b|{named}"
+    fixed = gold.op == "digits" or base == 10 or re.search(asked, question)
+    if other.op not in ("number", "title") or not fixed:
         return unknown(f"in base {base}, and in none")
     return decided(str(other.value) == digits, "digits")
 
@@ -287,6 +282,8 @@ def stated_value(relation: Node, bare: bool) -> Node | None:
     `bare`: the value is to stand for the equation, as 5 does for x = 5; for a curve such as x² + y² = 25 none does.
     """
     if relation.value == ("∈",) and relation.args[0].op in ("name", "tuple"):
+        return relation.args[1]
+    if relation.value == ("≅",) and not bare:
         return relation.args[1]
     if not set(relation.value) <= {"=", "≈"}:
         return None

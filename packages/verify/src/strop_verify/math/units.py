@@ -21,13 +21,14 @@ _DEFINITIONS = """
 1 #g: g gm gms gram grams 克 грамм грамма граммов gramm gramme grammes gramo gramos
 1 #s: s sec secs second seconds 秒 сек секунд секунда секунды sekunde sekunden seconde secondes segundo segundos
 1 #A: A amp amps ampere amperes; 1 #K: K kelvin kelvins; 1 #mol: mol mole moles; 1 #bit: bit bits
+1 #rev: rev revs revolution revolutions
 1 #usd: $ usd dollar dollars; 1 #eur: € eur euro euros; 1 #gbp: £ gbp; 1 #yen: ¥ yen; 1 #inr: ₹ inr rupee rupees rs
 1 #peso: peso pesos; 1 #rub: ₽ руб рубль рубля рублей; 1 #celsius: °C celsius; 1 #fahrenheit: °F fahrenheit
 1 #year: year years yr yrs 年 год года лет jahr jahre jahren ans año años
 1 #degree: ° degree degrees; 1 #rad: rad rads radian radians; 1: unit units; 8 bit: B byte bytes
 1/100 $: cent cents ¢ penny pennies; 1/100 £: pence
 60 s: min mins minute minutes 分钟 мин минут минута минуты minuten minuto minutos
-60 min: h hr hrs hour hours 小时 ч час часа часов stunde stunden heure heures hora horas
+1/60 rev s^-1: rpm; 60 min: h hr hrs hour hours 小时 ч час часа часов stunde stunden heure heures hora horas
 24 h: day days d 天 сут день дня дней tag tage tagen jour jours día días; 7 day: week weeks wk wks
 1/100 m: 厘米; 1000 m: 千米 公里; 1000 g: 千克 公斤; 1/12 year: month months mo
 254/10000 m: in inch inches; 12 in: ft foot feet; 3 ft: yd yds yard yards
@@ -40,7 +41,8 @@ _DEFINITIONS = """
 1 s^-1: Hz hertz; 1 A s: C coulomb coulombs; 1 J C^-1: V volt volts; 1 V A^-1: Ω Omega ohm ohms
 1 C V^-1: F farad farads; 1 V s m^-2: T tesla teslas; 1602176634/10000000000000000000000000000 J: eV
 4184/1000 J: cal calorie calories; 101325 Pa: atm atmosphere atmospheres; 100000 Pa: bar bars; 101325/760 Pa: mmHg torr
-3600 J: Wh; 1 V s: Wb weber webers; 1 V s A^-1: H henry henries; 1000 mol m^-3: M molar; 1 mol m^-3: mM; 1/1000 H: mH
+1/10000000 J: erg ergs; 1/100000 N: dyn dyne dynes; 3600 J: Wh; 1 V s: Wb weber webers
+1 V s A^-1: H henry henries; 1000 mol m^-3: M molar; 1 mol m^-3: mM; 1/1000 H: mH
 149597870700 m: AU astronomicalunit astronomicalunits; 9460730472580800 m: ly lyr lightyear lightyears
 30856775814913673 m: pc parsec parsecs; 1/10000000000 m: Å angstrom angstroms; 1852/3600 m s^-1: knot knots
 1 m: м; 1 g: г; 1 s: с; 1000000 g: т; 1/1000 m^3: л литр литра литров; 1 N: Н; 1 J: Дж; 1 W: Вт; 1 Pa: Па; 1 Hz: Гц

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
+from strop_verify.math.formulas import group
 from strop_verify.math.units import MULTIPLES, counted
 
 MOST_PARTS = 512
@@ -117,14 +118,14 @@ _SHARES = {each + s: 2 + at for at, names in enumerate(_PARTS) for each in names
 _SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
 _NONE = re.compile(r"no such \w+(?: \w)?(?: exists?)?|none exists?|no (?:values? of )?[a-z]")
-_ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$")  # diverges, divergent
+_ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$|(?<=\w\w)wards?$")  # diverges, divergent
 _OF_ALL = re.compile(r"(?:(?:set|of|the|all|any|every|each) )+((.*?)(?: [a-z])?)")  # the set of all … n
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
 def words(text: str) -> Node:
     """Words, synonyms made one, also behind "the set of all"."""
-    text = _EXISTS.sub("", re.sub(r"^(?:the|an?|it|on) ", "", text.lower()))
+    text = _EXISTS.sub("", re.sub(r"^(?:directed |to the |towards? the |the |an? |it |on |due )", "", text.lower()))
     text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
     text = every[1 + (every[2] in _SYNONYMS)] if every is not None else text
@@ -198,10 +199,8 @@ def as_words(found: Sequence[Token]) -> Node | None:
 
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
-    if not found or not found[0].text.isalpha():
-        return list(found)
-    said = [token.text.lower() for token in found[:20]]
-    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
+    said = [token.text.lower() for token in found[:20]] if found and found[0].text.isalpha() else []
+    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if said[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
         return [Token("symbol", sign), *rest]
     end = next((at for at, word in enumerate(said) if word not in _SPOKEN and (not at or word != "-")), len(said))
@@ -244,6 +243,8 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
+    if found[0].text == "ℤ":
+        return group(found)
     apart = len(found) > 1 and all(each.kind in _PLAIN or each.text in _APART for each in found)
     return _clock(found) or _date(found) or _based(found) if apart else None
 
@@ -323,8 +324,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     text = "".join(
         f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
     ).strip()
-    listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
-    listed = [part for part in listed if part]
+    listed = [part for each in re.split(r",|;| and | or ", text) if (part := each.strip(" ()."))]
     if len(listed) > 1 and all(len(part) == 1 and part in _OPTIONS for part in listed):
         return ("|" if " or " in text else ",").join(listed)
     bare = text.rstrip(".)").lstrip("(").strip()
