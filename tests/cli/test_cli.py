@@ -23,7 +23,7 @@ COMMANDS = (
 
 def strop(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "strop", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
 def loaded_modules(program: str) -> set[str]:
@@ -190,5 +190,5 @@ def test_a_ctrl_c_while_the_command_line_is_imported_ends_without_a_traceback(wa
     module, _, function = scripts["strop"].partition(":")
     command = f"from {module} import {function}\n{function}()"
     start = command if way == "command" else "import runpy\nrunpy.run_module('strop', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", INTERRUPTS + start], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTS + start], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

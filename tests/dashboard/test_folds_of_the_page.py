@@ -43,7 +43,7 @@ def folds(*tokens: tuple[str, int | None, bool]) -> Any:
     assert NODE is not None
     done = subprocess.run(
         [NODE, "-"], input=f"{script}\nconsole.log(JSON.stringify(made.shown))", capture_output=True, text=True,
-        check=True, timeout=60,
+        check=True,
     )  # fmt: skip
     return json.loads(done.stdout)
 

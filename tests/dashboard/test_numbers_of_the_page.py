@@ -24,7 +24,7 @@ def page(expression: str) -> Any:
     """The value of an expression after the page's functions for numbers."""
     script = f"{(STATIC / 'numbers.js').read_text()}\nconsole.log(JSON.stringify({expression}))"
     assert NODE is not None
-    found = subprocess.run([NODE, "-"], input=script, capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([NODE, "-"], input=script, capture_output=True, text=True, check=True)
     return json.loads(found.stdout)
 
 

@@ -151,7 +151,6 @@ def test_a_pipeline_whose_driver_and_generators_are_killed_is_sound(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_killed_driver_leaves_nobody_of_any_kind(tmp_path: Path) -> None:
     """Generators, an evaluator, trainer ranks, and the verifier's supervisor with its workers."""
     out = tmp_path / "run"

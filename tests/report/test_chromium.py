@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt ins
 def browse(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     assert BROWSER is not None
     command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ def test_the_command_prints_lines_json_and_an_exit_code(run: Path) -> None:
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "strop", "status", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"strop: {tmp_path} is not a run of strop (it has no run.json)\n"
 

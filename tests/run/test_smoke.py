@@ -24,7 +24,6 @@ def outcomes(*groups: str, model: str | None = None, limit: float = 300.0) -> di
     return {one.code: one for one in smoke("cpu", model, None, limit, groups)}
 
 
-@pytest.mark.timeout(300)
 def test_all_passes_on_the_cpu_but_a_server_that_cannot_start(forked: None) -> None:
     arguments = ["smoke", "--device", "cpu", "--limit", "300", "--vllm", "/bin/false", "--json"]
     result = CliRunner().invoke(app, arguments)

@@ -38,7 +38,6 @@ def is_locked(run: Path) -> bool:
     return False
 
 
-@pytest.mark.timeout(300)
 def test_killed_and_resumed_while_another_variant_fails(tmp_path: Path) -> None:
     out = tmp_path / "out"
     base = out / "runs" / "base" / "seed0"
@@ -65,7 +64,6 @@ def test_killed_and_resumed_while_another_variant_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_ctrl_c_saves_the_last_step_and_the_same_command_goes_on(tmp_path: Path) -> None:
     target, out = (
         write_base(tmp_path, f"steps={STEPS}", "evaluation.every=10", "checkpoint.every=100"),
