@@ -42,8 +42,8 @@ _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natu
 _FROM = {("≤", ex.ZERO): "nonnegative", ("<", ex.ZERO): "positive", ("≤", ex.ONE): "positive"}
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
-_OPTION = re.compile(  # also \textbf{(A)}\ 3
-    r"\(([A-J])\)\}?(?:\\ |\s)*(.+?)(?=(?:\s|\\q?quad|\$)*(?:\\(?:text|math)\w*\s?\{)?\([A-J]\)|\s*$)", re.DOTALL
+_LABEL = re.compile(  # also \textbf{(A)}\ 3
+    r"(?:\s|\\q?quad|\$(?=\s))*(?:\\(?:text|math)\w*\s?\{)?(?<!\w)(?:\(([A-JА-Д])\)|([A-JА-Д])[.．、)）:：])\}?(?:\\ |\s)*"
 )
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "…")
@@ -71,7 +71,8 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     if gold.answer.op in ("words", "title") and wordings.repeats(gold.tokens, given.tokens, rules.question):
         return equal("the same words, and the question's")
     value = (_behind(gold) or _option(gold, rules.question)) if letters is None else None
-    reference, answer = value or gold.answer, _behind(given) or given.answer
+    chosen = _option(given, rules.question) if gold.letters is None else None
+    reference, answer = value or gold.answer, _behind(given) or chosen or given.answer
     if not ex.names_in(reference) and ex.names_in(answer):
         answer = quantities.in_letters(given.tokens) or answer
     elif ex.holds(answer, "measure") and ex.names_in(reference).isdisjoint(ex.names_in(answer)):
@@ -104,9 +105,13 @@ def _behind(reading: Reading) -> Node | None:
     return _read(() if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens)))
 
 
-def _option(gold: Reading, question: str) -> Node | None:
-    r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
-    return _read(dict(_OPTION.findall(question)).get(gold.letters, "") if gold.letters else "")
+def _option(named: Reading, question: str) -> Node | None:
+    r"""The value that a question gives the option of an answer, 4π in `(B) $4\pi$`; None where it gives none."""
+    if len(named.text) > 3 or not question:
+        return None
+    _, *parts = _LABEL.split(question)
+    options = {first or second: text.strip() for first, second, text in zip(*(parts[at::3] for at in range(3)), strict=True)}
+    return _read(options.get(named.letters or named.text, "")) if len(options) > 1 else None
 
 
 def _read(found: Sequence[Token] | str) -> Node | None:
@@ -187,6 +192,9 @@ class _Comparison:
             return self._several(*(Node("tuple", tuple(each)) for each in rows))
         if set(ops) == {"words", "title"}:  # TRUE and true
             return self.answers(*(words(each.value) if each.op == "title" else each for each in (gold, given)))
+        if {*ops} == {"clock", "measure"}:  # 12:15 and 12时15分
+            gold, given = (each if each.op == "measure" else quantities.minutes(each.value) for each in (gold, given))
+            return quantities.compare_quantities(gold, given, self.rules)
         if ops[1] == "clock" and ops[0] not in _ATOMIC and given.value % 60:  # 3:60 is a ratio, and then so is 1:20
             return self.answers(gold, ex.over(*map(ex.number, divmod(given.value, 60))))
         if ops == ("date", "date"):  # a year that only one side states is left out
@@ -250,6 +258,7 @@ class _Comparison:
             return self._sets(*sides)
         if all(equations):
             return self._equations(gold, given)
+        gold, given = map(_named_region, (gold, given))
         gold, given = conventions.ascending(gold), conventions.ascending(given)
         if gold.op == given.op == "relation" and gold.value == given.value:
             proof = self._all(gold.args, given.args)
@@ -427,6 +436,12 @@ class _Comparison:
             classes = Node("residue", (Node("list", parts), modulus))
             first, second = (classes if each is bare else each for each in (first, second))
         return self._families(first, second)
+
+
+def _named_region(answer: Node) -> Node:
+    """The set of numbers that an equation gives a name: `S = ]1, 2[`; any other answer as it is."""
+    named = answer.op == "relation" and answer.value == ("=",) and label(answer) is not None
+    return answer.args[1] if named and is_region(answer.args[1]) else answer
 
 
 def _rounded(chain: Node) -> Node | None:

@@ -17,7 +17,7 @@ from strop_verify.math.expressions import Node, Token, Unreadable, label
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.propositions import proposition
-from strop_verify.math.quantities import quantity_of
+from strop_verify.math.quantities import in_letters, quantity_of
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
@@ -92,6 +92,11 @@ def read(text: str) -> Reading:
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
     letters = wordings.choice_letters(found)
+    pointed = _pointed(found, any_whole=True)
+    side = split_at(pointed, "=")[0][-1] if pointed else ()
+    measure = (in_letters(side) or quantity_of(side)) if side else None
+    if measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing:  # 2,5 m
+        found = pointed
     try:
         answer = _answer(found)
     except Unreadable:
@@ -396,20 +401,24 @@ def _cases(inner: Sequence[Token]) -> Node:
 
 
 def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
-    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
+    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one."""
+    try:
+        return read_tokens(pointed).answer if (pointed := _pointed(found, any_whole)) else None
+    except Unreadable:
+        return None
+
+
+def _pointed(found: Sequence[Token], any_whole: bool) -> list[Token]:
+    """An answer with its comma as a decimal point; none where it may not be one.
 
     Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
     """
     commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
     place = commas[0] if len(commas) == 1 else 0
     if not 0 < place < len(found) - 1 or any(depth_of(token) and token.text not in "{}" for token in found[:place]):
-        return None
+        return []
     before, comma, after = found[place - 1 : place + 2]
     digits = before.text.isdigit() and after.text.isdigit() and not comma.space and not after.space
     if not digits or (before.text != "0" and not any_whole):
-        return None
-    number = Token("number", f"{before.text}.{after.text}", before.space)
-    try:
-        return read_tokens([*found[: place - 1], number, *found[place + 2 :]]).answer
-    except Unreadable:
-        return None
+        return []
+    return [*found[: place - 1], Token("number", f"{before.text}.{after.text}", before.space), *found[place + 2 :]]

@@ -59,7 +59,7 @@ CHARACTERS = str.maketrans(
         **dict.fromkeys("−–—‐‑‒―", "-"), **dict.fromkeys("·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
         **dict.fromkeys("⩽≦", "≤"), **dict.fromkeys("⩾≧", "≥"), **dict.fromkeys("≃≅∼", "≈"),
         **dict.fromkeys("′’‘", "'"), **dict.fromkeys("º˚", "°"), **dict.fromkeys("⟨〈", "("),
-        **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、", ","), **dict.fromkeys("Øø", "∅"),
+        **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、،", ","), **dict.fromkeys("；؛", ";"), "٫": ".", "٬": "", "٪": "%", **dict.fromkeys("Øø", "∅"),
         **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061", None), "∶": ":", "″": "''",
         "｛": r"\{", "｝": r"\}", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "√": r"\sqrt ", "∛": r"\sqrt[3]",
         "△": r"\triangle ", "∠": r"\angle ", "µ": r"\mu ", "ϕ": r"\phi ", "ϵ": r"\epsilon ", "。": ".",
@@ -67,7 +67,7 @@ CHARACTERS = str.maketrans(
         **{chr(code): rf"\{unicodedata.name(chr(code)).split()[-1].lower().replace('lamda', 'lambda')} "
            for code in range(0x3B1, 0x3CA) if code != 0x3C2},
         **{letter: rf"\{unicodedata.name(letter).split()[-1].capitalize()} " for letter in "ΓΔΘΞΠΣΦΨΩ"},
-        **dict.fromkeys("“”„✓✔✅□■∎∀", " "),
+        **dict.fromkeys("“”„「」『』✓✔✅□■∎∀", " "),
     }
 )  # fmt: skip
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
@@ -83,7 +83,9 @@ SHORT_WORDS = frozenset("""
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
-_SCRIPTS = re.compile("[\u3040-\u9fff\uac00-\ud7af]+|[^\u3040-\u9fff\uac00-\ud7af]+")
+_SCRIPTS = re.compile("[每万萬亿億만억]|(?:(?![每万萬亿億만억])[\u3040-\u9fff\uac00-\ud7af])+|[^\u3040-\u9fff\uac00-\ud7af]+")
+_MARKS = {**dict.fromkeys(r"√ ✓ ✔ ✅ ☑ ○ ◯ \checkmark \surd".split(), "true"), **dict.fromkeys(r"× ✗ ✘ ❌ ╳ \times".split(), "false")}
+_MARKED = re.compile(r"[\s$]*(?:\\text\s?\{)?\s*(\\[a-z]{4,9}|[^\w\s$\\])\s*\}?[\s$]*")
 _NOT_DIGIT, _COUNT = re.compile(r"\D"), re.compile(r"(?<=[A-Za-z)])(\d+)")
 _COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
 _UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
@@ -101,6 +103,8 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
      lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
     ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
      lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
+    ("_", r"(?<![A-Za-z])(?:\\(?:mathrm|text)\s?)?\{?([CAСА])\}?(?:_\{?(\d{1,4})\}?\^\{?(\d{1,4})\}?|\^\{?(\d{1,4})\}?_\{?(\d{1,4})\}?)",
+     lambda match: _choosing(match[0], match[1], match[2] or match[5], match[3] or match[4])),  # C_8^3, A^2_5
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),
     ("{", r"\{([:,;])\}", r"\1 "),
@@ -129,6 +133,8 @@ def unescaped(text: str) -> str:
 def tokens(text: str) -> list[Token]:
     """The tokens of an answer; raises `Unreadable` where a group is never closed."""
     text = _SPECIAL.sub(" ", unescaped(text))
+    if (mark := _MARKED.fullmatch(text)) is not None and mark[1] in _MARKS:  # of a statement that is true or false
+        return [Token("word", _MARKS[mark[1]])]
     if not text.isascii():
         text = re.sub(r"⁻(?=\d)", "-", text)
         text = re.sub(f"[{''.join(RAISED)}]+", lambda run: f"^{{{''.join(map(RAISED.__getitem__, run[0]))}}}", text)
@@ -137,6 +143,7 @@ def tokens(text: str) -> list[Token]:
         text = re.sub("(\\d)\u0307", r"\\dot{\1}", text)
         text = re.sub("((?:\\d[\u0305\u0304])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
+        text = re.sub(r"[^\D0-9]", lambda digit: str(unicodedata.decimal(digit[0])), text)
     text = text.strip("*` \n").rstrip("\\")
     for needed, pattern, new in _REWRITES:
         text = pattern.sub(new, text) if needed in text else text
@@ -152,6 +159,11 @@ def _formulas(found: list[Token]) -> list[Token]:
     split = ((token._replace(kind="letter", text=each) for each in token.text) if is_up else (token,)
              for token, is_up in zip(found, upright, strict=True))  # fmt: skip
     return [token for each in split for token in each]
+
+
+def _choosing(text: str, letter: str, of: str, count: str) -> str:
+    """A count of choices where so many can be chosen, else an index and a power."""
+    return _COUNTS["C" if letter in "CС" else "P"].format(of, count) if int(of) >= max(int(count), 3) else text
 
 
 def _repeating(whole: str, fixed: str, period: str) -> str:
@@ -340,6 +352,8 @@ def _joined(found: list[Token]) -> list[Token]:
         token, after = found[place], found[place + 1].text if place + 1 < len(found) else ""
         if token[:2] == ("command", "min") and out and out[-1].kind == "number" and after not in ("(", "{"):
             token = token._replace(kind="word")  # 30 minutes
+        if token.kind == "letter" and token.text in "hms" and out[-1:] and place + 1 < len(found) and out[-1].kind == found[place + 1].kind == "number":
+            token = token._replace(kind="word")  # 1 h 45
         if token.text == "-" and after == "⦃" and out:  # ℝ - {2}
             token = token._replace(text="∖")
         if token[:2] == ("command", "not") and after and after in "=∈≡<>":

@@ -23,7 +23,9 @@ from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_un
 from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, pieces_of, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
-_PERCENT = re.compile(r"(?:percent(?:age)?|pct|per cent|%)(?= |$)")
+_PERCENT = re.compile(
+    "(?:percent(?:age)?|pct|per cent|%|процент(?:а|ов)?|prozent|pour cent|por ciento|per cento|por cento|퍼센트|パーセント)(?= |$)"
+)
 _UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
 
 
@@ -45,9 +47,20 @@ def measured(node: Node, measure: Measure) -> Node:
     return node if measure == _BARE else Node("measure", (node,), measure)
 
 
+def minutes(count: Fraction) -> Node:
+    """So many minutes."""
+    return measured(ex.number(count), Measure(known_unit("min")))
+
+
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = in_digits(found)
+    ahead = 1 + (found[0].text == "每") if found else 0
+    rate = read_unit(found[:ahead]) if found[ahead:] and not found[0].text.isascii() else None
+    if rate is not None and rate.dimension == (("s", -1),):  # 秒速20m
+        moved = in_letters(found[ahead:]) or quantity_of(found[ahead:])
+        unit = moved.value.unit if moved is not None and moved.op == "measure" else None
+        return None if moved is None or unit is None else moved._replace(value=moved.value._replace(unit=rate.times(unit)))
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -65,7 +78,9 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     said = text_of(rest).lower()
     if (share := _PERCENT.match(said)) is not None:
         percent, rest = True, rest[len(share[0].split()) :]
-    if rest and rest[0].text in ("degrees", "degree", "deg"):
+    if rest and rest[0].text[1:] and rest[0].text[-1] in "半반":  # 3時間半
+        node, rest = ex.plus(node, ex.HALF), [rest[0]._replace(text=rest[0].text[:-1]), *rest[1:]]
+    if rest and rest[0].text.isalpha() and known_unit(rest[0].text) == known_unit("degree"):
         node, rest = ex.call("degree", node), rest[1:]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
@@ -75,7 +90,8 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
 
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     """An expression with the unit, the things or the words that follow it."""
-    following = [place for place, token in enumerate(rest) if place and token.kind == "number" and token.space]
+    following = [place for place, token in enumerate(rest) if place and token.kind == "number"
+                 and (token.space or not rest[place - 1].text.isascii() or rest[place - 1].text == "h")]  # fmt: skip
     if following and not is_symbol(rest[following[0] - 1], "^", "{"):
         return _compound(node, read_unit(rest[: following[0]]), quantity_of(rest[following[0] :]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
@@ -99,6 +115,8 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
 
 def _compound(node: Node, unit: Unit | None, second: Node | None) -> Node | None:
     """`2 hours 30 minutes`: a quantity and one in a smaller unit of the same dimension."""
+    if unit == known_unit("h") and second is not None and second.op == "number":  # 20 h 15
+        second = measured(second, Measure(known_unit("min")))
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None
     if second is None or unit is None or smaller is None or smaller.dimension != unit.dimension:
         return None

@@ -3,13 +3,14 @@ r"""Answers that are no expressions: words, names of angles, times, dates, quoti
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from datetime import date
 from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
-from strop_verify.math.units import MULTIPLES, counted
+from strop_verify.math.units import MULTIPLES, counted, known_unit
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -86,11 +87,16 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
     return [part for each in split_at(found, *separators)[0] if (part := trimmed(each))]
 
 
-COPULAS = ("is", "are", "equals", "be", "equal", "was", "es", "ist", "est")
-CONJUNCTIONS = {"et": "and", "und": "and", "и": "and", "和": "and", "ou": "or", "oder": "or", "или": "or", "或": "or"}
+# Words in all languages: of each concept one table.
+COPULAS = (*"is are equals be equal was es ist est é è равен равна равно это 是 为 為 は".split(),)  # noqa: SIM905
+CONJUNCTIONS = {
+    **dict.fromkeys("et und и 和 且 并且 並且 与 與 及 以及 と かつ 와 과 그리고 또한 و और sowie".split(), "and"),  # noqa: SIM905
+    **dict.fromkeys("ou oder или либо 或 或者 または 또는 혹은 أو या".split(), "or"),  # noqa: SIM905
+}
 HEDGES = (
     "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
-    "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
+    "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds "
+    "не нет nicht kein nein pas non 不 不是 非 否 ない ではない 아니다 아닌 ليس لا नहीं"
 )
 _SYNONYMS = {
     same.strip(): each.split(": ")[0]
@@ -101,6 +107,9 @@ none: empty set, ∅; does not exist: dne, doesnotexist, no limit, ∄
 ℝ≥0: nonnegative real numbers, non-negative real numbers, nonnegative reals; ℝ: real numbers, reals, real number
 ℝ>0: positive real numbers, positive reals, positive numbers; ℤ: integers, integer; ℕ: natural numbers, natural number
 2ℤ: even integers, even integer, even numbers; 2ℤ+1: odd integers, odd integer, odd numbers
+none: 无解, 無解, 无实数解, 解なし, 해가 없다, 해 없음, нет решений, решений нет, keine lösung, pas de solution, aucune solution
+none: sin solución, no tiene solución, nessuna soluzione, sem solução, 空集, 空集合, 공집합, пустое множество, leere menge
+none: ensemble vide, не существует, 不存在, 存在しない; ∞: 无穷, 无穷大, 無限大; ℝ: 全体实数, 一切实数, 任意实数, すべての実数, 모든 실수
 ℚ: rational numbers, rationals, rational number; -∞: negative infinity, minus infinity; ∞: positive infinity
 """.strip().replace("; ", "\n").splitlines()
     for same in each.split(": ")[1].split(",")
@@ -156,17 +165,23 @@ def label_in_words(piece: Sequence[Token]) -> int:
     return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
 
 
-_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+_TRUTHS = {
+    **dict.fromkeys("""yes true oui ja sí si да верно истина истинно правда правильно vrai vraie wahr richtig verdadero verdadera
+    verdadeiro sim vero 是 是的 对 對 正确 正確 真 成立 はい 正しい 참 예 네 옳다 맞다 صحيح صح صواب نعم हाँ सत्य सही""".split(), True),
+    **dict.fromkeys("""no false non nein нет неверно ложь ложно неправда неправильно faux fausse falsch falso falsa não 否 不是 错 錯
+    错误 錯誤 不对 不正确 不正確 假 不成立 いいえ 偽 正しくない 誤り 거짓 아니오 아니요 틀리다 옳지 않다 خطأ خاطئ لا नहीं असत्य गलत""".split(), False),
+}
 
 
 def truth(found: Sequence[Token]) -> bool | None:
     """The truth value that an answer begins with, where the rest is a reason: `Yes, it is prime`; else None."""
     said = found[0].text.lower() if found else ""
-    if said not in _TRUTHS or (found[1:] and not is_symbol(found[1], *",.;:-")):
+    if said not in _TRUTHS or (found[1:] and not is_symbol(found[1], *",.;:-(")):
         return None
-    rest, denials = {token.text.lower() for token in found[1:]}, set() if _TRUTHS[said] else {"not"}
+    value, rest = _TRUTHS[said], {token.text.lower() for token in found[1:]}
+    same = {word for word in _TRUTHS if _TRUTHS[word] is value} | (set() if value else {"not"})
     clause = len(found) > 3  # yes, odd: two answers
-    return _TRUTHS[said] if (clause or len(rest) < 2) and not rest & {*HEDGES.split(), *_TRUTHS} - denials else None
+    return value if (clause or len(rest) < 2) and not rest & {*HEDGES.split(), *_TRUTHS} - same else None
 
 
 def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
@@ -185,7 +200,7 @@ def as_words(found: Sequence[Token]) -> Node | None:
     if is_symbol(found[0], *inner) or is_symbol(found[-1], "-", "′"):
         return None
     text = " ".join(token.text for token in found if token.kind != "symbol").lower()
-    if not any(token.kind == "word" and len(token.text) > 1 for token in found):
+    if not any(token.kind == "word" and (token.text[1:] or unicodedata.category(token.text) == "Lo") for token in found):
         return None
     first, *rest = in_digits(found)
     if first.kind == "number" and (not rest or counted([token.text for token in rest]) is not None):  # twelve faces
@@ -199,6 +214,8 @@ def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
     if not found or not found[0].text.isalpha():
         return list(found)
+    if (ideographs := _ideographic(found[0].text)) is not None:
+        return [Token("number", str(ideographs)), *found[1:]]
     said = [token.text.lower() for token in found[:20]]
     sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
@@ -209,6 +226,25 @@ def in_digits(found: Sequence[Token]) -> list[Token]:
         if number is not None:
             return [Token("number", str(number)), *found[at:]]
     return list(found)
+
+
+def _ideographic(text: str) -> Fraction | None:
+    """The number that ideographs say: 三十五, 二〇二四, 六分之一; None for any other word."""
+    bottom, shares, top = re.sub("分[之の]", "/", text).partition("/")
+    if shares:
+        parts = _ideographic(bottom), _ideographic(top)
+        return parts[1] / parts[0] if all(parts) else None  # type: ignore[operator]
+    whole = part = digits = 0
+    for value in (int(unicodedata.numeric(each.replace("两", "二"), -1)) for each in text):
+        if value < 0 or text.isdecimal():
+            return None
+        if value < 10:
+            digits = 10 * digits + value
+        elif value < 10000:
+            part, digits = part + (digits or 1) * value, 0
+        else:
+            whole, part, digits = (whole + part + digits) * value, 0, 0
+    return Fraction(whole + part + digits)
 
 
 def _spoken(text: str) -> Fraction | None:
@@ -230,6 +266,7 @@ def _spoken(text: str) -> Fraction | None:
     return None
 
 
+_HALVES = {**dict.fromkeys(("上午", "午前", "오전"), " am"), **dict.fromkeys(("下午", "晚上", "午後", "오후"), " pm")}
 _PLAIN, _APART = ("number", "letter", "word"), (*",.:-/_(){}",)  # of times, dates and digits in a base
 
 
@@ -274,6 +311,8 @@ def _date(found: Sequence[Token]) -> Node | None:
 def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
+    if found[0].text in _HALVES and all(token.kind == "number" or known_unit(token.text) for token in found[1:]):
+        text = " : ".join(f"{token.text:0>2}" for token in found if token.kind == "number") + _HALVES[found[0].text]
     match = _CLOCK.fullmatch(text)
     padded = " 0" in f" {text}"  # no part of a ratio begins with 0
     if match is None or (match[4] is None and (match[2] is None or (match[3] is not None and not padded))):
