@@ -75,7 +75,7 @@ def test_one_failure_for_good_ends_the_pauses_of_all() -> None:
             finish(engine)
         began = time.monotonic()
         engine.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 30  # of the minute that they would wait
         assert len(server.bodies) == 4  # none was sent again
 
 
@@ -109,11 +109,11 @@ def test_an_error_waits_for_no_judge_and_keeps_the_votes_that_were_got(tmp_path:
 
     def answer(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
         if "other" in body["messages"][-1]["content"]:
-            waits.wait(10)
+            waits.wait(60)
             return 400, {}, {"error": "no"}
         if sum("slow" in each["messages"][-1]["content"] for each in server.bodies) == 2:
             waits.set()
-            over.wait(30)
+            over.wait(60)
         return judging(body, number)
 
     with serving(answer) as server:
@@ -121,7 +121,7 @@ def test_an_error_waits_for_no_judge_and_keeps_the_votes_that_were_got(tmp_path:
         try:
             with pytest.raises(InputError):
                 polled(tmp_path, Notes(), server.url, questions("slow", "other"))
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 50
         finally:
             over.set()
     votes = next((tmp_path / "out").rglob("votes.jsonl")).read_text().splitlines()
@@ -133,10 +133,9 @@ import sys, numpy as np
 from strop.base.endpoint import ChatEndpoint
 from strop.engines.endpoint import EndpointEngine
 from strop.engines.protocol import Request, Sampling
-engine = EndpointEngine(ChatEndpoint(url=sys.argv[1], model="m"), 2)
+engine = EndpointEngine(ChatEndpoint(url=sys.argv[1], model="m", backoff=60), 2, lambda line: print(line, flush=True))
 engine.submit(Request("r", np.array([51], np.int32), Sampling(max_new_tokens=4), 0, 4))
 try:
-    print("asking", flush=True)
     while True:
         engine.step()
 finally:
@@ -151,12 +150,15 @@ def test_ctrl_c_ends_a_program_at_once(listens: bool) -> None:
         held.bind(("127.0.0.1", 0))
         if listens:
             held.listen(8)
+            held.settimeout(60)
         url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
         with subprocess.Popen([sys.executable, "-c", PROGRAM, url], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL) as program:  # fmt: skip
-            assert program.stdout is not None and program.stdout.readline() == b"asking\n"
-            time.sleep(0.3)
-            began = time.monotonic()
+            if listens:
+                taken, _ = held.accept()
+            else:
+                assert program.stdout is not None and b"does not answer" in program.stdout.readline()
             program.send_signal(signal.SIGINT)
-            program.wait(30)
-            assert time.monotonic() - began < 3
+            program.wait(20)  # the answer or the next attempt would be waited for twice as long
+            if listens:
+                taken.close()

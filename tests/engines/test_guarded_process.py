@@ -53,7 +53,7 @@ def test_it_is_ended_with_all_it_has_started_and_its_folder_goes(tmp_path: Path)
         time.sleep(0.01)
     assert alive(process.pid)
     process.stop()
-    assert not process.alive and until(lambda: not alive(int(child.read_text())), 2)
+    assert not process.alive and until(lambda: not alive(int(child.read_text())))
     assert not (tmp_path / "place").exists()
     process.stop()  # once more is no harm
 
@@ -78,6 +78,6 @@ def test_it_dies_with_us_however_we_end(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert until(lambda: not alive(int(done.stdout)), 8)
+    assert until(lambda: not alive(int(done.stdout)))
     child = (tmp_path / "log.txt").read_text()
-    assert not child or until(lambda: not alive(int(child)), 8)
+    assert not child or until(lambda: not alive(int(child)))

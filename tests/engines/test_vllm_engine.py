@@ -234,18 +234,15 @@ def test_weights_go_through_the_folder_that_both_see(fake: FakeVllm, tmp_path: P
 def test_finding_8_samples_go_on_while_weights_are_checked(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_at(fake, slots=16)
     engine.submit(Request("x", PROMPT, Sampling(max_new_tokens=2), seed=1, n=32))
-    check, left = weights.checked, []
+    check, left = weights.checked, list[bool]()
 
     def slowly(*given: Any) -> dict[str, Tensor]:
-        deadline = time.monotonic() + 5
-        while len(engine._samples) > 8 and time.monotonic() < deadline:  # so that some had to wait for a slot
-            time.sleep(0.01)
-        left.append(len(engine._samples))
+        left.append(until(lambda: len(engine._samples) <= 8))  # so that some had to wait for a slot
         return check(*given)
 
     monkeypatch.setattr(weights, "checked", slowly)
     engine.update_weights(model(1, tie=True).weights(), 1)
-    assert left[0] <= 8
+    assert left == [True]
     engine.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,18 +50,14 @@ class Game(server.Environment):  # type: ignore[name-defined]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     app = server.create_fastapi_app(Game, Guess, Heard, max_concurrent_envs=50)
-    serving = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=serving.run, daemon=True)
-    thread.start()
-    while not serving.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}"
-    serving.should_exit = True
-    thread.join()
+    serving = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serving.run, args=([listening],), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        serving.should_exit = True
+        thread.join()
 
 
 def played(environment: OpenEnv, seeds: list[int], replies: list[str]) -> list[list[Outcome]]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from tests.forks import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, finished_run, metrics, small_config
-from tests.watching import until
+from tests.watching import alive, until
 
 from strop.base.view import SilentView
 from strop.run.folder import RunFolder
@@ -39,9 +38,9 @@ def workers(run: Path) -> dict[str, int]:
     return {row["role"]: row["pid"] for row in rows if row["role"] != "driver"}
 
 
-def gone(pids: list[int], seconds: float) -> bool:
-    """Whether all of these end within the time."""
-    return until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), seconds)
+def gone(pids: list[int]) -> bool:
+    """Whether all of these end."""
+    return until(lambda: not any(map(alive, pids)))
 
 
 class SignalsAfter(SilentView):
@@ -80,18 +79,18 @@ def test_a_worker_trains_what_one_process_trains_even_if_it_is_killed(in_process
 
 
 def killed_driver(out: Path, *sets: str, forked: bool = True) -> list[int]:
-    """A run in a process of its own that is killed after its second step; all processes that were below it."""
+    """A run in a process of its own that is killed after its third step; all processes that were below it."""
     if forked:
         return killed(fork_driver(out, *sets), out)
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from strop.base.view import SilentView\n"
         "from strop.base.imports import allow_module\n"
         "from strop.run.run import train\n"
+        "from tests.orchestration.test_embedded_executor import stops\n"
         "from tests.runs import small_config\n"
         "allow_module('tests.orchestration.judging')\n"
-        "train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"
+        "train(small_config(*sys.argv[2:]), Path(sys.argv[1]), stops(Path(sys.argv[1])))\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", code, str(out), *sets])
     left = killed(driver.pid, out)
@@ -105,18 +104,20 @@ def fork_driver(out: Path, *sets: str) -> int:
     if driver == 0:
         try:
             with forking():
-                train(small_config(*sets), out, SilentView())
+                train(small_config(*sets), out, stops(out))
         finally:
             os._exit(1)
     return driver
 
 
+def stops(out: Path) -> SignalsAfter:
+    """A driver with this view stops itself after its third step, whose checkpoint has not begun."""
+    return SignalsAfter(out, 3, signal.SIGSTOP)
+
+
 def killed(driver: int, out: Path) -> list[int]:
-    """What was below the driver when it had made its second step."""
-    deadline = time.monotonic() + 180
-    while not (out / "checkpoints" / "step-00000002").exists():
-        assert os.waitpid(driver, os.WNOHANG) == (0, 0) and time.monotonic() < deadline
-        time.sleep(0.01)
+    """What was below the driver when it stopped."""
+    assert os.WIFSTOPPED(os.waitpid(driver, os.WUNTRACED)[1])
     left = descendants(driver)[1:]
     assert set(workers(out).values()) <= set(left)
     os.kill(driver, signal.SIGKILL)
@@ -127,7 +128,7 @@ def killed(driver: int, out: Path) -> list[int]:
 def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     left = killed_driver(out, *EMBEDDED)
-    assert workers(out).keys() == {"generator-0", "evaluator"} and gone(left, 2.0)
+    assert workers(out).keys() == {"generator-0", "evaluator"} and gone(left)
     with forking():
         resume(out, SilentView())
     assert_sound_folder(out, in_process)
@@ -141,7 +142,7 @@ def test_a_pipeline_whose_driver_and_generators_are_killed_is_sound(tmp_path: Pa
         *EMBEDDED, f"orchestration.max_lag={lag}", f"steps={lag + 4}", "orchestration.kv=recompute",
         "orchestration.generators=2", "checkpoint.keep=99", "evaluation.every=none",
     )  # fmt: skip
-    assert gone(killed_driver(out, *sets), 2.0)
+    assert gone(killed_driver(out, *sets))
     view = SignalsAfter(out, 3, signal.SIGKILL, "generator-1")
     with forking():
         resume(out, view)
@@ -159,7 +160,7 @@ def test_a_killed_driver_leaves_nobody_of_any_kind(tmp_path: Path) -> None:
     left = killed_driver(out, *sets, "evaluation.asynchronous=true", forked=False)
     roles = {"generator-0", "generator-1", "evaluator", "trainer-0", "trainer-1"}
     assert workers(out).keys() == roles and len(left) > len(roles)
-    assert gone(left, 2.0)
+    assert gone(left)
 
 
 def test_ctrl_c_ends_the_workers_and_no_group_is_skipped_or_repeated(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_ctrl_c_ends_the_workers_and_no_group_is_skipped_or_repeated(tmp_path: P
     with forking():
         with pytest.raises(Interrupted):
             train(small_config(*sets, "evaluation.every=none"), out, view)
-        assert view.pids and gone(view.pids, 2.0)
+        assert view.pids and gone(view.pids)
         resume(out, SilentView())
     rows = [row for step in range(1, 9) for row in RunFolder.open(out).read_rollouts(step)]
     assert len(rows) == 8 * 4 * 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.lab.benchmarking import BenchmarkPlan, measure
 from strop.lab.scaling.curves import UNITS, read_curve
 from strop.model.files import byte_tokenizer
-from strop.orchestration.evaluator import InProcessEvaluator, WeightsOf
+from strop.orchestration.evaluator import InProcessEvaluator, MeasuredVersion, WeightsOf, WorkerEvaluator
 from strop.run.assembly import assemble
 from strop.run.models import parse_models
 from strop.run.run import Interrupted, RunOutcome, resume, train
@@ -268,21 +267,21 @@ def test_what_was_under_way_when_a_run_ended_is_measured_on_resume(in_turn: Path
 
 
 @pytest.mark.usefixtures("quick_workers")
-@pytest.mark.parametrize(
-    ("every", "at", "said"), [(1, 1, "2 of 4, steps 0, 1, 2 not"), (4, 4, "4 of 4, steps 0, 4 not")]
-)
+@pytest.mark.parametrize(("every", "said"), [(1, "2 of 4, steps 0, 1, 2 not"), (4, "4 of 4, steps 0, 4 not")])
 def test_training_waits_while_two_evaluations_are_open_and_at_its_end_unless_it_is_interrupted(
-    tmp_path: Path, every: int, at: int, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, said: str
 ) -> None:
-    class Interrupting(Watching):
-        def advance(self, step: int, values: object) -> None:
-            super().advance(step, values)
-            if step == at:
-                threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    poll = WorkerEvaluator.poll
 
+    def interrupted(evaluator: WorkerEvaluator, patience: float = 0.0) -> list[MeasuredVersion]:
+        if patience:  # training waits, for the first time
+            os.kill(os.getpid(), signal.SIGINT)
+        return poll(evaluator, patience)
+
+    monkeypatch.setattr(WorkerEvaluator, "poll", interrupted)
     out = tmp_path / "run"
     with pytest.raises(Interrupted, match=f"step {said} .*--resume"):
-        train(configured(APART, f"evaluation.every={every}"), out, Interrupting(out, {0: signal.SIGSTOP}))
+        train(configured(APART, f"evaluation.every={every}"), out, Watching(out, {0: signal.SIGSTOP}))
 
 
 @pytest.mark.usefixtures("quick_workers")

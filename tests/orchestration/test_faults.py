@@ -118,6 +118,8 @@ def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int, poi
 
     def kill(step: int) -> None:
         if step == 5:
+            while not any(run.replaced):  # by now the fault has struck, or it does before anything else is trained
+                run.fleet._wait(1.0)
             # The one that has died before: what it had then is with the other one, and nothing meets two deaths.
             pid = max(run.fleet.generators, key=lambda generator: generator.life).worker.pid
             assert pid is not None

@@ -74,9 +74,8 @@ def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) ->
     assert [message[0] for message in found] == list(range(20)) and found[7][1] == big
     assert one.pid is not None and one.silence < 5
     os.kill(one.pid, signal.SIGKILL)
-    begin = time.monotonic()
     assert hear(launcher, one) == [] and one.death is not None and not one.death.fatal
-    assert time.monotonic() - begin < 5 and one.death.reason == "its worker process has died"
+    assert one.death.reason == "its worker process has died"
     one.send("too late")
     other.send("refuse")
     assert hear(launcher, other) == [] and other.death is not None

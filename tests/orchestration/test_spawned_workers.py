@@ -315,4 +315,4 @@ def test_no_worker_outlives_its_controller() -> None:
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    assert until(lambda: not any(map(alive, pids)), 2)
+    assert until(lambda: not any(map(alive, pids)))

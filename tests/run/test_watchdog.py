@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs import assert_same_run, small_config
+from tests.watching import until
 
 from strop.base.progress import Progress
 from strop.base.types import StropError
@@ -50,7 +51,7 @@ def c_code_without_the_interpreters_lock(library=ctypes.CDLL):
 def c_code_with_the_interpreters_lock():
     c_code_without_the_interpreters_lock(ctypes.PyDLL)
 
-def worker():
+def started_worker():
     text = (
         "import sys, time; from pathlib import Path; from strop.orchestration.process_registry import register_dump\\n"
         "register_dump(Path(sys.argv[1])); print('ready', flush=True)\\n"
@@ -61,9 +62,13 @@ def worker():
     child = subprocess.Popen([sys.executable, "-c", text, str(path)], stdout=subprocess.PIPE)
     child.stdout.readline()
     write_processes(run, [RegisteredWorker.of("generator-0", child.pid)])
+    return child
+
+def worker():
     made("a completion")
     child.stdout.readline()
 
+child = started_worker() if sys.argv[2] == "worker" else None
 try:
     with watch.Watch(run, float(sys.argv[3]), SilentView(), grace=0.5):
         made("version 7")
@@ -118,14 +123,12 @@ def test_a_stuck_worker_is_dumped_killed_and_named(tmp_path: Path) -> None:
 def test_what_makes_progress_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.02)
     progress = Progress()
-    with Watch(tmp_path, 5.0, SilentView(), progress) as watch:
+    with Watch(tmp_path, 60.0, SilentView(), progress) as watch:
         watch.view.stage("rl", 10)
         watch.view.advance(3, {})
         watch.view.note("a checkpoint")
         progress.part("evaluation", 2, 8)
-        deadline = time.monotonic() + 10
-        while status(tmp_path)["doing"] is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        assert until(lambda: status(tmp_path)["doing"] is not None)
         beat = status(tmp_path)
         assert (beat["state"], beat["stage"], beat["step"], beat["steps"]) == ("running", "rl", 3, 10)
         assert beat["doing"] == ["evaluation", 2, 8]
@@ -182,16 +185,13 @@ def test_children_and_theirs_are_ended() -> None:
     sleep = "import time; time.sleep(600)"
     text = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{sleep}']); {sleep}"
     child = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
-    deadline = time.monotonic() + 20
-    while len(descendants(child.pid)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert until(lambda: len(descendants(child.pid)) > 1)
     grandchild = RegisteredWorker.of("grandchild", descendants(child.pid)[1])
     parent = RegisteredWorker.of("child", child.pid)
     assert [parent.alive, grandchild.alive] == [True, True]
     assert {child.pid, grandchild.pid} <= set(descendants(os.getpid()))
     kill_children(child.pid)
-    while grandchild.alive and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert until(lambda: not grandchild.alive)
     assert [parent.alive, grandchild.alive] == [True, False]
     child.kill()
     child.wait()

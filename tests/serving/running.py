@@ -58,7 +58,7 @@ class Running:
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
     def health(self) -> dict[str, Any]:
-        return dict(httpx.get(self.url.replace("/v1", "/health")).json())
+        return dict(httpx.get(self.url.replace("/v1", "/health"), timeout=60).json())
 
 
 def tiny_engine(**settings: Any) -> TorchEngine:

@@ -47,6 +47,7 @@ def test_it_serves_a_folder_until_it_is_interrupted(model: Path) -> None:
                 json={"model": "small", "prompt": "1+1=", "max_tokens": 9},
                 headers={"Authorization": "Bearer hush"},
                 trust_env=False,
+                timeout=60,
             )
             assert answer.status_code == 200, answer.text
             process.send_signal(signal.SIGINT)

@@ -54,7 +54,7 @@ def test_every_request_of_the_page_is_answered(served: dict[str, Running]) -> No
         running = served[name]
         for address, body in asked(part):
             url = address.replace(HERE, running.url).replace(HERE.removesuffix("/v1"), running.url.removesuffix("/v1"))
-            answer = httpx.get(url) if body is None else httpx.post(url, json=body, timeout=60)
+            answer = httpx.get(url, timeout=60) if body is None else httpx.post(url, json=body, timeout=60)
             assert answer.status_code == 200, (address, answer.text)
             count += 1
     assert count == 5

@@ -39,8 +39,8 @@ def test_who_finds_nobody_says_so() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(StropError, match=f"127.0.0.1:{port}: ") as caught:
-        reach_store(f"127.0.0.1:{port}", 2, 1.0)
+        with pytest.raises(StropError, match=f"127.0.0.1:{port}: ") as caught:
+            reach_store(f"127.0.0.1:{port}", 2, 1.0)
     assert "\n" not in str(caught.value)
 
 

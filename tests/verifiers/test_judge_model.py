@@ -202,7 +202,7 @@ def test_an_answer_that_never_ends_is_waited_for_as_long_as_the_timeout_says() -
             connection, _ = listening.accept()
             with connection, suppress(OSError):
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-                for _ in range(200):
+                for _ in range(1200):
                     time.sleep(0.05)
                     connection.sendall(b" ")
 
@@ -210,7 +210,7 @@ def test_an_answer_that_never_ends_is_waited_for_as_long_as_the_timeout_says() -
         url, began = f"http://127.0.0.1:{listening.getsockname()[1]}/v1", time.monotonic()
         verdict = JudgeModel(url=url, model="m", timeout=0.4, retries=0)(PROBLEM, "1")
         assert verdict.status is Status.ERROR and "TimeoutError" in verdict.detail
-        assert 0.3 < time.monotonic() - began < 3
+        assert 0.3 < time.monotonic() - began < 30  # the answer takes a minute
 
 
 def times_of(answer: Answer, asks: Callable[[Server], object]) -> list[float]:
@@ -228,19 +228,20 @@ def times_of(answer: Answer, asks: Callable[[Server], object]) -> list[float]:
 
 def test_no_more_requests_are_sent_in_a_minute_than_allowed() -> None:
     asked = [(PROBLEM, str(number), False) for number in range(5)]
-    times = times_of(compares, lambda server: judged(judge(server, requests_per_minute=600), asked))
-    assert len(times) == 5 and 0.3 < times[4] < 2  # the fifth is sent 0.4 s after the first
+    times = times_of(compares, lambda server: judged(judge(server, requests_per_minute=200), asked))
+    assert len(times) == 5 and 0.6 < times[4] < 12  # the fifth is sent 1.2 s after the first, which may take a while
 
 
 def test_no_more_requests_are_under_way_than_allowed() -> None:
-    most, now, lock = 0, 0, threading.Lock()
+    most, now, lock, together = 0, 0, threading.Lock(), threading.Barrier(3)
 
     def counts(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
         nonlocal most, now
         with lock:
             now += 1
             most = max(most, now)
-        time.sleep(0.05)
+        together.wait(60)
+        time.sleep(0.05)  # in which a fourth would come
         with lock:
             now -= 1
         return compares(body, number)
@@ -255,7 +256,7 @@ def test_a_server_that_says_when_is_asked_then() -> None:
         return (429, {"Retry-After": "0.3"}, {}) if number == 1 else compares(body, number)
 
     times = times_of(busy, lambda server: judge(server, backoff=30)(PROBLEM, "3/4"))
-    assert len(times) == 2 and 0.3 <= times[1] < 2
+    assert len(times) == 2 and 0.3 <= times[1] < 15
 
 
 def test_the_key_is_in_no_file_and_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +295,7 @@ def test_a_judge_that_waits_does_not_hold_up_its_end() -> None:
     over = threading.Event()
 
     def waits(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
-        over.wait(20)
+        over.wait(60)
         return said(RIGHT)
 
     with serving(waits) as server:
@@ -304,7 +305,7 @@ def test_a_judge_that_waits_does_not_hold_up_its_end() -> None:
         began = time.monotonic()
         assert running.poll() == [] and running.pending == 5
         running.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 30
         over.set()
 
 
@@ -312,7 +313,7 @@ def test_the_thread_that_asks_ends_with_its_run(tmp_path: Path) -> None:
     over, before = threading.Event(), set(threading.enumerate())
 
     def waits(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
-        over.wait(20)
+        over.wait(60)
         return said(RIGHT)
 
     with serving(waits) as server, ThreadPoolExecutor() as threads:
@@ -322,7 +323,7 @@ def test_the_thread_that_asks_ends_with_its_run(tmp_path: Path) -> None:
                 time.sleep(0.01)
             assert "strop-judges" in {thread.name for thread in set(threading.enumerate()) - before}
         with pytest.raises(CancelledError):
-            asked.result(5)
+            asked.result(30)
         over.set()
     assert "strop-judges" not in {thread.name for thread in set(threading.enumerate()) - before}
 

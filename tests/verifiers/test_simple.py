@@ -77,11 +77,42 @@ def test_multiple_choice(text: str, status: Status) -> None:
         ("The answer is A or B.", None),
         ("Answer: A and C", None),
         ("A. Paris\nB. London\nC. Rome", None),
+        ("The answer is (A)(B).", None), (r"\boxed{A} or \boxed{B}", None), (r"\boxed{A}, no: \boxed{B}", "B"),
+        ('The answer is "B".', "B"), ("Answer - B", "B"), ("The letter is B", "B"), ("I would answer B.", "B"),
+        ("x = 2.\nTherefore, B.", "B"), ("It is small.\n\nOption B", "B"), ("Option A: small. Option B: large.", None),
+        ("The answer is A rather than B.", "A"), ("Vitamin C", None),
         ("A) is wrong because it is small. B) may be right", None),
     ],
 )
 def test_a_choice_is_what_a_response_states_as_such(text: str, letter: str | None) -> None:
     assert MultipleChoice().answer(problem("B"), text) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Antwort B", "B"), ("Die richtige Antwort ist (B).", "B"), ("Die Antwort ist ein B-Moll-Akkord.", None),
+        ("Die Antwort ist nicht B.", None), ("Option B ist richtig, Option A nicht.", "B"),
+        ("Ответ: В", "B"), ("Правильный ответ — (C).", "C"), ("Ответ: Ведро", None), ("Ответ не В.", None),
+        ("La réponse est la B.", "B"), ("Réponse : B", "B"), ("La réponse est à trouver", None),
+        ("La respuesta correcta es B.", "B"), ("La respuesta no es B.", None), ("La respuesta es a veces", None),
+        ("A resposta é B.", "B"), ("La risposta corretta è la lettera B.", "B"),
+        ("选A", "A"), ("故选：B", "B"), ("正确答案是（B）。", "B"), ("答案为 B", "B"), ("选项A错误，选项B正确", "B"),
+        ("答案不是A", None), ("不选A", None), ("应该选A还是B？", None), ("选A或B", None), ("选项A错误", None),
+        ("正解はBです。", "B"), ("정답은 B입니다.", "B"), ("정답: B", "B"), ("الإجابة: B", "B"), ("उत्तर: B", "B"),
+    ],
+)
+def test_a_choice_may_be_stated_in_other_languages(text: str, letter: str | None) -> None:
+    assert MultipleChoice().answer(problem("B"), text) == letter
+
+
+def test_letters_of_cyrillic_are_those_of_the_choices() -> None:
+    assert MultipleChoice(choices="АБВГ")(problem("Б"), "Правильный ответ: Б").score == 1.0
+    assert MultipleChoice(choices="АБВГ")(problem("В"), r"\boxed{Б}").status is Status.WRONG
+
+
+def test_many_statements_take_linear_time() -> None:
+    assert MultipleChoice().answer(problem("B"), "选A，" * 20_000 + "选B") == "B"
 
 
 CITIES = "Which is the capital of France?\nA) London\nB) Paris\nC) Rome"

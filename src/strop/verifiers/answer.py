@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from decimal import Decimal
 from functools import lru_cache
 from typing import Literal
@@ -17,6 +18,7 @@ from strop_verify.extract import (
     Where,
     after_thinking,
     answer_tag,
+    boxes,
     canonical,
     extract_answer,
     last_boxed,
@@ -24,7 +26,7 @@ from strop_verify.extract import (
     normalise,
     same_answer,
 )
-from strop_verify.math.wordings import COPULAS, HEDGES
+from strop_verify.math.wordings import CONJUNCTIONS, COPULAS, HEDGES
 from strop_verify.verdict import Status, shortened
 
 # A LaTeX command, a power, an index, a fraction, a tuple or an interval.
@@ -104,29 +106,49 @@ def stated_answer(reference: str) -> str:
     return last_boxed(reference) or reference.rpartition("####")[2].strip() or reference
 
 
+# What answers and options are called, and the words that join a name to a letter: a sentence states a choice by them.
+_NAMES = (
+    "answer choice option letter antwort lösung buchstabe réponse choix lettre respuesta opción letra resposta opção "
+    "risposta opzione lettera antwoord svar odpowiedź cevap jawaban jibu ответ вариант відповідь الإجابة الجواب उत्तर "
+    "উত্তর"
+)
+_NOUN = rf"(?:\b(?:{'|'.join(_NAMES.split())})|答案|答え|回答|解答|正解|选项|選項|정답|답변|답)"
+_CHOOSE = (
+    r"\b(?:choose|chose|pick|select|go\s+(?:with|for)|(?:i|would|should)\s+answer|wähle|choisis|elijo|escolho|scelgo"
+    r"|выбираю)\b|(?<!不)(?<!不.)(?<!不..)[选選](?:择|擇)?:?"
+)
+_COPULA = (
+    r"\b(?:is|ist|lautet|est|es|é|è|(?:must|should|would|will)\s+be)\b|(?:应该?|應該?)?[是为為]|[はが은는]|\s[-–—]\s"
+)
 # The letter of an option; without brackets only where no word follows ("a polynomial", "C major").
-_ENDED = r"(?=\s*(?:$|[.,;:!?()\n]|[-–—]\s|because\b|since\b))"
-_LETTER = rf"(?:[(\[]([A-Za-z])[)\]]|([A-Za-z])\b{_ENDED})"
-_KIND = r"(?:(?:the\s+)?(?:option|choice|letter|answer)\s+)?"
+_ALPHABET = "A-ZА-Я"
+_HAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # scripts without spaces
+_ENDED = rf"(?=\s*(?:$|[.,;:!?()\n。、]|[-–—]\s|(?:because|since|rather|instead)\b)|[{_HAN}])"
+_LETTER = rf"(?:[(\[]([{_ALPHABET}])[)\]]|([{_ALPHABET}]){_ENDED})"
+_KIND = rf"(?:(?:the|die|la)\s+|l['’])?(?:{_NOUN}\s*)?"
 _NOT_BUT = r"(?:not\s+[^.,;:\n]{1,60}?,?\s+but\s+)?"
 _STATED = re.compile(
-    rf"""\b(?:answer|choice|option)(?:\s+(?:to|of|for)\s[^.:\n]{{0,60}}?|\s+[a-z]{{2,}})?\s*
-        (?:\b(?:is|(?:must|should|would|will)\s+be)\b(?:\s+\w+ly\b)?|[:=\n])[:\s]*{_NOT_BUT}{_KIND}{_LETTER}
-    | \b(?:choose|chose|pick|select|go\s+(?:with|for))\s+{_KIND}{_LETTER}
-    | (?:\b(?:option|choice|answer)\s+\(?([A-Za-z])\)? | \(([A-Za-z])\) | (?-i:\b([A-Z])))
-        \s+(?:is|must\s+be)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|answer)(?:\s+(?:one|answer|option|choice))?{_ENDED}
+    rf"""{_NOUN}(?:\s+(?:to|of|for)\s[^.:\n]{{0,60}}?|\s+(?!(?:no[nt]?|nicht|não|не)\b)[^\W\d_]{{2,}})?\s*
+        (?:(?:{_COPULA})(?:\s*\w+ly\b)?|[:=\n])[:\s]*{_NOT_BUT}{_KIND}{_LETTER}
+    | (?:{_CHOOSE})\s*{_KIND}{_LETTER}
+    | (?:{_NOUN}\s*\(?([{_ALPHABET}])\)? | \(([{_ALPHABET}])\) | (?-i:\b([{_ALPHABET}])))
+        (?:\s+(?:is|must\s+be)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|answer)(?:\s+(?:one|answer|option|choice))?{_ENDED}
+        | \s+(?:ist|est|es|é|è)\s+(?:richtig|korrekt|correct[aeo]?|corrett[ao])\b | 是?正确)
+    | (?:^|\n)[^\w\n]*(?:{_NOUN}|therefore|thus|hence|so)\b,?\s*{_LETTER}\W*$
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_JOINED = rf"\s*(?:[,/&、和或]|还是|,?\s*\b(?:and|or|{'|'.join(CONJUNCTIONS)})\b)\s*{_KIND}"
 _ANOTHER = re.compile(
-    rf"\s*(?:[,/&]|,?\s*\b(?:and|or)\b)\s*{_KIND}\(?(?-i:([A-Z]))\)?(?=\s*(?:$|[.,;:!)\n]|and\b|or\b))", re.I
+    rf"(?:{_JOINED}\(?|\s*\()(?-i:([{_ALPHABET}]))\)?(?=\s*(?:$|[.,;:!?)\n。、]|and\b|or\b))", re.IGNORECASE
 )
 _NO_CLAIM = re.compile(rf"\b(?:{'|'.join(HEDGES.split())}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
-_MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`]")
+_MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`\"“”«»]")
+_LOOK_ALIKE = str.maketrans("АВСЕНІЈ", "ABCEHIJ")  # letters of Cyrillic
 _LABEL = re.compile(r"\(([A-Z])\)\s*|(?<!\w)([A-Z])[.):]\s*")
 _SPACE = re.compile(r"\\(?:q?quad(?![a-z])|[ ,;!])|~")
-_CHOICE = re.compile(r"\(([A-Za-z])\)(?:\s.*)?|([A-Za-z])(?:[.:)].*)?", re.DOTALL)
-_OTHER_LABEL = re.compile(r"(?:^[.:)]?|[\n.;,/]|\b(?:and|or)\b)\s*(?:\([A-Za-z]\)|[A-Z](?:[.:)]|$))")
+_CHOICE = re.compile(rf"\(([{_ALPHABET}])\)(?:\s.*)?|([{_ALPHABET}])(?:[.:)。].*)?", re.DOTALL | re.IGNORECASE)
+_OTHER_LABEL = re.compile(rf"(?:^[.:)]?|[\n.;,/]|{_JOINED})\s*(?:\([A-Za-z]\)|[{_ALPHABET}](?:[.:)]|$))")
 _DENIED = re.compile(rf"[.:)\s]*(?:{'|'.join(COPULAS)})\b.*\b(?:{'|'.join(HEDGES.split())})\b")
 
 
@@ -136,29 +158,42 @@ def chosen_letter(text: str, where: Where, choices: str, question: str = "") -> 
     Where the answer may stand anywhere, and neither a box nor a tag is there, it is the last that a sentence states as
     the choice, or the whole text. The text of one of the question's options stands for its letter.
     """
-    if where != "any":
-        found = extract_answer(text, where)
-        return None if found is None else letter_of(_lettered(found, question), choices)
     final = after_thinking(text)
     if final is None:
         return None
-    for found in (last_boxed(final), answer_tag(final)):
+    boxed = None if where == "answer_tag" else _boxed(final)
+    for found in (boxed, None if where == "boxed" else answer_tag(final)):
         if found is not None:  # an empty one too: what it stands for is not looked for elsewhere
             return letter_of(_lettered(found, question), choices)
+    if where != "any":
+        return None
     plain = _lettered(final, question)
-    stated = [match for match in _STATED.finditer(plain) if _claims(plain, match)]
-    if not stated:
+    stated = next((each for each in reversed([*_STATED.finditer(plain)]) if _claims(plain, each)), None)
+    if stated is None:
         return letter_of(plain, choices)
-    letter = next(place for place in range(1, stated[-1].re.groups + 1) if stated[-1][place])
-    end = stated[-1].end(letter)
+    place = next(place for place in range(1, stated.re.groups + 1) if stated[place])
+    end = stated.end(place)
     another = _ANOTHER.match(plain, end + plain.startswith((")", "]"), end))
-    several = another is not None and another[1] != stated[-1][letter].upper()
-    return None if several else letter_of(stated[-1][letter], choices)
+    several = another is not None and another[1] != stated[place].upper()
+    return None if several else letter_of(stated[place], choices)
+
+
+def _boxed(text: str) -> str | None:
+    """What the last box of a text holds; with the box before it, where the two are joined by a word or comma."""
+    found = boxes(text)[-2:]
+    contents = [text[box.begin : box.end].strip() for box in found]
+    joined = len(found) == 2 and re.fullmatch(rf"\$?{_JOINED}\$?", text[found[0].outer_end : found[1].outer_begin])
+    return " or ".join(contents) if joined else contents[-1] if contents else None
+
+
+def _plain(text: str) -> str:
+    """A text without markup and quotation marks, punctuation and letters of full width as others."""
+    return _MARKUP.sub(r"\1", unicodedata.normalize("NFKC", text)).strip()
 
 
 def _lettered(text: str, question: str) -> str:
     """A text without markup, in which the options of a question are their letters in brackets."""
-    plain = _MARKUP.sub(r"\1", text).strip()
+    plain = _plain(text)
     named, letters = _options(question)
     return named.sub(lambda found: f"({letters[(found.lastindex or 1) - 1]})", plain) if letters else plain
 
@@ -166,7 +201,7 @@ def _lettered(text: str, question: str) -> str:
 @lru_cache(maxsize=1024)
 def _options(question: str) -> tuple[re.Pattern[str], str]:
     """A pattern with a group for the text of each option that ends a question, and the letters of these groups."""
-    plain = _MARKUP.sub(r"\1", _SPACE.sub(" ", question))
+    plain = _plain(_SPACE.sub(" ", question))
     labels = list(_LABEL.finditer(plain))
     letters = "".join(label[1] or label[2] for label in labels)
     labels, letters = labels[letters.rfind("AB") :], letters[letters.rfind("AB") :]
@@ -184,17 +219,18 @@ def _options(question: str) -> tuple[re.Pattern[str], str]:
 
 def _claims(text: str, match: re.Match[str]) -> bool:
     """Whether a statement is made, neither asked nor supposed nor denied."""
-    clause = re.split(r"[.,;:!?\n]", text[max(0, match.start() - 200) : match.start()])[-1]
-    end = re.search(r"[.!?\n]", text[match.end() :])
+    clause = re.split(r"[.,;:!?\n。]", text[max(0, match.start() - 200) : match.start()])[-1]
+    end = re.search(r"[.!?\n。]", text[match.end() : match.end() + 200])
     return not _NO_CLAIM.search(clause) and (end is None or end[0] != "?")
 
 
 def letter_of(text: str, choices: str) -> str | None:
     """The letter, one of `choices`, that an answer is or begins with; None where it is other text, or names several."""
-    match = _CHOICE.fullmatch(_MARKUP.sub(r"\1", text).strip())
+    match = _CHOICE.fullmatch(_plain(text))
     if match is None:
         return None
     letter = (match[1] or match[2]).upper()
+    letter = letter if letter in choices.upper() else letter.translate(_LOOK_ALIKE)
     rest = match[0][match.end(match.lastindex or 0) :].lstrip(")")
     other = _OTHER_LABEL.search(rest) or _DENIED.match(rest)
     return letter if letter in choices.upper() and not other else None

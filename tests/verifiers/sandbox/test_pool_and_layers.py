@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -19,6 +18,7 @@ from strop_verify.child_process import start_ticks
 from strop_verify.sandbox import Limits, NoIsolation, Outcome, Sandbox, SandboxFailure, probe
 from strop_verify.sandbox.launchers import ForkServer, outermost, plan_for
 from strop_verify.sandbox.layers import SandboxCapabilities, attempt, require
+from strop_verify.sandbox.process import descendants
 
 SMALL = Limits(memory=256 << 20, output=1 << 20, processes=16)
 ECHO = "print(input())"
@@ -34,30 +34,31 @@ def test_nothing_is_left_after_closing(sandbox: Sandbox) -> None:
     before, mounted, descriptors = processes_below(), mounts(), len(os.listdir("/proc/self/fd"))
     with Sandbox(SMALL, workers=2) as other:
         run_all(other, "import os\nos.fork()\nwhile True: pass", [b""] * 3, 0.3)
-        assert processes_below() > before
-    assert processes_below() == before
+        assert processes_below() - before
+    assert processes_below() <= before  # of which some may have ended: other tests have started them
     assert mounts() == mounted
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_closing_ends_what_runs() -> None:
     if not probe().isolated:
         pytest.skip("no isolation on this machine")
-    sandbox = Sandbox(SMALL, workers=1)
+    before, sandbox = processes_below(), Sandbox(SMALL, workers=1)
     kinds = []
     thread = threading.Thread(target=lambda: kinds.append(sandbox.run("while True: pass", b"", 60.0).ending.outcome))
     thread.start()
-    time.sleep(1.0)
+    assert until(lambda: len(processes_below() - before) > 1)  # the fork server and the program
     sandbox.close()
-    thread.join(10.0)
+    thread.join(60.0)
     assert kinds == [Outcome.SANDBOX_ERROR]
+    assert sandbox.run(ECHO).ending.outcome is Outcome.SANDBOX_ERROR
 
 
 def test_a_dead_fork_server_is_replaced(sandbox: Sandbox) -> None:
     assert sandbox.run(ECHO, b"1").stdout == b"1\n"
-    for pid in processes_below():
-        os.kill(pid, signal.SIGKILL)
-    time.sleep(0.2)
+    for slot in sandbox._slots:
+        if slot._servers[0] is not None:
+            os.kill(slot._servers[0].pid, signal.SIGKILL)
     runs = run_all(sandbox, ECHO, [b"2"] * 4)
     assert [run.stdout for run in runs] == [b"2\n"] * 4
 
@@ -69,7 +70,6 @@ sandbox = Sandbox(Limits(memory=256 << 20), workers=2)
 for _ in range(2):
     program = "import os\\nos.fork()\\nos.setsid() if os.getpgrp() != os.getpid() else 0\\nwhile True: pass"
     threading.Thread(target=sandbox.run, args=(program, b"", 60.0), daemon=True).start()
-time.sleep(1.5)
 print("running", flush=True)
 time.sleep(60)
 """
@@ -80,13 +80,11 @@ def test_a_killed_trainer_leaves_nothing(sandbox: Sandbox) -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     assert driver.stdout.readline() == "running\n"
-    from strop_verify.sandbox.process import descendants
-
-    below = set(descendants(driver.pid)) - {driver.pid}
-    assert len(below) >= 6
+    assert until(lambda: len(descendants(driver.pid)) > 6)
+    below = descendants(driver.pid)[1:]
     driver.kill()
     driver.wait()
-    assert until(lambda: not any(start_ticks(pid) for pid in below), 10)
+    assert until(lambda: not any(start_ticks(pid) for pid in below))
 
 
 def test_the_probe_holds_what_it_says() -> None:
@@ -123,7 +121,7 @@ def test_unsafe_runs_still_end_and_leave_nothing(sandbox: Sandbox) -> None:
         hang = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
         assert unsafe.run(hang, seconds=0.5).ending.outcome is Outcome.TIMEOUT
         assert len(processes_below() - before) == 1  # its fork server
-    assert processes_below() == before
+    assert processes_below() <= before
 
 
 def test_the_user_namespace_holds_too() -> None:
@@ -139,7 +137,7 @@ def test_the_user_namespace_holds_too() -> None:
             bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
             assert other.run(bomb, seconds=1.0).ending.outcome is Outcome.TIMEOUT
         assert len(processes_below() - before) <= 1
-    assert processes_below() == before
+    assert processes_below() <= before
 
 
 @pytest.mark.parametrize("layer", ["user", "proc", "ipc", "seccomp"])

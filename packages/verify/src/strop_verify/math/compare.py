@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from string import ascii_uppercase
 
@@ -18,6 +19,7 @@ from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.families import finite, members, same_members
+from strop_verify.math.formulas import formula
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
@@ -27,7 +29,7 @@ from strop_verify.math.proof import Proof, ProofOutcome, different, equal, unkno
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import decided, is_remark, is_value, parted, rounds_to, stated_digits, stated_value
 from strop_verify.math.regions import Unsolved, joined, line, pieces, same, shared
-from strop_verify.math.settings import MathSettings
+from strop_verify.math.settings import MathSettings, formulas_in
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
 _EVEN = ex.times(ex.number(2), ex.name("k"))
@@ -45,8 +47,9 @@ _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
 _LABEL = re.compile(  # also \textbf{(A)}\ 3
     r"(?:\s|\\q?quad|\$(?=\s))*(?:\\(?:text|math)\w*\s?\{)?(?<!\w)(?:\(([A-JА-Д])\)|([A-JА-Д])[.．、)）:：])\}?(?:\\ |\s)*"
 )
+_THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
 _PARTED = (*_SEVERAL, "relation", "interval")
-_ATOMIC = ("words", "title", "clock", "date", "proposition", "…")
+_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
 
 
 def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text: bool = True) -> Proof:
@@ -74,11 +77,12 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     chosen = _option(given, rules.question) if gold.letters is None else None
     reference, answer = value or gold.answer, _behind(given) or chosen or given.answer
     if not ex.names_in(reference) and ex.names_in(answer):
-        answer = quantities.in_letters(given.tokens) or answer
+        answer = quantities.in_letters(given.tokens, ex.holds(reference, "measure")) or answer
     elif ex.holds(answer, "measure") and ex.names_in(reference).isdisjoint(ex.names_in(answer)):
-        reference = quantities.in_letters(gold.tokens) or reference
-    if reference.op == "proposition" != answer.op:
-        answer = proposition(given.tokens) or answer
+        reference = quantities.in_letters(gold.tokens, units=True) or reference
+    for kind, reader in (("proposition", proposition), ("formula", formula)):
+        if kind in (reference.op, answer.op):
+            reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
     if several == [False, True]:
         answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
@@ -88,6 +92,11 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     in_words = by_text and "words" in (reference.op, answer.op)
     if in_words and len({each.text.replace(" ", "").lower() for each in (gold, given)}) == 1:
         return equal("the same words")
+    money = [_grouped(gold) if quantities.is_money(gold.answer) else gold, _grouped(given)] if rules.comma else []
+    if money and money != [gold, given]:
+        proof = compare_readings(money[0], money[1], replace(rules, comma=False), by_text)
+        if proof.equal:
+            return proof
     try:
         proof = _Comparison(rules).products(reference, answer, matrices_in(gold.text, given.text))
     except TooMuch as limit:
@@ -100,6 +109,12 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     return Proof(ProofOutcome.BEYOND, "too much work") if beyond else proof
 
 
+def _grouped(reading: Reading) -> Reading:
+    """An answer in which a point separates thousands: 22540 € for 22.540 €."""
+    found = [each._replace(text=_THOUSANDS.sub(r"\1\2", each.text)) for each in reading.tokens]
+    return read_tokens(found) if tuple(found) != reading.tokens else reading
+
+
 def _behind(reading: Reading) -> Node | None:
     """The value behind the letter of a choice, 12 in `(B) 12`; None where there is none."""
     return _read(() if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens)))
@@ -107,11 +122,14 @@ def _behind(reading: Reading) -> Node | None:
 
 def _option(named: Reading, question: str) -> Node | None:
     r"""The value that a question gives the option of an answer, 4π in `(B) $4\pi$`; None where it gives none."""
-    if len(named.text) > 3 or not question:
+    if len(named.text) > 5 or not question:
         return None
     _, *parts = _LABEL.split(question)
-    options = {first or second: text.strip() for first, second, text in zip(*(parts[at::3] for at in range(3)), strict=True)}
-    return _read(options.get(named.letters or named.text, "")) if len(options) > 1 else None
+    labels, texts = [first or second for first, second in zip(parts[::3], parts[1::3], strict=True)], parts[2::3]
+    begins = max((at for at, each in enumerate(labels) if each in "AА"), default=0)
+    options = dict(zip(labels[begins:], texts[begins:], strict=True))
+    in_order = len(options) > 1 and all(map(str.strip, options.values())) and [*options] == sorted(labels[begins:])
+    return _read(options.get(named.letters or named.text, "").strip()) if in_order else None
 
 
 def _read(found: Sequence[Token] | str) -> Node | None:
@@ -160,6 +178,8 @@ class _Comparison:
 
     def answers(self, gold: Node, given: Node) -> Proof:
         """Two answers of any kinds."""
+        if "interval" in self.rules.question.lower():
+            gold, given = conventions.ends(gold, given), conventions.ends(given, gold)
         gold, given = _plain(gold), _plain(given)
         if "family" in (gold.op, given.op):
             gold, given = _plain(finite(gold, given)), _plain(finite(given, gold))
@@ -169,10 +189,9 @@ class _Comparison:
             return self._conditions(gold, given)
         if gold.op == "tuple" and given.op.startswith("apply ") and given.op[6:] in ascii_uppercase:  # P(3, 4)
             given = Node("tuple", given.args)
-        if "matrix" in (gold.op, given.op) and gold.op != given.op:
-            gold, given = as_matrix(gold), as_matrix(given)
-        if "matrix" in (gold.op, given.op) and gold.op != given.op:
-            gold, given = as_tuple(gold), as_tuple(given)
+        for alike in (as_matrix, as_tuple):
+            if "matrix" in (gold.op, given.op) and gold.op != given.op:
+                gold, given = alike(gold), alike(given)
         ops = gold.op, given.op
         if "family" not in ops and ("relation" in ops or is_region(gold) or is_region(given)):
             found = self._relations(gold, given)
@@ -204,8 +223,8 @@ class _Comparison:
             if ops[0] == ops[1]:  # north-east and northeast
                 said = ["".join(each.value) if each.op == "words" else each for each in (gold, given)]
                 return decided(said[0] == said[1], ops[0])
-            if ops[1] == "words" and ops[0] not in ex.KINDS and is_value(gold):
-                return different("words, and a number")
+            if ops[1] in ("words", "formula") and ops[0] not in ex.KINDS and is_value(gold):
+                return different(f"{ops[1]}, and a number")
             return unknown(f"{ops[0]} and {ops[1]}")
         return quantities.compare_quantities(gold, given, self.rules)
 
@@ -251,6 +270,8 @@ class _Comparison:
 
     def _relations(self, gold: Node, given: Node) -> Proof | None:
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
+        if not all(equations):
+            gold, given = map(_named_region, (gold, given))
         sides = [_both(each) if one else each.args for each, one in zip((gold, given), equations, strict=True)]
         every = (*sides[0], *sides[1])
         alike = any(equations) and all(part.op == "relation" for part in every)
@@ -258,7 +279,6 @@ class _Comparison:
             return self._sets(*sides)
         if all(equations):
             return self._equations(gold, given)
-        gold, given = map(_named_region, (gold, given))
         gold, given = conventions.ascending(gold), conventions.ascending(given)
         if gold.op == given.op == "relation" and gold.value == given.value:
             proof = self._all(gold.args, given.args)
@@ -270,9 +290,9 @@ class _Comparison:
             return self._regions(gold, given)
         if gold.op == given.op:
             return unknown("two relations of different kinds")
-        rounded = _rounded(given) if equations[1] and ex.holds(gold, "decimal") else None
-        if rounded is not None:
-            return self.answers(gold, rounded)
+        end = given.args[-2:] if equations[1] and given.value[-1] == "≈" and ex.holds(gold, "decimal") else ()
+        if end and is_remark(*end) and _rounds(*end):  # 14.14 of √200 ≈ 14.14
+            return self.answers(gold, end[1])
         wrong = self._unequal_chain(given) if equations[1] else None
         if wrong is not None:
             return wrong
@@ -281,8 +301,10 @@ class _Comparison:
         if given.op == "residue" and equations[0]:
             return unknown("one number, and a residue class")
         stated = [stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
-        if stated[1] is None and equations[1] and self._all(given.args[1:], given.args[:-1]).equal:  # (2^3)^n = 2^{3n}
-            stated[1] = given.args[-1]
+        if stated[1] is None and equations[1]:  # (2^3)^n = 2^{3n}; what the question asks for
+            asked = given.args[0] in map(_read, formulas_in(self.rules.question))
+            if asked or self._all(given.args[1:], given.args[:-1]).equal:
+                stated[1] = given.args[-1]
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
@@ -343,7 +365,8 @@ class _Comparison:
         derived = label(given) is not None
         for place, following in pairwise(places):
             one, other = given.args[place], given.args[following]
-            rounded = is_remark(one, other) if "≈" in given.value[place:following] else derived
+            about = "≈" in given.value[place:following]
+            rounded = is_remark(one, other) or (derived and _rounds(one, other)) if about else derived
             if not rounded and not self.answers(one, other).equal:
                 return different("a chain of unequal constants")
         return None
@@ -379,13 +402,13 @@ class _Comparison:
         return self._sets(*parts)
 
     def _sets(self, gold: Sequence[Node], given: Sequence[Node]) -> Proof:
-        pairs = zip(self._each(gold), gold, strict=True)
-        proofs = [[one._members(part, answer) for answer in given] for one, part in pairs]
-        unmatched = [row for row in proofs if not any(proof.equal for proof in row)]
-        unmatched += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
+        each, rows = self._each(gold), [[(row, column) for column in range(len(given))] for row in range(len(gold))]
+        proof = cache(lambda at: each[at[0]]._members(gold[at[0]], given[at[1]]))
+        lines = (sorted(line, key=lambda at: at[0] != at[1]) for line in (*rows, *zip(*rows, strict=True)))
+        unmatched = [line for line in lines if not any(proof(at).equal for at in line)]
         if not unmatched:
             return equal(f"each of {len(gold)} is among the other's")
-        if any(all(proof.outcome is ProofOutcome.DIFFERENT for proof in row) for row in unmatched):
+        if any(all(proof(at).outcome is ProofOutcome.DIFFERENT for at in line) for line in unmatched):
             return different("a member is missing")
         return unknown("a member is not proved to be among the other's")
 
@@ -444,12 +467,13 @@ def _named_region(answer: Node) -> Node:
     return answer.args[1] if named and is_region(answer.args[1]) else answer
 
 
-def _rounded(chain: Node) -> Node | None:
-    """The decimal that a chain ends with where what it approximates rounds to it: 14.14 of √200 ≈ 14.14."""
-    exact, decimal = chain.args[-2:]
+def _rounds(exact: Node, decimal: Node) -> bool:
+    """Whether a value rounds to a decimal, which may be in degrees."""
+    exact, decimal = parted(exact)[0], parted(decimal)[0]
+    if decimal.op == "degree" and not ex.holds(exact, "degree"):
+        exact, decimal = ex.over(exact, ex.call("degree", ex.ONE)), decimal.args[0]
     at, digits = rational(decimal), stated_digits(decimal)
-    remark = chain.value[-1] == "≈" and is_remark(exact, decimal)
-    return decimal if remark and at and digits and rounds_to(parted(exact)[0], at, digits) else None
+    return bool(at and digits and rounds_to(exact, at, digits))
 
 
 def _both(part: Node) -> Sequence[Node]:
@@ -492,6 +516,8 @@ def _plain(answer: Node) -> Node:
         return _plain(answer.args[0])
     if answer.op == "words":
         return _SAID.get(answer.value, answer)
+    if answer.op == "residue":  # ±2 (mod 5)
+        return answer._replace(args=(_plain(answer.args[0]), *answer.args[1:]))
     if answer.op in ("list", "set"):  # -2, 1 ± √5
         return answer._replace(args=tuple(part for each in answer.args for part in _both(each)))
     if answer.args and answer.op not in ("ratio", "relation", "family", "cases") and ex.holds(answer, "±", "∓"):

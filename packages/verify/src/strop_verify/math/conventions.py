@@ -36,7 +36,7 @@ def factor_between(first: Form, second: Form) -> Fraction | None:
 def as_family(residue: Node) -> Node:
     """A residue class as its members, 7k + 5 for each integer k; several as a set."""
     first, modulus = residue.args[:2]
-    step, values = ex.times(modulus, ex.name("k")), first.args if first.op == "list" else (first,)
+    step, values = ex.times(modulus, ex.name("k")), first.args if first.op in ("list", "set") else (first,)
     families = tuple(Node("family", (ex.plus(step, each), words("ℤ")), "k") for each in values)
     return families[0] if len(families) == 1 else Node("set", families)
 
@@ -86,6 +86,13 @@ def factors(node: Node, other: Node) -> Node:
     return node
 
 
+def ends(node: Node, other: Node) -> Node:
+    """The interval that 50 ± 2 is where the other side is a pair; anything else as it is."""
+    pair = other.op in ("tuple", "interval") and len(other.args) == 2 and node.op in ("sum", "measure")
+    found = ex.variants(node)[::-1] if pair and ex.holds(node, "±") else []
+    return other._replace(args=tuple(found)) if len(found) == 2 else node
+
+
 def chosen(node: Node, other: Node) -> Node:
     """`C(n, k)` as a binomial coefficient where the other side is no point and knows no C."""
     if not ex.holds(node, "apply C") or other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
@@ -100,9 +107,13 @@ def one_label(first: Node, second: Node) -> bool:
         return _derived(first) == _derived(second)
     applied = [each for each in (first, second) if each.op.startswith("apply ")]
     if len(applied) == 1:
-        other, function = second if first in applied else first, ex.name(applied[0].op.removeprefix("apply "))
-        general = all(arg.op == "name" for arg in applied[0].args) and other not in applied[0].args  # not f(0), f(y)
-        return general and other in (ex.name("y"), function)
+        bare, function = second if first in applied else first, ex.name(applied[0].op.removeprefix("apply "))
+        general = all(arg.op == "name" for arg in applied[0].args) and bare not in applied[0].args  # not f(0), f(y)
+        return general and bare in (ex.name("y"), function)
+    if first.op == second.op == "name":  # v_{esc} and v, not x_1 and x
+        (letter, _, index), (other, _, also) = (str(each.value).partition("_") for each in (first, second))
+        described = "" in (index, also) and len(index + also) > 1 and (index + also).isalpha()
+        return first == second or (described and letter == other)
     return first == second
 
 

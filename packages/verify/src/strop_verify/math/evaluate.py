@@ -16,7 +16,7 @@ from typing import Any
 from mpmath import libmp
 from mpmath.ctx_iv import MPIntervalContext
 
-from strop_verify.math.expressions import DEFINITIONS, Effort, Node, TooMuch
+from strop_verify.math.expressions import DEFINITIONS, E, Effort, Node, TooMuch
 
 MOST_BITS = 400_000
 _CONTEXT: Any = MPIntervalContext()
@@ -47,6 +47,8 @@ def _value(node: Node, point: Point) -> Value:
     op, cost = node.op, 1 if _CONTEXT.prec < 500 else _CONTEXT.prec // 250
     if (function := _FUNCTIONS.get(op)) is not None:
         Effort.spend(cost + 3)
+        if op == "power" and node.args[0] == E:
+            return _exp(_value(node.args[1], point))
         return function(*[_value(arg, point) for arg in node.args])
     Effort.spend(cost)
     if op == "number":
@@ -219,7 +221,7 @@ def _exp(given: Value) -> Value:
     if given == 0:
         return Fraction(1)
     exponent = interval(given)
-    if abs(exponent.real).b > 2**60:
+    if abs(exponent.real).b > 2**40:
         raise TooMuch("too large an exponential")
     return _tidy(_CONTEXT.exp(exponent))
 

@@ -17,6 +17,7 @@ An answer is a tree too. Where it is more than an expression its operation says 
     family                       an answer for each integer value of a name (the value); which integers, where said
     matrix of row, cases of case entries; values with their conditions
     where                        an answer under a condition
+    formula                      of chemistry, or the sides of an equation: for each its terms
     proposition                  letters, and a truth value for each row of their table
     …                            the dots in 1, 3, …, 2n − 1
 """
@@ -74,6 +75,8 @@ class Token(NamedTuple):
     space: bool = False
 
 
+END = Token("end", "")  # after the last
+
 class Node(NamedTuple):
     """An expression or an answer.
 
@@ -105,8 +108,8 @@ def name(text: str) -> Node:
 
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
-    ("measure", "words", "title", "clock", "date", "digits", "tuple", "list", "ratio",
-     "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "where", "proposition", "…")
+    ("measure", "words", "title", "clock", "date", "digits", "tuple", "list", "ratio", "set", "interval", "∪", "∩", "∖",
+     "relation", "residue", "family", "matrix", "cases", "where", "proposition", "formula", "…")
 )  # fmt: skip
 NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form
 PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))
@@ -220,6 +223,8 @@ def label(part: Node) -> Node | None:
     if part.op != "relation" or not set(part.value) <= {"=", "≈"}:
         return None
     first = part.args[0]
+    if first.op == "power" and first.args[0].value in ("sigma", "chi"):  # σ², χ²
+        return first
     if first.op in ("name", "words", "title", "tuple", "derivative") or first.op.startswith("apply "):
         return first
     return first if first.op in ("abs", "norm", "det") and names_in(first) and not holds(first, "sum") else None

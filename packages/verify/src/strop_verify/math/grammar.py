@@ -14,10 +14,11 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
+from strop_verify.math.formulas import formula
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of
 from strop_verify.math.propositions import proposition
-from strop_verify.math.quantities import in_letters, quantity_of
+from strop_verify.math.quantities import UNIT_LETTERS, in_letters, quantity_of
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
@@ -94,15 +95,21 @@ def read_tokens(found: list[Token]) -> Reading:
     letters = wordings.choice_letters(found)
     pointed = _pointed(found, any_whole=True)
     side = split_at(pointed, "=")[0][-1] if pointed else ()
-    measure = (in_letters(side) or quantity_of(side)) if side else None
-    if measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing:  # 2,5 m
-        found = pointed
+    measure = (in_letters(side, units=True) or quantity_of(side)) if side else None
+    exact = measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing
+    found = pointed if exact else found  # 2,5 m
     try:
-        answer = _answer(found)
+        answer = measure if exact and measure and side == found else _answer(found)
     except Unreadable:
-        if letters is None and wordings.lower_choice(found) is None and wordings.truth(found) is None:
+        pairs = zip(found, found[1:], strict=False)
+        measured = [each._replace(kind="word") if before.kind == "number" and each.text in UNIT_LETTERS else each
+                    for before, each in pairs]  # 1 h 52 min
+        if measured != found[1:]:
+            return read_tokens([found[0], *measured])
+        chemical = formula(found)
+        if not (chemical or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
             raise
-        answer = words(letters or text_of(found))
+        answer = chemical or words(letters or text_of(found))
     return Reading(answer, letters, tuple(found), text_of(found))
 
 
@@ -127,7 +134,24 @@ def _answer(found: Sequence[Token]) -> Node:
 
 
 def _groups(found: Sequence[Token]) -> Node:
+    parts = _parts(found) if is_symbol(found[0], "(") else []
+    if len(parts) > 1:
+        return Node("tuple", tuple(in_letters(part, units=False) or _listed(part) for part in parts))
     return _joined("set", [_listed(group) for group in pieces_of(wordings.in_digits(found), ";")])
+
+
+def _parts(found: Sequence[Token]) -> list[list[Token]]:
+    """The parts of an answer that are called `(a)`, `(b)` and so on; none where it does not begin with one."""
+    parts: list[list[Token]] = []
+    for place, token in enumerate(found):
+        around = [each.text for each in found[place - 1 : place + 2 : 2]]
+        if token.text == chr(ord("a") + len(parts)) and around == ["(", ")"]:
+            parts.append([])
+        elif parts:
+            parts[-1].append(token)
+        elif place:
+            return []
+    return [trimmed(part[1 : len(part) - (part is not parts[-1])]) for part in parts]
 
 
 def _listed(found: Sequence[Token]) -> Node:
@@ -162,6 +186,9 @@ def _listed(found: Sequence[Token]) -> Node:
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing to read")
+    directed = pieces_of(found, "at")
+    if len(directed) == 2 and any(is_symbol(token, "°") for token in directed[1]):  # 5 m/s at 30° above the horizontal
+        return _joined("list", list(map(_listed, directed)))
     if len(pieces) > 1 and all(any(begins_condition(each, at) for at in range(1, len(each))) for each in pieces):
         return _joined("list", list(map(_listed, pieces)))
     index = index_of(pieces[-1]) if len(pieces) > 1 else None
@@ -309,6 +336,13 @@ def _single(found: Sequence[Token]) -> Node:
         return Node("…") if found[0].text == "…" else words(found[0].text)
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
+    if any(is_symbol(token, "∪", "∖", "∩") for token in found):  # ]1, 2[ ∪ [3, 4[
+        around = [Token("symbol", "∪"), *found, Token("symbol", "∪")]
+        found = [
+            token._replace(text="(") if is_symbol(token, "]") and before.text in "∪∖∩" else
+            token._replace(text=")") if is_symbol(token, "[") and after.text in "∪∖∩" else token
+            for before, token, after in zip(around, found, around[2:], strict=False)
+        ]  # fmt: skip
     for op in ("∪", "∖", "∩"):
         parts, ops = split_at(found, op)
         if ops:

@@ -26,8 +26,9 @@ FUNCTIONS = frozenset("""
 _SYNONYMS = r"""
 * cdot ast star; × times; ∘ circ; / div; ^ **; ≤ le leq leqslant <=; ≥ ge geq geqslant >=; < lt; > gt; ≠ ne neq !=
 = ==; ≈ approx simeq approxeq sim; ≡ equiv; ∈ in; ∉ notin; ∪ cup; ∩ cap; ∖ setminus backslash
-→ to rightarrow longrightarrow ->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq; ∥ parallel; ⊥ perp; ≅ cong
-⇒ Rightarrow implies =>; ↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
+→ to rightarrow longrightarrow rightleftharpoons ⟶ ⇌ -> -->; ⊂ subset; ⊆ subseteq; ⊃ supset; ⊇ supseteq
+∥ parallel; ⊥ perp; ≅ cong; ⇒ Rightarrow implies =>
+↔ leftrightarrow Leftrightarrow iff <=> ⇔; ⊕ oplus; ∞ infty; ± pm; ∓ mp
 ∅ emptyset varnothing O; ∄ nexists; … ldots dots cdots dotsc dotsb vdots ...; | mid vert lvert rvert; ‖ Vert |
 ⦃ { lbrace; ⦄ } rbrace; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ( langle; ) rangle; [ lbrack; ] rbrack
 ° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
@@ -43,7 +44,7 @@ NOTHING = frozenset("""
     boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
     bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
     small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
-    ensuremath mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
+    ensuremath ce mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
 """.split())  # noqa: SIM905
 BOLD = frozenset(("mathbf", "boldsymbol", "bm", "pmb"))  # of one small letter: a vector
 LOWER = frozenset("abcdfghijklmnopqrstuvwxyz")  # e is the number
@@ -75,6 +76,7 @@ LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", s
 ORDINALS = ("st", "nd", "rd", "th")
 # Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
 SHORT_WORDS = frozenset("""
+    non und oui par pro ou
     no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
     now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm mod
 """.split())  # noqa: SIM905
@@ -86,7 +88,7 @@ _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|r
 _SCRIPTS = re.compile("[每万萬亿億만억]|(?:(?![每万萬亿億만억])[\u3040-\u9fff\uac00-\ud7af])+|[^\u3040-\u9fff\uac00-\ud7af]+")
 _MARKS = {**dict.fromkeys(r"√ ✓ ✔ ✅ ☑ ○ ◯ \checkmark \surd".split(), "true"), **dict.fromkeys(r"× ✗ ✘ ❌ ╳ \times".split(), "false")}
 _MARKED = re.compile(r"[\s$]*(?:\\text\s?\{)?\s*(\\[a-z]{4,9}|[^\w\s$\\])\s*\}?[\s$]*")
-_NOT_DIGIT, _COUNT = re.compile(r"\D"), re.compile(r"(?<=[A-Za-z)])(\d+)")
+_NOT_DIGIT = re.compile(r"\D")
 _COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
 _UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
 _FEW, _LOOP, _DOTS = r"\d{0,20}", r"\d{1,20}", r"(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)"
@@ -96,14 +98,15 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("\\choose", r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"{\\binom{\1}{\2}}"),
     ("frac", rf"(?<=.)\\[dt]?frac\s?\{{{_UNITS}\}}\s?\{{{_UNITS}\}}", r"\1/\2"),  # 9.8 \frac{\text{m}}{\text{s}^2}
     ("\\", r"\\(?:SI|qty)\s?\{([^{}]*)\}\s?\{([^{}\\]*)\}", r"\1\\text{ \2}"),
-    ("\\ce", r"\\ce\s?\{([A-Za-z0-9()]+)\}", lambda match: _COUNT.sub(r"_{\1}", match[1])),
     ("", r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)",
      lambda match: _NOT_DIGIT.sub("", match[0])),
+    (",", r"(?<![\d.,])([1-9]\d{0,2}(?:\.\d{3})+)(?:,|\{,\})(\d{1,2})(?!\d|,)",
+     lambda match: f"{match[1].replace('.', '')}.{match[2]}"),  # 1.250,50
     ("", r"(?<=\d)(?:[eE]|\\(?:mathrm|text)\s?\{[eE]\}\s?)(?:\{([+-]?\d{1,6})\}|\+?(-?\d{1,6}))(?!\w|\.\d)",
      lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
     ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
      lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
-    ("_", r"(?<![A-Za-z])(?:\\(?:mathrm|text)\s?)?\{?([CAСА])\}?(?:_\{?(\d{1,4})\}?\^\{?(\d{1,4})\}?|\^\{?(\d{1,4})\}?_\{?(\d{1,4})\}?)",
+    ("_", r"(?<![A-Za-z])(?:\\(?:mathrm|text)\s?)?\{?([CAСА])\}?(?:_\{?(\d{1,4})\}?\^\{?(\d{1,4})\}?|\^\{?(\d{1,4})\}?_\{?(\d{1,4})\}?)(?=\s*=)",
      lambda match: _choosing(match[0], match[1], match[2] or match[5], match[3] or match[4])),  # C_8^3, A^2_5
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),
@@ -120,7 +123,7 @@ _TOKEN = re.compile(
     r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|q?quad|[A-Za-z]+|.)"
     r"|(?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)?)"
     r"|(?P<number>\d+\.\d+|\.\d+|\d+(?:\.(?=\s?[/*+^)-]))?)|(?P<letters>[^\W\d_]+)"
-    r"|(?P<symbol>\.\.\.|<=|>=|!=|==|->|=>|\*\*|.)",
+    r"|(?P<symbol>\.\.\.|<=|>=|!=|==|-->|->|=>|\*\*|.)",
     re.DOTALL,
 )
 
@@ -309,9 +312,9 @@ class _Tokenizer:
         content = SAME.get(content, content) if command.startswith("operatorname") else content
         if content in FUNCTIONS or (command.startswith("operatorname") and content.isalpha()):
             self._add("command", content)
-            return last
-        self.space = self.space or command in TEXT
-        self._range(first + braced, last - braced, upright=True)
+        else:
+            self.space = self.space or command in TEXT
+            self._range(first + braced, last - braced, upright=True)
         self.space = self.space or command in TEXT
         return last
 
@@ -352,8 +355,6 @@ def _joined(found: list[Token]) -> list[Token]:
         token, after = found[place], found[place + 1].text if place + 1 < len(found) else ""
         if token[:2] == ("command", "min") and out and out[-1].kind == "number" and after not in ("(", "{"):
             token = token._replace(kind="word")  # 30 minutes
-        if token.kind == "letter" and token.text in "hms" and out[-1:] and place + 1 < len(found) and out[-1].kind == found[place + 1].kind == "number":
-            token = token._replace(kind="word")  # 1 h 45
         if token.text == "-" and after == "⦃" and out:  # ℝ - {2}
             token = token._replace(text="∖")
         if token[:2] == ("command", "not") and after and after in "=∈≡<>":

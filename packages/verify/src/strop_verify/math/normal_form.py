@@ -298,8 +298,10 @@ class Ring:
             if any(self.atoms[atom].kind in ("i", "turn") for atom in unknown):
                 return self._single(self._base({mono: factor}), exponent)
             inside = tuple(part for part in mono if part[0] in unknown)  # what is positive leaves the root
+            turned = -1 if inside[0][1] < 0 else 1  # √(L/g) is 1/√(g/L)
+            inside = tuple((atom, turned * each) for atom, each in inside)
             base = self._base({inside: Fraction(1 if factor > 0 else -1)})
-            out = _merged({atom: each for atom, each in out.items() if atom not in unknown}, {base: exponent})
+            out = _merged({atom: each for atom, each in out.items() if atom not in unknown}, {base: turned * exponent})
             factor = abs(factor)
         if factor < 0:
             out = _merged(out, {self.turn: exponent} if degree % 2 == 0 else {})
@@ -448,9 +450,8 @@ class Field(Ring):
             known = self.atoms[atom]
             part = self._log_atom(atom) if known.kind not in ("i", "turn", "exp") else {}
             if known.kind in ("i", "turn"):
-                part = scaled(
-                    self._product(self._single(self.i), self._single(self.pi)), HALF if known.kind == "i" else 1
-                )
+                turn = self._product(self._single(self.i), self._single(self.pi))
+                part = scaled(turn, HALF if known.kind == "i" else 1)
             elif known.kind == "exp":
                 part = known.data if known.real or formal else self._log_atom(atom)
             elif exponent.numerator % 2 == 0 and not formal and not self._is_positive(atom):
@@ -464,9 +465,8 @@ class Field(Ring):
 
     def _log_of_number(self, factor: Fraction) -> Form:
         turned = self._product(self._single(self.i), self._single(self.pi)) if factor < 0 else {}
-        return self._collected(
-            (turned, *(scaled(self._log_atom(self._prime(p)), e) for p, e in factors_of(abs(factor))))
-        )
+        logs = (scaled(self._log_atom(self._prime(prime)), times) for prime, times in factors_of(abs(factor)))
+        return self._collected((turned, *logs))
 
     def _floor(self, form: Form) -> Form:
         """⌊x⌋, a constant integer taken out."""

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable
+from strop_verify.math.expressions import END, Node, Token, TooMuch, Unreadable
 from strop_verify.math.latex import FUNCTIONS
 
 # The operation that is left to be done, and what it is called.
@@ -126,7 +126,6 @@ def _matrix(rows: list[tuple[Node, ...]]) -> Node:
 
 
 CLOSERS = {"(": ")", "[": "]", "{": "}", "⦃": "⦄", "⌊": "⌋", "⌈": "⌉", "|": "|", "‖": "‖"}
-END = Token("end", "")
 
 
 class Cursor:
@@ -164,9 +163,8 @@ class Cursor:
             token = self.tokens[place]
             depth += (token.text == opener) - (token.text == CLOSERS[opener])
             if depth == 0:
-                inner = list(self.tokens[self.place + 1 : place])
-                self.place = place + 1
-                return inner
+                begin, self.place = self.place, place + 1
+                return self.tokens[begin + 1 : place]
         raise Unreadable(f"{opener!r} is never closed")
 
 
@@ -352,6 +350,8 @@ class Parser(Cursor):
         text = self._step()
         if text in ("e", "i") and not self._at("_", "′"):
             return ex.E if text == "e" else ex.UNIT
+        if text == "Delta" and self.next.kind == "letter":  # Δx is one name
+            text = f"Delta {self._step()}"
         if text == "d" and self.next.kind == "letter" and not self.next.space:  # dy/dt
             texts = [token.text for token in self.tokens[self.place : self.place + 4]]
             if len(texts) == 4 and texts[1:3] == ["/", "d"] and self.tokens[self.place + 3].kind == "letter":

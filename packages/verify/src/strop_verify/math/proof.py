@@ -166,15 +166,18 @@ def _sizes_of_power(node: Node, degrees: dict[Node, int], orders: list[int]) -> 
 def functions(first: Node, second: Node) -> Proof:
     """Two expressions in names: equal wherever both are real."""
     bounds, whole = [_bounds(first), _bounds(second)], _whole_names(first) | _whole_names(second)
+    real = ex.UNIT not in ex.parts(first) and ex.UNIT not in ex.parts(second)
+    begun = _apart_at(first, second, next(_points(first, second, whole)), bounds, 1) if real else None
+    if begun is not None:  # most that differ do at once
+        return begun
     field = Field(is_zero, _under_roots(bounds[0] + bounds[1]), whole)
     try:
         difference = field.difference(first, second)
         same = not difference or field.vanishes(difference)
     except TooMuch:
         same = False
-    if ex.UNIT in ex.parts(first) or ex.UNIT in ex.parts(second):  # no real functions
-        bounds = [[], []]
-    for point in islice(_points(first, second, whole), 7 if same else None):
+    bounds = bounds if real else [[], []]
+    for point in islice(_points(first, second, whole), int(same and real), 7 if same else None):
         apart = _apart_at(first, second, point, bounds, 1 if same else 3)
         if apart is not None:
             return unknown(f"one normal form, but {apart.why}") if same else apart

@@ -26,7 +26,8 @@ _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answe
 _PERCENT = re.compile(
     "(?:percent(?:age)?|pct|per cent|%|процент(?:а|ов)?|prozent|pour cent|por ciento|per cento|por cento|퍼센트|パーセント)(?= |$)"
 )
-_UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
+UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
+_COMPASS = "NESW"
 
 
 class Measure(NamedTuple):
@@ -47,7 +48,7 @@ def measured(node: Node, measure: Measure) -> Node:
     return node if measure == _BARE else Node("measure", (node,), measure)
 
 
-def minutes(count: Fraction) -> Node:
+def minutes(count: Fraction | int) -> Node:
     """So many minutes."""
     return measured(ex.number(count), Measure(known_unit("min")))
 
@@ -58,9 +59,11 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     ahead = 1 + (found[0].text == "每") if found else 0
     rate = read_unit(found[:ahead]) if found[ahead:] and not found[0].text.isascii() else None
     if rate is not None and rate.dimension == (("s", -1),):  # 秒速20m
-        moved = in_letters(found[ahead:]) or quantity_of(found[ahead:])
+        moved = in_letters(found[ahead:], units=True) or quantity_of(found[ahead:])
         unit = moved.value.unit if moved is not None and moved.op == "measure" else None
         return None if moved is None or unit is None else moved._replace(value=moved.value._replace(unit=rate.times(unit)))
+    if len(found) > 3 and is_symbol(found[-2], "°") and {found[0].text, found[-1].text} < {*_COMPASS}:  # N 30° E
+        found = [*found[1:], Token("word", "of"), found[0]]
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -85,15 +88,27 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
         node, rest = node.args[0], [rest[0]._replace(text=scale), *rest[1:]]
+    if node.op == "degree" and len(rest) == 3 and rest[1].text == "of":
+        return _bearing(node.args[0], rest[0].text[:1].upper(), rest[2].text[:1].upper())
     return _with_rest(node, measure._replace(percent=percent), rest)
+
+
+def _bearing(turn: Node, to: str, start: str) -> Node | None:
+    """The angle from north, clockwise, of one from another direction: 120° for 30° south of east."""
+    places = [_COMPASS.find(each) for each in (to, start)]
+    side = (places[0] - places[1]) % 4
+    if -1 in places or side % 2 == 0:
+        return None
+    angle = ex.plus(ex.number(90 * places[1] or 180 * (side - 1)), turn if side == 1 else ex.minus(turn))
+    return measured(ex.call("degree", angle), Measure(words=("from", "north")))
 
 
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     """An expression with the unit, the things or the words that follow it."""
-    following = [place for place, token in enumerate(rest) if place and token.kind == "number"
-                 and (token.space or not rest[place - 1].text.isascii() or rest[place - 1].text == "h")]  # fmt: skip
-    if following and not is_symbol(rest[following[0] - 1], "^", "{"):
-        return _compound(node, read_unit(rest[: following[0]]), quantity_of(rest[following[0] :]))
+    numbers = (place for place, token in enumerate(rest) if place and token.kind == "number")
+    following = next((at for at in numbers if rest[at].space or rest[at - 1].text in "±h" or not rest[at - 1].text.isascii()), 0)
+    if following and not is_symbol(rest[following - 1], "^", "{"):
+        return _compound(node, rest[:following], quantity_of(rest[following:]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
     ends = range(len(rest), 0, -1) if measure.unit is None else ()
     end = next((end for end in ends if read_unit(rest[:end]) is not None), 0)
@@ -113,30 +128,44 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     return measured(node, measure._replace(words=words(" ".join(said)).value if said else ()))
 
 
-def _compound(node: Node, unit: Unit | None, second: Node | None) -> Node | None:
-    """`2 hours 30 minutes`: a quantity and one in a smaller unit of the same dimension."""
-    if unit == known_unit("h") and second is not None and second.op == "number":  # 20 h 15
-        second = measured(second, Measure(known_unit("min")))
+def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None:
+    """`2 hours 30 minutes`, `20 h 15`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
+    within = is_symbol(rest[-1], "±")
+    unit = read_unit(rest[: len(rest) - within])
+    if unit == known_unit("h") and second is not None and second.op == "number" and not within:
+        second = minutes(second.value)
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None
     if second is None or unit is None or smaller is None or smaller.dimension != unit.dimension:
         return None
     share = smaller.factor / unit.factor
-    return measured(ex.plus(node, ex.times(second.args[0], ex.number(share))), Measure(unit)) if share < 1 else None
+    more = ex.times(second.args[0], ex.number(share))
+    found = measured(ex.plus(node, ex.call("±", more) if within else more), Measure(unit))
+    return found if share < 1 or within else None
 
 
 def _is_currency(token: Token) -> bool:
     return is_symbol(token, *CURRENCY) or token.text.lower() in ("usd", "eur", "gbp", "inr", "rs")
 
 
-def in_letters(found: Sequence[Token]) -> Node | None:
-    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else."""
+def is_money(node: Node) -> bool:
+    """Whether an answer is an amount in a currency."""
+    unit = parted(node)[1].unit
+    return unit is not None and unit.dimension in {each.dimension for each in map(known_unit, CURRENCY) if each}
+
+
+def in_letters(found: Sequence[Token], units: bool) -> Node | None:
+    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else.
+
+    Where the other side has no `units`, only of letters that seldom stand for a number.
+    """
     pieces = pieces_of(found, ",")
     if len(pieces) > 1:
-        parts = [part for part in map(in_letters, pieces) if part is not None]
+        parts = [part for part in (in_letters(each, units) for each in pieces) if part is not None]
         return Node("list", tuple(parts)) if len(parts) == len(pieces) else None
     for place in range(1, len(found)):
-        bare = [token.text for token in found[place:] if token.kind == "letter"]
-        unit = read_unit(found[place:]) if set(bare) <= _UNIT_LETTERS and found[place].text not in "*×" else None
+        bare = {token.text for token in found[place:] if token.kind == "letter"}
+        begins = (units or bare <= UNIT_LETTERS) and found[place].text not in "*×"
+        unit = read_unit(found[place:]) if begins else None
         node = quantity_of(found[:place]) if unit is not None else None
         if node is not None and not ex.names_in(node) and node.op != "measure":
             return measured(node, Measure(unit))
@@ -147,9 +176,8 @@ def stated_digits(node: Node) -> int | None:
     """How many digits a decimal states: `1.60`, `-0.5`, `1.6 \\times 10^{-19}`; None for anything else."""
     factors = [part for part in (node.args if node.op == "product" else (node,)) if part != ex.MINUS_ONE]
     decimals = [part for part in factors if part.op == "decimal"]
-    tens = [
-        part for part in factors if part.op == "power" and part.args[0] == ex.number(10) and part.args[1].op == "number"
-    ]
+    powers = [part.args for part in factors if part.op == "power"]
+    tens = [exponent for base, exponent in powers if base == ex.number(10) and exponent.op == "number"]
     if len(decimals) != 1 or len(tens) > 1 or len(decimals) + len(tens) != len(factors):
         return None
     return len(decimals[0].value.replace(".", "").lstrip("0"))
@@ -157,9 +185,8 @@ def stated_digits(node: Node) -> int | None:
 
 def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     """Whether a constant is a decimal when it is rounded or, where it is no decimal itself, cut off to some digits."""
-    size = (
-        len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(1 / abs(at)) - (1 / abs(at) == int(1 / abs(at)))))
-    )
+    times = 1 / abs(at)
+    size = len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(times) - (times == int(times))))
     half = Fraction(10) ** (size - digits) / 2
     most = half if stated_digits(node) is not None else 2 * half
     try:  # how much larger the constant is, in the direction away from 0

@@ -28,6 +28,10 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d\d?)?")
 _UNIT = re.compile(
     r"\b(?:how many|in|(?<!\\)to) (?:degrees (?=(?-i:[CF])))?((?:square |cubic )?[a-z]+(?:(?:/| per )[a-z]+)?)\b", re.I
 )
+_ENGLISH = re.compile(
+    r"\b(?:the|of|what|how|find|if|let|and|are|is|an|solve|simplify|compute|evaluate|calculate|determine|for)\b", re.I
+)
+_WORD = re.compile(r"[^\W\d_]{2,}")
 _GENERAL = re.compile(r"\b(?:general solution|differential equation|all (?:\w+ )?functions)\b", re.IGNORECASE)
 _FORMULAS = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NAME = re.compile(r"\\mathbb\s?\{?\w\}?|[A-Za-z]+")
@@ -62,6 +66,7 @@ class MathSettings:
         positive: names that stand for positive numbers.
         asked: the unit of a reference that states none; it counts where the answer states one.
         share: by what part of itself the reference may be missed.
+        comma: the numbers may have a decimal comma and a thousands point, as in the question's language.
         variables: the names of a question that asks for a general solution; all others are its free constants.
         question: its words may follow a name (`Bob has a winning strategy`), and its options have values.
     """
@@ -81,12 +86,18 @@ class MathSettings:
     positive: tuple[str, ...] = ()
     asked: str = ""
     share: float = 0.0
+    comma: bool = False
     variables: tuple[str, ...] = ()
     question: str = ""
 
     def __post_init__(self) -> None:
         if self.gold_form not in get_args(GoldForm) or not set(self.match_types) <= set(get_args(MatchType)):
             raise ValueError(f"gold_form {self.gold_form!r} and match_types {self.match_types} are not settings")
+
+
+def formulas_in(question: str) -> list[str]:
+    """The formulas in delimiters."""
+    return ["".join(each) for each in _FORMULAS.findall(question)]
 
 
 def stated_form(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,13 +119,14 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
     known = {each: read_unit(tokens(f"1 {each}")[1:]) for each in _UNIT.findall(question)}
     units = [each for each, unit in known.items() if unit is not None and unit.dimension]
     share = _WITHIN.search(question)
-    formulas = " ".join("".join(each) for each in _FORMULAS.findall(question) if _GENERAL.search(question))
+    formulas = " ".join(formulas_in(question)) if _GENERAL.search(question) else ""
     names = [each for run in _NAME.findall(formulas) for each in ([run] if run in GREEK else run) if "\\" not in run]
     return replace(
         settings,
         question=question,
         asked=said.get("unit", "").replace("$", "").strip() or (units[0] if len(units) == 1 else ""),
         variables=tuple(dict.fromkeys((*names, "x", "t"))) if names else (),
+        comma=_has_comma(question),
         share=float(share[1]) / 100 if share is not None else 0.0,
         ordered_lists=not several and (settings.ordered_lists or in_order),
         allow_set_relation_comp=settings.allow_set_relation_comp or _INTERVAL.search(question) is not None,
@@ -122,3 +134,9 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
         positive=tuple(dict.fromkeys(letters)),
         tolerance=tuple(map(float, _NUMBER.findall(said.get("error", "")))),
     )
+
+
+def _has_comma(question: str) -> bool:
+    """Whether a question is in a language with a decimal comma: in an alphabet, and not in English."""
+    said = _WORD.findall(_FORMULAS.sub(" ", question))
+    return len(said) > 2 and not _ENGLISH.search(question) and max(map(max, said)) < "\u3040"

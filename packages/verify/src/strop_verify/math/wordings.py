@@ -14,7 +14,8 @@ from strop_verify.math.units import MULTIPLES, counted, known_unit
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
-_LEADS = ("approximately", "approx", "roughly", "therefore", "thus", "hence", "so", "exactly")
+_SAID_FIRST = "approximately approx roughly therefore thus hence so exactly"
+_LEADS = frozenset((*_SAID_FIRST.split(), *_SAID_FIRST.title().split()))  # not SO, which is a formula
 _BEFORE, _AFTER = (",", ";", ":", ".", "\\\\", "≈", "=", "⇒", "→"), (".", ",", ";", ":", "\\\\", "$")
 
 
@@ -35,7 +36,7 @@ def trimmed(found: Sequence[Token]) -> list[Token]:
         first, last = found[0], found[-1]
         if last.text in _AFTER and last.kind == "symbol":
             found.pop()
-        elif (first.text in _BEFORE and first.kind == "symbol") or first.text.lower() in _LEADS:
+        elif (first.text in _BEFORE and first.kind == "symbol") or first.text in _LEADS:
             found.pop(0)
         elif first.text == "{" and first.kind == "symbol" and closing_place(found) == len(found) - 1:
             found = found[1:-1]
@@ -214,8 +215,10 @@ def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
     if not found or not found[0].text.isalpha():
         return list(found)
-    if (ideographs := _ideographic(found[0].text)) is not None:
-        return [Token("number", str(ideographs)), *found[1:]]
+    end = next((at for at, token in enumerate(found) if (at and token.space) or not token.text.isalpha()), len(found))
+    for at in range(end, 0, -1):  # 二, 万
+        if (ideographs := _ideographic("".join(token.text for token in found[:at]))) is not None:
+            return [Token("number", str(ideographs)), *found[at:]]
     said = [token.text.lower() for token in found[:20]]
     sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
@@ -361,8 +364,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     text = "".join(
         f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
     ).strip()
-    listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
-    listed = [part for part in listed if part]
+    listed = [part for each in re.split(r",|;| and | or ", text) if (part := each.strip(" ()."))]
     if len(listed) > 1 and all(len(part) == 1 and part in _OPTIONS for part in listed):
         return ("|" if " or " in text else ",").join(listed)
     bare = text.rstrip(".)").lstrip("(").strip()

@@ -136,8 +136,9 @@ class Sandbox:
         self._closed = True
         for slot in self._slots:
             slot.abort()
-        for _ in self._slots:
-            self._free.get(timeout=CLOSE_SECONDS).close()
+        for slot in [self._free.get(timeout=CLOSE_SECONDS) for _ in self._slots]:
+            slot.close()
+            self._free.put(slot)  # whoever still comes is told that it is closed, and waits for nothing
 
     def __enter__(self) -> Sandbox:
         return self
