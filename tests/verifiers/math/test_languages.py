@@ -1,5 +1,6 @@
-"""Answers in other languages and scripts: units, times, decimal commas, truth, conjunctions, numbers, options, sentences."""
+"""Answers in other languages: units, times, decimal commas, truth, conjunctions, numbers, options, sentences."""
 
+# ruff: noqa: E501 (wide characters count twice)
 from __future__ import annotations
 
 import pytest

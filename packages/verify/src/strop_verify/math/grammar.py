@@ -43,7 +43,7 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
         which = (subset_of(rest) if rest else kind) if kind == "ℤ" else kind if kind in ("ℕ", "ℝ") and not rest else ""
     else:  # for integers n ≥ 2
         which += "".join(token.text for token in piece if which and (token.kind == "number" or token.text in "<>≤≥≠="))
-    if set(said) & set(wordings.HEDGES.split()):
+    if set(said) & wordings.HEDGES:
         return None
     which = next((word for word in said if word in _INTEGERS), which)
     return (names[0], words(which)) if which and (len(names) == 1 or (names and free)) else None

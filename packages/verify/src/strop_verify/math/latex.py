@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable
 
 from strop_verify.math.expressions import Token, Unreadable
-from strop_verify.math.units import known_unit
+from strop_verify.math.units import by_word, known_unit
 
 GREEK = frozenset("""
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega
@@ -60,7 +60,8 @@ CHARACTERS = str.maketrans(
         **dict.fromkeys("−–—‐‑‒―", "-"), **dict.fromkeys("·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
         **dict.fromkeys("⩽≦", "≤"), **dict.fromkeys("⩾≧", "≥"), **dict.fromkeys("≃≅∼", "≈"),
         **dict.fromkeys("′’‘", "'"), **dict.fromkeys("º˚", "°"), **dict.fromkeys("⟨〈", "("),
-        **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、،", ","), **dict.fromkeys("；؛", ";"), "٫": ".", "٬": "", "٪": "%", **dict.fromkeys("Øø", "∅"),
+        **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、،", ","), **dict.fromkeys("Øø", "∅"),
+        **dict.fromkeys("；؛", ";"), "٫": ".", "٬": "", "٪": "%",
         **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061", None), "∶": ":", "″": "''",
         "｛": r"\{", "｝": r"\}", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "√": r"\sqrt ", "∛": r"\sqrt[3]",
         "△": r"\triangle ", "∠": r"\angle ", "µ": r"\mu ", "ϕ": r"\phi ", "ϵ": r"\epsilon ", "。": ".",
@@ -85,12 +86,14 @@ SHORT_WORDS = frozenset("""
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
-_SCRIPTS = re.compile("[每万萬亿億만억]|(?:(?![每万萬亿億만억])[\u3040-\u9fff\uac00-\ud7af])+|[^\u3040-\u9fff\uac00-\ud7af]+")
-_MARKS = {**dict.fromkeys(r"√ ✓ ✔ ✅ ☑ ○ ◯ \checkmark \surd".split(), "true"), **dict.fromkeys(r"× ✗ ✘ ❌ ╳ \times".split(), "false")}
+_IDEOGRAPHIC, _APART = "\u3040-\u9fff\uac00-\ud7af", "每万萬亿億만억"
+_SCRIPTS = re.compile(f"[{_APART}]|(?:(?![{_APART}])[{_IDEOGRAPHIC}])+|[^{_IDEOGRAPHIC}]+")
+_MARKS = by_word("marks")
 _MARKED = re.compile(r"[\s$]*(?:\\text\s?\{)?\s*(\\[a-z]{4,9}|[^\w\s$\\])\s*\}?[\s$]*")
 _NOT_DIGIT = re.compile(r"\D")
 _COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
 _UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
+_AT = r"\{?(\d{1,4})\}?"
 _FEW, _LOOP, _DOTS = r"\d{0,20}", r"\d{1,20}", r"(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)"
 _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("\\\\[", r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]", r"\\\\"),  # \\[4pt]
@@ -106,7 +109,7 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
      lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
     ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
      lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
-    ("_", r"(?<![A-Za-z])(?:\\(?:mathrm|text)\s?)?\{?([CAСА])\}?(?:_\{?(\d{1,4})\}?\^\{?(\d{1,4})\}?|\^\{?(\d{1,4})\}?_\{?(\d{1,4})\}?)(?=\s*=)",
+    ("^", rf"(?<![A-Za-z])(?:\\(?:mathrm|text)\s?)?\{{?([CAСА])\}}?(?:_{_AT}\^{_AT}|\^{_AT}_{_AT})(?=\s*=)",
      lambda match: _choosing(match[0], match[1], match[2] or match[5], match[3] or match[4])),  # C_8^3, A^2_5
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),

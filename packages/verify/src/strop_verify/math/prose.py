@@ -15,6 +15,7 @@ from strop_verify.extract import Box, after_thinking, answer_tag, boxes
 from strop_verify.math.expressions import Node, TooMuch, Unreadable, refuse_text
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
+from strop_verify.math.units import WORDS
 from strop_verify.math.wordings import NO_VALUE
 from strop_verify.verdict import shortened
 
@@ -30,13 +31,11 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 _CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?|```\w*")  # and fences
-# What announces an answer in other languages, up to a colon or a copula; guesses; what ends a sentence that states one.
-_ANNOUNCED = r"""(?<!\w)(?:ответ|réponse|antwort|respuesta|resposta|risposta|الجواب|الإجابة|उत्तर)
-      \s*(?:[:：]|\s(?:est|ist|es|é|è|هو)\b)\s*\** | (?:答案|答え|答|解答|결과|정답|답)\s*(?:[:：]|は|是|为|為|은)\s*\**"""
-_GUESSES = "возможно|наверное|может|vielleicht|nicht|peut-être|quizás|talvez|forse|可能是|也许|大概|不是|かもしれ|おそらく|でない|ではな|아마|아니"
-_STATED = r"です|である|だ|となる|입니다|이다|이에요|है|।"
+_ANNOUNCED = rf"(?<![A-Za-z])(?:{WORDS['answers']})\s*(?:[:：]|(?:{WORDS['announces']})(?!\w*[A-Za-z]))\s*\**"
 _MARKER = _pattern(
-    _ANNOUNCED + r""" | (?m:^)[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
+    _ANNOUNCED
+    + r""" | (?m:^)[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\**
+    | \b(?:final\s+)?answer\s*:\s*\**
     | \b(?:answer|result|(?:option|choice)(?=\s+\S+\s+[\W_]*(?-i:[A-J])\b))(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
@@ -46,7 +45,7 @@ _DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe
     |know|least|most|between|almost|nearly|exceeds?|than|half|twice|double|triple|wait|actually|mistake
     |(?:upper|lower)\ bound|answer\ (?:has|plus|minus|times)
     |(?:of|first|initial|previous|possible|his|her|their)\ (?:the\ )?(?:answer|guess))"""
-_DOUBT = _pattern(rf"\b{_DOUBTS}\b|{_GUESSES}")
+_DOUBT = _pattern(rf"\b{_DOUBTS}\b|{WORDS['guesses']}")
 _ASIDE = _pattern(r"[,(]\s*(?:and\ )?not\b|\b(?:because|since)\b")  # what follows is said of something else
 _CONCLUDED = _pattern(r",\s+(?:and\s+)?(?:so|thus|hence|therefore)\s+(?=\w|\$)")  # what stands before is no part of it
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|mistake|(?:is|was)\ (?:wrong|incorrect))\b")
@@ -58,7 +57,9 @@ _DENIED = re.compile(r"[\s$*.)\]\\]*(?:(?:is|was|are)\s+(?:not|wrong|incorrect|f
 _JOINED = re.compile(r"\b(?:and|or)\b")
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-ZÀ-ÞА-Я$\\(\[*#<\"'-])|(?<=[。！？।])\s*(?=\S)|\n\s*\n|\n(?=\S)")
+_SENTENCES = re.compile(
+    r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-ZÀ-ÞА-Я$\\(\[*#<\"'-])|(?<=[。！？।])\s*(?=\S)|\n\s*\n|\n(?=\S)"
+)
 _SENTENCE = re.compile(r"\\text\w*\{([^{}]*)\}")
 _BOLD = re.compile(r"\*\*([^*$\n]+)\*\*")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -74,7 +75,8 @@ _LEADS = _pattern(
 _IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
 _ENDS = _pattern(
-    rf"\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ (?:total|all)|altogether|total|remaining|each|more|now)\s*$|\s*(?:{_STATED})\s*$"
+    rf"\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ (?:total|all)|altogether|total|remaining|each|more|now)\s*$"
+    rf"|\s*(?:{WORDS['states']})\s*$"
 )
 # A text that is a choice and nothing else.
 _CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")

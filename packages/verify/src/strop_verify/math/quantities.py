@@ -19,13 +19,11 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
-from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
+from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit
 from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, pieces_of, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
-_PERCENT = re.compile(
-    "(?:percent(?:age)?|pct|per cent|%|процент(?:а|ов)?|prozent|pour cent|por ciento|per cento|por cento|퍼센트|パーセント)(?= |$)"
-)
+_PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")
 UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
 _COMPASS = "NESW"
 
@@ -60,8 +58,8 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     rate = read_unit(found[:ahead]) if found[ahead:] and not found[0].text.isascii() else None
     if rate is not None and rate.dimension == (("s", -1),):  # 秒速20m
         moved = in_letters(found[ahead:], units=True) or quantity_of(found[ahead:])
-        unit = moved.value.unit if moved is not None and moved.op == "measure" else None
-        return None if moved is None or unit is None else moved._replace(value=moved.value._replace(unit=rate.times(unit)))
+        node, measure = parted(moved) if moved is not None else (ex.ZERO, _BARE)
+        return measured(node, measure._replace(unit=rate.times(measure.unit))) if measure.unit is not None else None
     if len(found) > 3 and is_symbol(found[-2], "°") and {found[0].text, found[-1].text} < {*_COMPASS}:  # N 30° E
         found = [*found[1:], Token("word", "of"), found[0]]
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
@@ -106,7 +104,7 @@ def _bearing(turn: Node, to: str, start: str) -> Node | None:
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     """An expression with the unit, the things or the words that follow it."""
     numbers = (place for place, token in enumerate(rest) if place and token.kind == "number")
-    following = next((at for at in numbers if rest[at].space or rest[at - 1].text in "±h" or not rest[at - 1].text.isascii()), 0)
+    following = next((at for at in numbers if rest[at].space or rest[at - 1].text in "±h" or rest[at - 1].text > "~"), 0)
     if following and not is_symbol(rest[following - 1], "^", "{"):
         return _compound(node, rest[:following], quantity_of(rest[following:]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
@@ -123,7 +121,7 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     thing = counted(said)
     if thing is not None:
         return measured(node, measure if measure.unit is not None else measure._replace(thing=thing))
-    if measure.unit is not None and said[:1] in (("of",), ("in",), ("each",)) and not set(said) & set(HEDGES.split()):
+    if measure.unit is not None and said[:1] in (("of",), ("in",), ("each",)) and not set(said) & HEDGES:
         return measured(node, measure)  # 5 liters of water
     return measured(node, measure._replace(words=words(" ".join(said)).value if said else ()))
 

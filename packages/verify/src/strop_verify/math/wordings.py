@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
-from strop_verify.math.units import MULTIPLES, counted, known_unit
+from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -88,33 +88,9 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
     return [part for each in split_at(found, *separators)[0] if (part := trimmed(each))]
 
 
-# Words in all languages: of each concept one table.
-COPULAS = (*"is are equals be equal was es ist est é è равен равна равно это 是 为 為 は".split(),)  # noqa: SIM905
-CONJUNCTIONS = {
-    **dict.fromkeys("et und и 和 且 并且 並且 与 與 及 以及 と かつ 와 과 그리고 또한 و और sowie".split(), "and"),  # noqa: SIM905
-    **dict.fromkeys("ou oder или либо 或 或者 または 또는 혹은 أو या".split(), "or"),  # noqa: SIM905
-}
-HEDGES = (
-    "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
-    "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds "
-    "не нет nicht kein nein pas non 不 不是 非 否 ない ではない 아니다 아닌 ليس لا नहीं"
-)
-_SYNONYMS = {
-    same.strip(): each.split(": ")[0]
-    for each in """
-none: no solution, no solutions, no real solution, no real solutions, no real roots, no values, nothing, empty
-none: empty set, ∅; does not exist: dne, doesnotexist, no limit, ∄
-∞: infinite, infinity, infinitely many, infinitely many solutions; ℂ: complex numbers, complex number
-ℝ≥0: nonnegative real numbers, non-negative real numbers, nonnegative reals; ℝ: real numbers, reals, real number
-ℝ>0: positive real numbers, positive reals, positive numbers; ℤ: integers, integer; ℕ: natural numbers, natural number
-2ℤ: even integers, even integer, even numbers; 2ℤ+1: odd integers, odd integer, odd numbers
-none: 无解, 無解, 无实数解, 解なし, 해가 없다, 해 없음, нет решений, решений нет, keine lösung, pas de solution, aucune solution
-none: sin solución, no tiene solución, nessuna soluzione, sem solução, 空集, 空集合, 공집합, пустое множество, leere menge
-none: ensemble vide, не существует, 不存在, 存在しない; ∞: 无穷, 无穷大, 無限大; ℝ: 全体实数, 一切实数, 任意实数, すべての実数, 모든 실수
-ℚ: rational numbers, rationals, rational number; -∞: negative infinity, minus infinity; ∞: positive infinity
-""".strip().replace("; ", "\n").splitlines()
-    for same in each.split(": ")[1].split(",")
-}
+COPULAS, HEDGES = (frozenset(WORDS[each].split()) for each in ("copulas", "hedges"))
+CONJUNCTIONS = {word: each for each in ("and", "or") for word in WORDS[each].split()}
+_MEANINGS = by_word("meanings", ",")
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""".split()  # noqa: SIM905
@@ -136,9 +112,9 @@ def words(text: str) -> Node:
     text = _EXISTS.sub("", re.sub(r"^(?:the|an?|it|on) ", "", text.lower()))
     text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
-    text = every[1 + (every[2] in _SYNONYMS)] if every is not None else text
+    text = every[1 + (every[2] in _MEANINGS)] if every is not None else text
     text = next((name for name in (*_DAYS, *_MONTHS) if text[2:] and name.startswith(text)), text)
-    return Node("words", (), tuple(_ENDING.sub("", each) for each in _SYNONYMS.get(text, text).split()))
+    return Node("words", (), tuple(_ENDING.sub("", each) for each in _MEANINGS.get(text, text).split()))
 
 
 def unlabelled(found: Sequence[Token]) -> list[Token]:
@@ -147,7 +123,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     if not end or found[0].kind != "word":
         return list(found)
     said = [token.text.lower() for token in found[:end]]
-    hedged = [place for place, word in enumerate(said) if word in HEDGES.split()]
+    hedged = [place for place, word in enumerate(said) if word in HEDGES]
     if end < len(found) and is_symbol(found[end], ":") and not hedged and not is_labelled(found):
         return list(found[end + 1 :])
     last = max((place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None)
@@ -166,12 +142,7 @@ def label_in_words(piece: Sequence[Token]) -> int:
     return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
 
 
-_TRUTHS = {
-    **dict.fromkeys("""yes true oui ja sí si да верно истина истинно правда правильно vrai vraie wahr richtig verdadero verdadera
-    verdadeiro sim vero 是 是的 对 對 正确 正確 真 成立 はい 正しい 참 예 네 옳다 맞다 صحيح صح صواب نعم हाँ सत्य सही""".split(), True),
-    **dict.fromkeys("""no false non nein нет неверно ложь ложно неправда неправильно faux fausse falsch falso falsa não 否 不是 错 錯
-    错误 錯誤 不对 不正确 不正確 假 不成立 いいえ 偽 正しくない 誤り 거짓 아니오 아니요 틀리다 옳지 않다 خطأ خاطئ لا नहीं असत्य गलत""".split(), False),
-}
+_TRUTHS = {word: value == "true" for word, value in by_word("truth").items()}
 
 
 def truth(found: Sequence[Token]) -> bool | None:
@@ -182,13 +153,13 @@ def truth(found: Sequence[Token]) -> bool | None:
     value, rest = _TRUTHS[said], {token.text.lower() for token in found[1:]}
     same = {word for word in _TRUTHS if _TRUTHS[word] is value} | (set() if value else {"not"})
     clause = len(found) > 3  # yes, odd: two answers
-    return value if (clause or len(rest) < 2) and not rest & {*HEDGES.split(), *_TRUTHS} - same else None
+    return value if (clause or len(rest) < 2) and not rest & (HEDGES | _TRUTHS.keys()) - same else None
 
 
 def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
     """Whether an answer is the reference and then words of the question: `Bob has a winning strategy`."""
     size, said = len(reference), [token.text.lower() for token in found]
-    apart = {*said} & {*HEDGES.split(), "and", "or"} or len(said) < size + 2
+    apart = HEDGES.union(("and", "or")).intersection(said) or len(said) < size + 2
     asked = re.sub(r"[\W_]+", " ", f" {question.lower()} ")
     return text_of(reference).lower().split() == said[:size] and not apart and f" {' '.join(said[size:])} " in asked
 
@@ -201,7 +172,7 @@ def as_words(found: Sequence[Token]) -> Node | None:
     if is_symbol(found[0], *inner) or is_symbol(found[-1], "-", "′"):
         return None
     text = " ".join(token.text for token in found if token.kind != "symbol").lower()
-    if not any(token.kind == "word" and (token.text[1:] or unicodedata.category(token.text) == "Lo") for token in found):
+    if not any(each.kind == "word" and (each.text[1:] or unicodedata.category(each.text) == "Lo") for each in found):
         return None
     first, *rest = in_digits(found)
     if first.kind == "number" and (not rest or counted([token.text for token in rest]) is not None):  # twelve faces
@@ -269,7 +240,7 @@ def _spoken(text: str) -> Fraction | None:
     return None
 
 
-_HALVES = {**dict.fromkeys(("上午", "午前", "오전"), " am"), **dict.fromkeys(("下午", "晚上", "午後", "오후"), " pm")}
+_HALVES = by_word("halves")
 _PLAIN, _APART = ("number", "letter", "word"), (*",.:-/_(){}",)  # of times, dates and digits in a base
 
 
@@ -315,7 +286,7 @@ def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
     if found[0].text in _HALVES and all(token.kind == "number" or known_unit(token.text) for token in found[1:]):
-        text = " : ".join(f"{token.text:0>2}" for token in found if token.kind == "number") + _HALVES[found[0].text]
+        text = " : ".join(f"{each.text:0>2}" for each in found if each.kind == "number") + f" {_HALVES[found[0].text]}"
     match = _CLOCK.fullmatch(text)
     padded = " 0" in f" {text}"  # no part of a ratio begins with 0
     if match is None or (match[4] is None and (match[2] is None or (match[3] is not None and not padded))):
@@ -375,7 +346,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
         return None
     first = labelled[1] or labelled[2]
     rest = found[labelled.end() :]
-    if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES.split() for token in rest):
+    if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES for token in rest):
         return None  # (B) is wrong
     return ",".join(dict.fromkeys((first, *_others(rest))))
 
