@@ -80,7 +80,9 @@ def test_numbers_of_numpy_and_of_tables_in_python() -> None:
         ("2.2000000000000002", "2.2"),
         (3.141592653589793, "3.141592653589793"), ("3.14159265358979323846", "3.14159265358979323846"),
         (0.1234567890123456, "0.1234567890123456"), (4.0, "4.0"),
-        (2.0**60, "1152921504606847000"), (1e22, "1" + 22 * "0"),
+        (2.0**60, "1152921504606847000"), (1e22, "1" + 22 * "0"), (2.0**-14, "0.00006103515625"),
+        (0.10000000149011612, "0.1"), ("0.10000000149011612", "0.1"), (1 / 3, "0.3333333333333333"),
+        ("$-0.30000000000000004$ m", "$-0.3$ m"), ("(0.1, 3.3000000000000003)", "(0.1, 3.3)"),
     ],
 )  # fmt: skip
 def test_noise_of_binary_arithmetic_is_no_part_of_a_reference(reference: float | str, text: str) -> None:
@@ -95,7 +97,10 @@ def test_an_answer_computed_in_binary_is_met_by_its_decimal() -> None:
     "row",
     [
         {"messages": [{"role": "user", "content": "q"}], "system_prompt": "Be brief."},
-        {"prompt": "q", "tools": [{"type": "function"}]},
+        {"prompt": "q", "tools": [{"type": "function"}]}, {"prompt": "q", "system_prompt": "You are terse"},
+        {"prompt": "q", "context": "x = 3"}, {"prompt": "q", "video": "a.mp4"},
+        {"question": "Which is it?", "0": "London", "1": "Paris"},
+        {"prompt": [{"role": "user", "content": "q", "images": ["a.png"]}]},
         {"prompt": "q", "chat_template_kwargs": {"enable_thinking": False}},
         {"prompt": "q", "material": [{"name": "table", "rows": ["x", "3"]}]},
         {"question": "q", "sources": "It was Ada."},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,10 @@ import numpy as np
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+NOISE = 3  # digits of a double that rounding to 15 takes away, at least, where they are no part of the number
+_DOUBLE = re.compile(r"(?<![\w.])\d+\.\d{12,}(?![\w.])")
 
 
 def plain(value: Any) -> Any:
@@ -40,6 +45,26 @@ def numbers(value: np.generic | np.ndarray) -> Any:
         array = np.asarray(value)
         return np.asarray(array.astype(str) if value.dtype.itemsize < 8 else array, np.float64).tolist()
     return plain(value.tolist())
+
+
+def without_noise(stated: str | float) -> str:
+    """A number, or a text with numbers, without digits that only its rounding to a double or a float32 gave it.
+
+    In a text these are the doubles that have all the digits with which programs print them.
+    """
+    if isinstance(stated, float):
+        exact = Decimal(repr(stated))
+        if not stated.is_integer() and float(np.float32(stated)) == stated and Decimal(stated) != exact:
+            return format(Decimal(str(np.float32(stated))), "f")
+        rounded = Decimal(format(stated, ".15g")).normalize()
+        noisy = len(exact.as_tuple().digits) - len(rounded.as_tuple().digits) >= NOISE
+        return format(rounded if noisy else exact, "f")
+
+    def shortened(found: re.Match[str]) -> str:
+        number = float(found[0])
+        return without_noise(number) if found[0] in (repr(number), format(number, ".17g")) else found[0]
+
+    return _DOUBLE.sub(shortened, stated)
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:

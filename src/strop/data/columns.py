@@ -28,8 +28,12 @@ ANSWERS = (
     "gold", "target", "label",
 )  # fmt: skip
 SOLUTIONS = ("solution", "Solution")  # worked solutions in some data sets, only the answer in others
-HANDED = ("tools", "documents", "image", "images", "chat_template_kwargs")  # columns that TRL hands to the template
-UNASKED = ("tool_calls", "function_call")  # parts of a message that a prompt cannot hold
+# Columns, or parts of a message, that belong to the question whatever they hold: a chat template may be given them.
+HANDED = (
+    "tools", "functions", "documents", "image", "images", "video", "videos", "audio", "system", "system_prompt",
+    "context", "chat_template_kwargs",
+)  # fmt: skip
+UNASKED = ("tool_calls", "function_call", *HANDED)  # parts of a message that a prompt cannot hold
 CODE = "code"  # the domain whose references are tests
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
 USERS = ("user", "human")
@@ -177,9 +181,9 @@ class Columns(Settings):
     def refuse_parts(self, row: Mapping[str, Any]) -> None:
         """Refuse a row in which a column that nobody reads may hold a part of the question.
 
-        That is a sentence, several texts in a list, a text under a usual name of questions, or what chat templates
-        take. A text that is read elsewhere is not lost, nor one that repeats the whole question. A column in which a
-        text states an answer holds answers.
+        That is a sentence, several texts in a list, a text under a usual name of questions or under the name that is
+        the answer (an option), or what chat templates take. A text that is read elsewhere is not lost, nor one that
+        repeats the whole question. A column in which a text states an answer holds answers.
 
         Raises:
             ValueError: there is such a column.
@@ -187,11 +191,12 @@ class Columns(Settings):
         unread = self.unread(row)
         said = "\n".join(text for name in row if name not in unread for text, _ in _texts(row[name]))
         asked = [part for text, _ in _texts(pick(row, self.prompt or "prompt")) for part in text.split("\n\n")]
+        option = str(pick(row, self.answer)) if self.answer is not None and has(row, self.answer) else ""
         for name, cell in unread.items():
             texts = list(_texts({name: cell}, name in PROMPTS))
             if any(_BOX.search(text) or RESULT.search(text) for text, _ in texts):
                 continue
-            for text, listed in [(f"{cell}", True)] if cell and name in HANDED else texts:
+            for text, listed in [(f"{cell}", True)] if cell and name in (*HANDED, option) else texts:
                 told = listed or "\n" in text or text.endswith(_STOPS) or len(text.split(maxsplit=_LABEL)) > _LABEL
                 if told and text not in said and not (asked and all(part in text for part in asked)):
                     raise ValueError(

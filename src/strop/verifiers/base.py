@@ -9,9 +9,7 @@ which is never a reward.
 from __future__ import annotations
 
 import math
-import re
 from abc import abstractmethod
-from decimal import Decimal
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
@@ -23,10 +21,6 @@ from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
     from strop_verify.extract import Where
-
-
-NOISE = 3  # digits of a double that rounding to 15 takes away, at least, where they are no part of the number
-_DOUBLE = re.compile(r"-?\d+\.\d{12,}")
 
 
 class Isolation(Settings):
@@ -135,19 +129,17 @@ def response(problem: Problem, text: str) -> str:
 def reference_text(problem: Problem) -> str | None:
     """The reference as text, numbers written out in full; None where it is neither a text nor a number.
 
-    What arithmetic in binary added to a decimal number is left out: 0.3 for 0.30000000000000004.
+    What arithmetic in binary added to a decimal number is left out, also within a text: 0.3 for 0.30000000000000004,
+    and 0.1 for 0.10000000149011612, which was a float32.
     """
     reference = problem.reference
     if isinstance(reference, bool):
         return None
-    if isinstance(reference, str) and _DOUBLE.fullmatch(reference.strip()):
-        number = float(reference)
-        reference = number if reference.strip() in (repr(number), format(number, ".17g")) else reference
-    if isinstance(reference, float):
-        exact, rounded = Decimal(repr(reference)), Decimal(format(reference, ".15g")).normalize()
-        noisy = len(exact.as_tuple().digits) - len(rounded.as_tuple().digits) >= NOISE
-        return format(rounded if noisy else exact, "f")
-    return str(reference) if isinstance(reference, str | int) else None
+    if isinstance(reference, str | float):
+        from strop.data.cells import without_noise  # here: with numpy
+
+        return without_noise(reference)
+    return str(reference) if isinstance(reference, int) else None
 
 
 def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
