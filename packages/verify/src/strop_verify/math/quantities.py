@@ -104,7 +104,7 @@ def _bearing(turn: Node, to: str, start: str) -> Node | None:
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     """An expression with the unit, the things or the words that follow it."""
     numbers = (place for place, token in enumerate(rest) if place and token.kind == "number")
-    following = next((at for at in numbers if rest[at].space or rest[at - 1].text in "±h" or rest[at - 1].text > "~"), 0)
+    following = next((at for at in numbers if rest[at].space or rest[at - 1].text in "h" or rest[at - 1].text > "~"), 0)
     if following and not is_symbol(rest[following - 1], "^", "{"):
         return _compound(node, rest[:following], quantity_of(rest[following:]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
