@@ -159,11 +159,12 @@ class _Comparison:
 
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
-        if any(op.startswith("apply ") for op in ex.ops_in(gold) | ex.ops_in(given)):
+        ops = ex.ops_in(gold), ex.ops_in(given)
+        if any(op.startswith("apply ") for each in ops for op in each):
             gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
             given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
-        vectors, crossed = zip(*((has_vectors(each), ex.holds(each, "cross")) for each in (gold, given)), strict=True)
+        vectors, crossed = [has_vectors(each) for each in (gold, given)], ["cross" in each for each in ops]
         if vectors[0] != vectors[1]:
             gold, given = unmarked(gold), unmarked(given)
         if not matrices and not any(crossed):

@@ -16,7 +16,7 @@ from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
 from strop_verify.math.formulas import formula
 from strop_verify.math.latex import tokens
-from strop_verify.math.parser import Parser, matrix_of
+from strop_verify.math.parser import Parser, matrix_of, number_of
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import UNIT_LETTERS, in_letters, quantity_of
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
@@ -332,11 +332,14 @@ def _alone(found: Sequence[Token]) -> Node:
 
 def _single(found: Sequence[Token]) -> Node:
     """One answer that is no words."""
+    if len(found) == 1 and found[0].kind == "number":
+        return number_of(found[0].text)
     if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
-    if any(is_symbol(token, "∪", "∖", "∩") for token in found):  # ]1, 2[ ∪ [3, 4[
+    texts = {token.text for token in found}
+    if not texts.isdisjoint("∪∖∩"):  # ]1, 2[ ∪ [3, 4[
         around = [Token("symbol", "∪"), *found, Token("symbol", "∪")]
         found = [
             token._replace(text="(") if is_symbol(token, "]") and before.text in "∪∖∩" else
@@ -344,7 +347,7 @@ def _single(found: Sequence[Token]) -> Node:
             for before, token, after in zip(around, found, around[2:], strict=False)
         ]  # fmt: skip
     for op in ("∪", "∖", "∩"):
-        parts, ops = split_at(found, op)
+        parts, ops = split_at(found, op) if op in texts else ([], ())
         if ops:
             return Node(op, tuple(map(_alone, parts)))
     array = is_symbol(found[0], "⦃") and [token.text for token in found[1:3]] == ["begin array", "{"]
@@ -357,7 +360,7 @@ def _single(found: Sequence[Token]) -> Node:
     if colons:
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
-    if sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ
+    if "ℤ" in texts and sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ
         members = quantity_of([Token("letter", "#k") if token.text == "ℤ" else token for token in found])
         if members is not None and members.op not in ex.KINDS:
             return Node("family", (members, words("ℤ")), "#k")

@@ -184,14 +184,13 @@ def as_words(found: Sequence[Token]) -> Node | None:
 
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
-    if not found or not found[0].text.isalpha():
-        return list(found)
-    end = next((at for at, token in enumerate(found) if (at and token.space) or not token.text.isalpha()), len(found))
-    for at in range(end, 0, -1):  # 二, 万
-        if (ideographs := _ideographic("".join(token.text for token in found[:at]))) is not None:
+    said = [token.text.lower() for token in found[:20]] if found and found[0].text.isalpha() else []
+    runs = 0 if "".join(said[:1]).isascii() else len(said)
+    runs = next((at for at in range(1, runs) if found[at].space or found[at].kind != "word"), runs)
+    for at in range(runs, 0, -1):  # 二, 万
+        if (ideographs := _ideographic("".join(said[:at]))) is not None:
             return [Token("number", str(ideographs)), *found[at:]]
-    said = [token.text.lower() for token in found[:20]]
-    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if found[1:] else None
+    sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if said[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
         return [Token("symbol", sign), *rest]
     end = next((at for at, word in enumerate(said) if word not in _SPOKEN and (not at or word != "-")), len(said))
