@@ -19,7 +19,7 @@ from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.families import finite, members, same_members
-from strop_verify.math.formulas import formula
+from strop_verify.math.formulas import formula, matching
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
@@ -30,6 +30,7 @@ from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import decided, is_remark, is_value, parted, rounds_to, stated_digits, stated_value
 from strop_verify.math.regions import Unsolved, joined, line, pieces, same, shared
 from strop_verify.math.settings import MathSettings, formulas_in
+from strop_verify.math.units import table
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
 _EVEN = ex.times(ex.number(2), ex.name("k"))
@@ -48,7 +49,7 @@ _LABEL = re.compile(r"(?:\s|\\q?quad|\$(?=\s))*(?:\\(?:text|math)\w*\s?\{)?"  # 
                     r"(?<!\w)(?:\(([A-JА-Д])\)|([A-JА-Д])[.．、)）:：])\}?(?:\\ |\s)*")  # fmt: skip
 _THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
 _PARTED = (*_SEVERAL, "relation", "interval")
-_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
+_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "group", "matching", "…")
 
 
 def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text: bool = True) -> Proof:
@@ -75,11 +76,13 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     value = (_behind(gold) or _option(gold, rules.question)) if letters is None else None
     chosen = _option(given, rules.question) if gold.letters is None else None
     reference, answer = value or gold.answer, _behind(given) or chosen or given.answer
-    if not ex.names_in(reference) and ex.names_in(answer):
-        answer = quantities.in_letters(given.tokens, ex.holds(reference, "measure")) or answer
-    elif ex.holds(answer, "measure") and ex.names_in(reference).isdisjoint(ex.names_in(answer)):
-        reference = quantities.in_letters(gold.tokens, units=True) or reference
-    for kind, reader in (("proposition", proposition), ("formula", formula)):
+    names = [ex.names_in(each) for each in (reference, answer)]
+    if names[1] - names[0]:
+        units = table().keys() if ex.holds(reference, "measure") else quantities.UNIT_LETTERS
+        answer = _read(quantities.upright(given.tokens, units - names[0])) or answer
+    if names[0] - names[1] and ex.holds(answer, "measure"):
+        reference = _read(quantities.upright(gold.tokens, table().keys() - names[1])) or reference
+    for kind, reader in (("proposition", proposition), ("formula", formula), ("matching", matching)):
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
@@ -189,6 +192,11 @@ class _Comparison:
             return self._conditions(gold, given)
         if gold.op == "tuple" and given.op.startswith("apply ") and given.op[6:] in ascii_uppercase:  # P(3, 4)
             given = Node("tuple", given.args)
+        if gold.op in ("tuple", "list") and given[::2] == ("relation", ("=",) * len(gold.args)):  # x = y = 2 for (2, 2)
+            named = all(each.op == "name" for each in given.args[:-1])
+            given = Node("tuple", given.args[-1:] * len(gold.args)) if named else given
+        if gold.op == "interval" and given.op == "list" and all(map(label, given.args)):  # x = 1, y = 2 for [1, 2]
+            gold = Node("list", gold.args)
         for alike in (as_matrix, as_tuple):
             if "matrix" in (gold.op, given.op) and gold.op != given.op:
                 gold, given = alike(gold), alike(given)
@@ -198,7 +206,7 @@ class _Comparison:
             if found is not None:
                 return found
         sides = [each if each.op in ("list", "set") else ex.ZERO for each in (gold, given)]
-        rules = {"residue": self._residues, "family": self._families, "digits": quantities.compare_digits}
+        rules = {"residue": self._residues, "family": self._families, "digits": self._digits}
         for kind in (*rules, *_SEVERAL):
             if kind in ops or (kind == "family" and all("family" in {part.op for part in each.args} for each in sides)):
                 return rules.get(kind, self._several)(gold, given)
@@ -223,7 +231,7 @@ class _Comparison:
             if ops[0] == ops[1]:  # north-east and northeast
                 said = ["".join(each.value) if each.op == "words" else each for each in (gold, given)]
                 return decided(said[0] == said[1], ops[0])
-            if ops[1] in ("words", "formula") and ops[0] not in ex.KINDS and is_value(gold):
+            if ops[1] in ("words", "formula", "matching") and ops[0] not in ex.KINDS and is_value(gold):
                 return different(f"{ops[1]}, and a number")
             return unknown(f"{ops[0]} and {ops[1]}")
         return quantities.compare_quantities(gold, given, self.rules)
@@ -361,7 +369,7 @@ class _Comparison:
         be equal, but for one computation and its result. After ≈ stands a rounded value; a decimal after an exact value
         is a remark, which need not be right.
         """
-        places = [place for place, side in enumerate(given.args) if is_value(side)]
+        places = [place for place, side in enumerate(given.args) if is_value(side) and side != label(given)]
         derived = label(given) is not None
         for place, following in pairwise(places):
             one, other = given.args[place], given.args[following]
@@ -440,6 +448,9 @@ class _Comparison:
         body = ex.replaced(theirs[0].args[0], ex.name(theirs[0].value), ex.name(ours[0].value))
         proof = self.answers(ours[0].args[0], body)
         return proof if proof.equal else unknown(f"not proved the same for each integer {ours[0].value}")
+
+    def _digits(self, gold: Node, given: Node) -> Proof:
+        return quantities.compare_digits(gold, given, self.rules.question)
 
     def _residues(self, gold: Node, given: Node) -> Proof:
         """Residue classes as sets; a bare integer stands for its class, but as a reference for itself."""

@@ -14,11 +14,12 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
-from strop_verify.math.formulas import formula
+from strop_verify.math.formulas import formula, matching
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of, number_of
 from strop_verify.math.propositions import proposition
-from strop_verify.math.quantities import UNIT_LETTERS, in_letters, quantity_of
+from strop_verify.math.quantities import UNIT_LETTERS, quantity_of, upright
+from strop_verify.math.units import table
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
@@ -93,24 +94,28 @@ def read(text: str) -> Reading:
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
     letters = wordings.choice_letters(found)
-    pointed = _pointed(found, any_whole=True)
-    side = split_at(pointed, "=")[0][-1] if pointed else ()
-    measure = (in_letters(side, units=True) or quantity_of(side)) if side else None
-    exact = measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing
-    found = pointed if exact else found  # 2,5 m
+    pointed = upright(_pointed(found, any_whole=True), table())
+    measure = quantity_of(split_at(pointed, "=")[0][-1]) if pointed else None
+    if measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing:
+        found = pointed  # 2,5 m
     try:
-        answer = measure if exact and measure and side == found else _answer(found)
+        answer = _answer(found)
     except Unreadable:
-        pairs = zip(found, found[1:], strict=False)
-        measured = [each._replace(kind="word") if before.kind == "number" and each.text in UNIT_LETTERS else each
-                    for before, each in pairs]  # 1 h 52 min
-        if measured != found[1:]:
-            return read_tokens([found[0], *measured])
-        chemical = formula(found)
-        if not (chemical or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
+        if found != (measured := upright(found, UNIT_LETTERS)):  # 1 h 52 min
+            return read_tokens(measured)
+        drawn = formula(found) or matching(found)
+        if not (drawn or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
             raise
-        answer = chemical or words(letters or text_of(found))
+        answer = drawn or words(letters or text_of(found))
     return Reading(answer, letters, tuple(found), text_of(found))
+
+
+def sentence_of(text: str) -> Reading | None:
+    """Words with numbers between them, `doubles every 3 hours`, as words; None for anything else."""
+    found = trimmed(tokens(text))
+    plain = all(token.kind in ("word", "letter", "number") or token.text in ",.-" for token in found)
+    spoken = sum(token.kind == "word" and len(token.text) > 1 for token in found) > 2
+    return Reading(words(text_of(found)), None, tuple(found), text_of(found)) if plain and spoken else None
 
 
 def is_region(answer: Node) -> bool:
@@ -127,6 +132,9 @@ def _answer(found: Sequence[Token]) -> Node:
     found = wordings.unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing to read")
+    parts = _parts(found) if found[0].text == "(" else []
+    if len(parts) > 1:
+        return Node("tuple", tuple(_listed(upright(part, UNIT_LETTERS)) for part in parts))
     texts = {token.text for token in found}
     logic = not texts.isdisjoint(("→", "⇒", "↔", "neg", "lnot", "¬", "⊕"))
     inner = _single if texts.isdisjoint(_STRUCTURE) and all(token.kind != "word" for token in found) else _groups
@@ -134,9 +142,6 @@ def _answer(found: Sequence[Token]) -> Node:
 
 
 def _groups(found: Sequence[Token]) -> Node:
-    parts = _parts(found) if is_symbol(found[0], "(") else []
-    if len(parts) > 1:
-        return Node("tuple", tuple(in_letters(part, units=False) or _listed(part) for part in parts))
     return _joined("set", [_listed(group) for group in pieces_of(wordings.in_digits(found), ";")])
 
 
@@ -357,7 +362,7 @@ def _single(found: Sequence[Token]) -> Node:
     if enclosed is not None:
         return enclosed
     ratio, colons = split_at(found, ":", "to")
-    if colons:
+    if colons and not any(part and part[0].kind == "word" for part in ratio[1:]):  # not 5 m/s to the left
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
     if "ℤ" in texts and sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ

@@ -244,12 +244,14 @@ class _Tokenizer:
         last = self.found[-1] if self.found else None
         apart = (self.space or last is None or last.kind == "word") and after not in ("^", "_")
         added = after in ("+", "=") or (last is not None and last.text == "+")
-        measures = last is not None and (apart or last.kind == "number" or last.text == "/")
+        measures = last is not None and (apart or last.kind == "number" or last.text == "/") and last.text != "frac"
         unit = known_unit(text) is not None and len(text) > 1 and measures
         if text in FUNCTIONS or text in ("pi", "np", "lg", "binom", "abs"):
             return self._add("command", SAME.get(text, text))
         if text in GREEK:
             return self._add("letter", text)
+        if text in ("pH", "pOH"):
+            return self._add("word", text)
         if text in ("infinity", "oo"):
             return self._add("symbol", "∞")
         if text[:-1] in FUNCTIONS:  # sinx

@@ -6,7 +6,7 @@ Units are converted, signs of degrees and percents may be missing, and decimals 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -19,8 +19,8 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
-from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit
-from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, pieces_of, text_of, words
+from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit, table
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")
@@ -43,6 +43,8 @@ _BARE = Measure()
 
 def measured(node: Node, measure: Measure) -> Node:
     """An expression with its measure; without one where there is nothing to say."""
+    if node.op in ("tuple", "list", "set"):
+        return node._replace(args=tuple(measured(arg, measure) for arg in node.args))
     return node if measure == _BARE else Node("measure", (node,), measure)
 
 
@@ -57,7 +59,7 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     ahead = 1 + (found[0].text == "每") if found else 0
     rate = read_unit(found[:ahead]) if found[ahead:] and not found[0].text.isascii() else None
     if rate is not None and rate.dimension == (("s", -1),):  # 秒速20m
-        moved = in_letters(found[ahead:], units=True) or quantity_of(found[ahead:])
+        moved = quantity_of(upright(found[ahead:], table()))
         node, measure = parted(moved) if moved is not None else (ex.ZERO, _BARE)
         return measured(node, measure._replace(unit=rate.times(measure.unit))) if measure.unit is not None else None
     if len(found) > 3 and is_symbol(found[-2], "°") and {found[0].text, found[-1].text} < {*_COMPASS}:  # N 30° E
@@ -151,23 +153,15 @@ def is_money(node: Node) -> bool:
     return unit is not None and unit.dimension in {each.dimension for each in map(known_unit, CURRENCY) if each}
 
 
-def in_letters(found: Sequence[Token], units: bool) -> Node | None:
-    """A number whose unit is written in bare letters, `5m`, `3 m/s`, or a list of such; None for anything else.
-
-    Where the other side has no `units`, only of letters that seldom stand for a number.
-    """
-    pieces = pieces_of(found, ",")
-    if len(pieces) > 1:
-        parts = [part for part in (in_letters(each, units) for each in pieces) if part is not None]
-        return Node("list", tuple(parts)) if len(parts) == len(pieces) else None
-    for place in range(1, len(found)):
-        bare = {token.text for token in found[place:] if token.kind == "letter"}
-        begins = (units or bare <= UNIT_LETTERS) and found[place].text not in "*×"
-        unit = read_unit(found[place:]) if begins else None
-        node = quantity_of(found[:place]) if unit is not None else None
-        if node is not None and not ex.names_in(node) and node.op != "measure":
-            return measured(node, Measure(unit))
-    return None
+def upright(found: Sequence[Token], units: Collection[str]) -> list[Token]:
+    """An answer in which bare letters after a number that may be `units` are: `5 m`, `3 m/s`."""
+    made = list(found[:1])
+    for token in found[1:]:
+        last = made[-2] if made[-1].text in ("/", "*", "-") and len(made) > 1 else made[-1]
+        measures = last.kind == "word" or (last is made[-1] and (last.kind == "number" or last.text in ("°", ")", "}")))
+        unit = token.kind == "letter" and (token.text in units or token.text == "mu") and measures
+        made.append(token._replace(kind="word") if unit else token)
+    return made
 
 
 def stated_digits(node: Node) -> int | None:
@@ -206,12 +200,15 @@ def parted(node: Node) -> tuple[Node, Measure]:
     return (node.args[0], node.value) if node.op == "measure" else (node, _BARE)
 
 
-def compare_digits(gold: Node, given: Node) -> Proof:
-    """Digits in a base: the same digits and base; where the reference names a base, the question has fixed it."""
+def compare_digits(gold: Node, given: Node, question: str) -> Proof:
+    """Digits in a base: the same digits and base; a base that only one names is one that the question asks for."""
     if gold.op == given.op:
         return decided(gold == given, "digits and base")
     (digits, base), other = (gold.value, given) if gold.op == "digits" else (given.value, gold)
-    if other.op != "number" or (given.op == "digits" and base != 10):
+    named = {2: "binary", 8: "octal", 16: "hexadecimal"}.get(base, rf"base-{base}")
+    asked = rf"(?i)\b(?:to|in|into) base[- ]?\$?{base}\b|{named}"
+    fixed = gold.op == "digits" or base == 10 or re.search(asked, question)
+    if other.op not in ("number", "title") or not fixed:
         return unknown(f"in base {base}, and in none")
     return decided(str(other.value) == digits, "digits")
 
@@ -300,6 +297,8 @@ def stated_value(relation: Node, bare: bool) -> Node | None:
     `bare`: the value is to stand for the equation, as 5 does for x = 5; for a curve such as x² + y² = 25 none does.
     """
     if relation.value == ("∈",) and relation.args[0].op in ("name", "tuple"):
+        return relation.args[1]
+    if relation.value == ("≅",) and not bare:
         return relation.args[1]
     if not set(relation.value) <= {"=", "≈"}:
         return None

@@ -79,7 +79,7 @@ def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     reference = _reference(gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
-    found = _found(text, settings, reference.answer.op in ("tuple", "list", "set"))
+    found = _found(text, settings, reference.answer.op)
     if isinstance(found, str):
         return Verdict(0.0, Status.UNPARSED, found)
     proof = _proof(settings, reference, found)
@@ -149,11 +149,11 @@ def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
     return found.score, str(found.status), found.detail, found.undecided
 
 
-def _found(text: str, settings: MathSettings, several: bool = False) -> Reading | str:
+def _found(text: str, settings: MathSettings, reference: str = "") -> Reading | str:
     from strop_verify.math.prose import Finder
 
-    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types)
-    return finder.find(text, settings.extract, settings.box_required, several)
+    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types, reference == "words")
+    return finder.find(text, settings.extract, settings.box_required, reference in ("tuple", "list", "set"))
 
 
 @lru_cache(maxsize=2 * KEPT)
@@ -189,7 +189,7 @@ def _reference(text: str, form: GoldForm) -> Reading | str:
     from strop_verify.math.prose import Finder
 
     shown = shortened(text)
-    finder = Finder()
+    finder = Finder(sentences=True)
     marked = r"\boxed" in text or "####" in text
     reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
     if isinstance(reading, str):

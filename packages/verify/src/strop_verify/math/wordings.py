@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
+from strop_verify.math.formulas import group
 from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit
 
 MOST_PARTS = 512
@@ -102,14 +103,14 @@ _SHARES = {each + s: 2 + at for at, names in enumerate(_PARTS) for each in names
 _SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
 _NONE = re.compile(r"no such \w+(?: \w)?(?: exists?)?|none exists?|no (?:values? of )?[a-z]")
-_ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$")  # diverges, divergent
+_ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$|(?<=\w\w)wards?$")  # diverges, divergent
 _OF_ALL = re.compile(r"(?:(?:set|of|the|all|any|every|each) )+((.*?)(?: [a-z])?)")  # the set of all … n
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
 def words(text: str) -> Node:
     """Words, synonyms made one, also behind "the set of all"."""
-    text = _EXISTS.sub("", re.sub(r"^(?:the|an?|it|on) ", "", text.lower()))
+    text = _EXISTS.sub("", re.sub(r"^(?:directed |to the |towards? the |the |an? |it |on |due )", "", text.lower()))
     text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
     text = every[1 + (every[2] in _MEANINGS)] if every is not None else text
@@ -253,6 +254,8 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
+    if found[0].text == "ℤ":
+        return group(found)
     apart = len(found) > 1 and all(each.kind in _PLAIN or each.text in _APART for each in found)
     return _clock(found) or _date(found) or _based(found) if apart else None
 
