@@ -94,8 +94,8 @@ def read(text: str) -> Reading:
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
     letters = wordings.choice_letters(found)
-    pointed = upright(_pointed(found, any_whole=True), table())
-    measure = quantity_of(split_at(pointed, "=")[0][-1]) if pointed else None
+    pointed = _pointed(found, any_whole=True)
+    measure = quantity_of(split_at(pointed := upright(pointed, table()), "=")[0][-1]) if pointed else None
     if measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing:
         found = pointed  # 2,5 m
     try:

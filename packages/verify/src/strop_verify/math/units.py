@@ -71,11 +71,13 @@ def table() -> dict[str, Unit]:
             text, _, exponent = part.partition("^")
             unit = unit.times(known.get(text) or Unit(Fraction(1), ((text[1:], 1),)), int(exponent or 1))
         known |= dict.fromkeys(names.split(), unit)
-    prefixed = [name for name, unit in known.items() if unit in [known[base] for base in WORDS["prefixed"].split()]]
+    bases = {known[base] for base in WORDS["prefixed"].split()}
+    prefixed = [name for name, unit in known.items() if unit in bases]
     for prefix, power in _PREFIXES.items():
+        larger = {unit: unit._replace(factor=unit.factor * Fraction(10) ** power) for unit in bases}
         for base in prefixed:
             if not prefix.isascii() or (len(prefix) > 3) == (len(base) > 3 and base.islower()):
-                known.setdefault(prefix + base, Unit(Fraction(10) ** power).times(known[base]))
+                known.setdefault(prefix + base, larger[known[base]])
     return known
 
 
