@@ -19,7 +19,7 @@ from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
 from strop_verify.math.families import finite, members, same_members
-from strop_verify.math.formulas import formula
+from strop_verify.math.formulas import formula, matching
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
@@ -30,6 +30,7 @@ from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import decided, is_remark, is_value, parted, rounds_to, stated_digits, stated_value
 from strop_verify.math.regions import Unsolved, joined, line, pieces, same, shared
 from strop_verify.math.settings import MathSettings, formulas_in
+from strop_verify.math.units import table
 from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
 
 _EVEN = ex.times(ex.number(2), ex.name("k"))
@@ -44,12 +45,11 @@ _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natu
 _FROM = {("≤", ex.ZERO): "nonnegative", ("<", ex.ZERO): "positive", ("≤", ex.ONE): "positive"}
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
-_OPTION = re.compile(  # also \textbf{(A)}\ 3
-    r"\(([A-J])\)\}?(?:\\ |\s)*(.+?)(?=(?:\s|\\q?quad|\$)*(?:\\(?:text|math)\w*\s?\{)?\([A-J]\)|\s*$)", re.DOTALL
-)
+_LABEL = re.compile(r"(?:\s|\\q?quad|\$(?=\s))*(?:\\(?:text|math)\w*\s?\{)?"  # also \textbf{(A)}\ 3
+                    r"(?<!\w)(?:\(([A-JА-Д])\)|([A-JА-Д])[.．、)）:：])\}?(?:\\ |\s)*")  # fmt: skip
 _THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
 _PARTED = (*_SEVERAL, "relation", "interval")
-_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
+_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "group", "matching", "…")
 
 
 def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text: bool = True) -> Proof:
@@ -74,12 +74,15 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     if gold.answer.op in ("words", "title") and wordings.repeats(gold.tokens, given.tokens, rules.question):
         return equal("the same words, and the question's")
     value = (_behind(gold) or _option(gold, rules.question)) if letters is None else None
-    reference, answer = value or gold.answer, _behind(given) or given.answer
-    if not ex.names_in(reference) and ex.names_in(answer):
-        answer = quantities.in_letters(given.tokens, ex.holds(reference, "measure")) or answer
-    elif ex.holds(answer, "measure") and ex.names_in(reference).isdisjoint(ex.names_in(answer)):
-        reference = quantities.in_letters(gold.tokens, units=True) or reference
-    for kind, reader in (("proposition", proposition), ("formula", formula)):
+    chosen = _option(given, rules.question) if gold.letters is None else None
+    reference, answer = value or gold.answer, _behind(given) or chosen or given.answer
+    names = [ex.names_in(each) for each in (reference, answer)]
+    if names[1] - names[0]:
+        units = table().keys() if ex.holds(reference, "measure") else quantities.UNIT_LETTERS
+        answer = _read(quantities.upright(given.tokens, units - names[0])) or answer
+    if names[0] - names[1] and ex.holds(answer, "measure"):
+        reference = _read(quantities.upright(gold.tokens, table().keys() - names[1])) or reference
+    for kind, reader in (("proposition", proposition), ("formula", formula), ("matching", matching)):
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
@@ -119,9 +122,16 @@ def _behind(reading: Reading) -> Node | None:
     return _read(() if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens)))
 
 
-def _option(gold: Reading, question: str) -> Node | None:
-    r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
-    return _read(dict(_OPTION.findall(question)).get(gold.letters, "") if gold.letters else "")
+def _option(named: Reading, question: str) -> Node | None:
+    r"""The value that a question gives the option of an answer, 4π in `(B) $4\pi$`; None where it gives none."""
+    if len(named.text) > 5 or not question:
+        return None
+    _, *parts = _LABEL.split(question)
+    labels, texts = [first or second for first, second in zip(parts[::3], parts[1::3], strict=True)], parts[2::3]
+    begins = max((at for at, each in enumerate(labels) if each in "AА"), default=0)
+    options = dict(zip(labels[begins:], texts[begins:], strict=True))
+    in_order = len(options) > 1 and all(map(str.strip, options.values())) and [*options] == sorted(labels[begins:])
+    return _read(options.get(named.letters or named.text, "").strip()) if in_order else None
 
 
 def _read(found: Sequence[Token] | str) -> Node | None:
@@ -152,11 +162,12 @@ class _Comparison:
 
     def products(self, gold: Node, given: Node, matrices: frozenset[str]) -> Proof:
         """Two answers, products of matrices and of vectors in their order."""
-        if any(op.startswith("apply ") for op in ex.ops_in(gold) | ex.ops_in(given)):
+        ops = ex.ops_in(gold), ex.ops_in(given)
+        if any(op.startswith("apply ") for each in ops for op in each):
             gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
             given = conventions.chosen(given, gold)
         gold, given = components(gold, given), components(given, gold)
-        vectors, crossed = zip(*((has_vectors(each), ex.holds(each, "cross")) for each in (gold, given)), strict=True)
+        vectors, crossed = [has_vectors(each) for each in (gold, given)], ["cross" in each for each in ops]
         if vectors[0] != vectors[1]:
             gold, given = unmarked(gold), unmarked(given)
         if not matrices and not any(crossed):
@@ -181,6 +192,11 @@ class _Comparison:
             return self._conditions(gold, given)
         if gold.op == "tuple" and given.op.startswith("apply ") and given.op[6:] in ascii_uppercase:  # P(3, 4)
             given = Node("tuple", given.args)
+        if gold.op in ("tuple", "list") and given[::2] == ("relation", ("=",) * len(gold.args)):  # x = y = 2 for (2, 2)
+            named = all(each.op == "name" for each in given.args[:-1])
+            given = Node("tuple", given.args[-1:] * len(gold.args)) if named else given
+        if gold.op == "interval" and given.op == "list" and all(map(label, given.args)):  # x = 1, y = 2 for [1, 2]
+            gold = Node("list", gold.args)
         for alike in (as_matrix, as_tuple):
             if "matrix" in (gold.op, given.op) and gold.op != given.op:
                 gold, given = alike(gold), alike(given)
@@ -190,7 +206,7 @@ class _Comparison:
             if found is not None:
                 return found
         sides = [each if each.op in ("list", "set") else ex.ZERO for each in (gold, given)]
-        rules = {"residue": self._residues, "family": self._families, "digits": quantities.compare_digits}
+        rules = {"residue": self._residues, "family": self._families, "digits": self._digits}
         for kind in (*rules, *_SEVERAL):
             if kind in ops or (kind == "family" and all("family" in {part.op for part in each.args} for each in sides)):
                 return rules.get(kind, self._several)(gold, given)
@@ -203,6 +219,9 @@ class _Comparison:
             return self._several(*(Node("tuple", tuple(each)) for each in rows))
         if set(ops) == {"words", "title"}:  # TRUE and true
             return self.answers(*(words(each.value) if each.op == "title" else each for each in (gold, given)))
+        if {*ops} == {"clock", "measure"}:  # 12:15 and 12时15分
+            gold, given = (each if each.op == "measure" else quantities.minutes(each.value) for each in (gold, given))
+            return quantities.compare_quantities(gold, given, self.rules)
         if ops[1] == "clock" and ops[0] not in _ATOMIC and given.value % 60:  # 3:60 is a ratio, and then so is 1:20
             return self.answers(gold, ex.over(*map(ex.number, divmod(given.value, 60))))
         if ops == ("date", "date"):  # a year that only one side states is left out
@@ -212,7 +231,7 @@ class _Comparison:
             if ops[0] == ops[1]:  # north-east and northeast
                 said = ["".join(each.value) if each.op == "words" else each for each in (gold, given)]
                 return decided(said[0] == said[1], ops[0])
-            if ops[1] in ("words", "formula") and ops[0] not in ex.KINDS and is_value(gold):
+            if ops[1] in ("words", "formula", "matching") and ops[0] not in ex.KINDS and is_value(gold):
                 return different(f"{ops[1]}, and a number")
             return unknown(f"{ops[0]} and {ops[1]}")
         return quantities.compare_quantities(gold, given, self.rules)
@@ -259,6 +278,8 @@ class _Comparison:
 
     def _relations(self, gold: Node, given: Node) -> Proof | None:
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
+        if not all(equations):
+            gold, given = map(_named_region, (gold, given))
         sides = [_both(each) if one else each.args for each, one in zip((gold, given), equations, strict=True)]
         every = (*sides[0], *sides[1])
         alike = any(equations) and all(part.op == "relation" for part in every)
@@ -348,7 +369,7 @@ class _Comparison:
         be equal, but for one computation and its result. After ≈ stands a rounded value; a decimal after an exact value
         is a remark, which need not be right.
         """
-        places = [place for place, side in enumerate(given.args) if is_value(side)]
+        places = [place for place, side in enumerate(given.args) if is_value(side) and side != label(given)]
         derived = label(given) is not None
         for place, following in pairwise(places):
             one, other = given.args[place], given.args[following]
@@ -428,6 +449,9 @@ class _Comparison:
         proof = self.answers(ours[0].args[0], body)
         return proof if proof.equal else unknown(f"not proved the same for each integer {ours[0].value}")
 
+    def _digits(self, gold: Node, given: Node) -> Proof:
+        return quantities.compare_digits(gold, given, self.rules.question)
+
     def _residues(self, gold: Node, given: Node) -> Proof:
         """Residue classes as sets; a bare integer stands for its class, but as a reference for itself."""
         of = [each.args[2:] for each in (gold, given) if each.op == "residue"]
@@ -446,6 +470,12 @@ class _Comparison:
             classes = Node("residue", (Node("list", parts), modulus))
             first, second = (classes if each is bare else each for each in (first, second))
         return self._families(first, second)
+
+
+def _named_region(answer: Node) -> Node:
+    """The set of numbers that an equation gives a name: `S = ]1, 2[`; any other answer as it is."""
+    named = answer.op == "relation" and answer.value == ("=",) and label(answer) is not None
+    return answer.args[1] if named and is_region(answer.args[1]) else answer
 
 
 def _rounds(exact: Node, decimal: Node) -> bool:

@@ -204,7 +204,8 @@ def _spanned(field: Field, form: Form, constants: frozenset[str]) -> tuple[Form,
     for mono, factor in form.items():
         free = tuple(part for part in mono if ex.names_in(field.atoms[part[0]].node) & constants)
         kinds = [(field.atoms[atom].kind, exponent == 1) for atom, exponent in free]
-        if free and (("name", True) not in kinds or any(kind not in ("name", "exp") for kind, _ in kinds)):
+        named = ("name", True) in kinds or all(kind == "exp" for kind, _ in kinds)  # e^{2x + C}
+        if free and not (named and all(kind in ("name", "exp") for kind, _ in kinds)):
             return None
         into = spans.setdefault(free, {}) if free else fixed
         into[tuple(part for part in mono if part not in free)] = factor

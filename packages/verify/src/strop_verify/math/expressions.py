@@ -18,6 +18,7 @@ An answer is a tree too. Where it is more than an expression its operation says 
     matrix of row, cases of case entries; values with their conditions
     where                        an answer under a condition
     formula                      of chemistry, or the sides of an equation: for each its terms
+    group, matching              the orders of its cyclic factors; pairs
     proposition                  letters, and a truth value for each row of their table
     …                            the dots in 1, 3, …, 2n − 1
 """
@@ -109,7 +110,8 @@ def name(text: str) -> Node:
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
     ("measure", "words", "title", "clock", "date", "digits", "tuple", "list", "ratio", "set", "interval", "∪", "∩", "∖",
-     "relation", "residue", "family", "matrix", "cases", "where", "proposition", "formula", "…")
+     "relation", "residue", "family", "matrix", "cases", "where", "proposition", "formula", "group",
+     "matching", "…")
 )  # fmt: skip
 NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form
 PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))

@@ -14,11 +14,12 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
-from strop_verify.math.formulas import formula
+from strop_verify.math.formulas import formula, matching
 from strop_verify.math.latex import tokens
-from strop_verify.math.parser import Parser, matrix_of
+from strop_verify.math.parser import Parser, matrix_of, number_of
 from strop_verify.math.propositions import proposition
-from strop_verify.math.quantities import UNIT_LETTERS, in_letters, quantity_of
+from strop_verify.math.quantities import UNIT_LETTERS, quantity_of, upright
+from strop_verify.math.units import table
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
@@ -43,7 +44,7 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
         which = (subset_of(rest) if rest else kind) if kind == "ℤ" else kind if kind in ("ℕ", "ℝ") and not rest else ""
     else:  # for integers n ≥ 2
         which += "".join(token.text for token in piece if which and (token.kind == "number" or token.text in "<>≤≥≠="))
-    if set(said) & set(wordings.HEDGES.split()):
+    if set(said) & wordings.HEDGES:
         return None
     which = next((word for word in said if word in _INTEGERS), which)
     return (names[0], words(which)) if which and (len(names) == 1 or (names and free)) else None
@@ -93,19 +94,28 @@ def read(text: str) -> Reading:
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
     letters = wordings.choice_letters(found)
+    pointed = _pointed(found, any_whole=True)
+    measure = quantity_of(split_at(pointed := upright(pointed, table()), "=")[0][-1]) if pointed else None
+    if measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing:
+        found = pointed  # 2,5 m
     try:
         answer = _answer(found)
     except Unreadable:
-        pairs = zip(found, found[1:], strict=False)
-        measured = [each._replace(kind="word") if before.kind == "number" and each.text in UNIT_LETTERS else each
-                    for before, each in pairs]  # 1 h 52 min
-        if measured != found[1:]:
-            return read_tokens([found[0], *measured])
-        chemical = formula(found)
-        if not (chemical or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
+        if found != (measured := upright(found, UNIT_LETTERS)):  # 1 h 52 min
+            return read_tokens(measured)
+        drawn = formula(found) or matching(found)
+        if not (drawn or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
             raise
-        answer = chemical or words(letters or text_of(found))
+        answer = drawn or words(letters or text_of(found))
     return Reading(answer, letters, tuple(found), text_of(found))
+
+
+def sentence_of(text: str) -> Reading | None:
+    """Words with numbers between them, `doubles every 3 hours`, as words; None for anything else."""
+    found = trimmed(tokens(text))
+    plain = all(token.kind in ("word", "letter", "number") or token.text in ",.-" for token in found)
+    spoken = sum(token.kind == "word" and len(token.text) > 1 for token in found) > 2
+    return Reading(words(text_of(found)), None, tuple(found), text_of(found)) if plain and spoken else None
 
 
 def is_region(answer: Node) -> bool:
@@ -122,6 +132,9 @@ def _answer(found: Sequence[Token]) -> Node:
     found = wordings.unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing to read")
+    parts = _parts(found) if found[0].text == "(" else []
+    if len(parts) > 1:
+        return Node("tuple", tuple(_listed(upright(part, UNIT_LETTERS)) for part in parts))
     texts = {token.text for token in found}
     logic = not texts.isdisjoint(("→", "⇒", "↔", "neg", "lnot", "¬", "⊕"))
     inner = _single if texts.isdisjoint(_STRUCTURE) and all(token.kind != "word" for token in found) else _groups
@@ -129,9 +142,6 @@ def _answer(found: Sequence[Token]) -> Node:
 
 
 def _groups(found: Sequence[Token]) -> Node:
-    parts = _parts(found) if is_symbol(found[0], "(") else []
-    if len(parts) > 1:
-        return Node("tuple", tuple(in_letters(part, units=False) or _listed(part) for part in parts))
     return _joined("set", [_listed(group) for group in pieces_of(wordings.in_digits(found), ";")])
 
 
@@ -327,12 +337,22 @@ def _alone(found: Sequence[Token]) -> Node:
 
 def _single(found: Sequence[Token]) -> Node:
     """One answer that is no words."""
+    if len(found) == 1 and found[0].kind == "number":
+        return number_of(found[0].text)
     if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
+    texts = {token.text for token in found}
+    if not texts.isdisjoint("∪∖∩"):  # ]1, 2[ ∪ [3, 4[
+        around = [Token("symbol", "∪"), *found, Token("symbol", "∪")]
+        found = [
+            token._replace(text="(") if is_symbol(token, "]") and before.text in "∪∖∩" else
+            token._replace(text=")") if is_symbol(token, "[") and after.text in "∪∖∩" else token
+            for before, token, after in zip(around, found, around[2:], strict=False)
+        ]  # fmt: skip
     for op in ("∪", "∖", "∩"):
-        parts, ops = split_at(found, op)
+        parts, ops = split_at(found, op) if op in texts else ([], ())
         if ops:
             return Node(op, tuple(map(_alone, parts)))
     array = is_symbol(found[0], "⦃") and [token.text for token in found[1:3]] == ["begin array", "{"]
@@ -342,10 +362,10 @@ def _single(found: Sequence[Token]) -> Node:
     if enclosed is not None:
         return enclosed
     ratio, colons = split_at(found, ":", "to")
-    if colons:
+    if colons and not any(part and part[0].kind == "word" for part in ratio[1:]):  # not 5 m/s to the left
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
-    if sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ
+    if "ℤ" in texts and sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ
         members = quantity_of([Token("letter", "#k") if token.text == "ℤ" else token for token in found])
         if members is not None and members.op not in ex.KINDS:
             return Node("family", (members, words("ℤ")), "#k")
@@ -423,20 +443,24 @@ def _cases(inner: Sequence[Token]) -> Node:
 
 
 def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
-    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
+    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one."""
+    try:
+        return read_tokens(pointed).answer if (pointed := _pointed(found, any_whole)) else None
+    except Unreadable:
+        return None
+
+
+def _pointed(found: Sequence[Token], any_whole: bool) -> list[Token]:
+    """An answer with its comma as a decimal point; none where it may not be one.
 
     Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
     """
     commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
     place = commas[0] if len(commas) == 1 else 0
     if not 0 < place < len(found) - 1 or any(depth_of(token) and token.text not in "{}" for token in found[:place]):
-        return None
+        return []
     before, comma, after = found[place - 1 : place + 2]
     digits = before.text.isdigit() and after.text.isdigit() and not comma.space and not after.space
     if not digits or (before.text != "0" and not any_whole):
-        return None
-    number = Token("number", f"{before.text}.{after.text}", before.space)
-    try:
-        return read_tokens([*found[: place - 1], number, *found[place + 2 :]]).answer
-    except Unreadable:
-        return None
+        return []
+    return [*found[: place - 1], Token("number", f"{before.text}.{after.text}", before.space), *found[place + 2 :]]

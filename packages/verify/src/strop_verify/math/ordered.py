@@ -15,6 +15,7 @@ from strop_verify.math.evaluate import Undefined, rational
 from strop_verify.math.expressions import Node, TooMuch
 from strop_verify.math.normal_form import Field, Mono
 from strop_verify.math.parser import TRANSPOSED, as_tuple
+from strop_verify.math.quantities import measured
 
 Letter = tuple[str, bool, int]  # a name, whether it is transposed, its exponent
 Word = tuple[Letter, ...]
@@ -41,7 +42,8 @@ def matrices_in(*texts: str) -> frozenset[str]:
 
 def has_vectors(answer: Node) -> bool:
     """Whether a name is marked as a vector."""
-    return any(name.startswith(_VECTORS) for name in ex.names_in(answer))
+    said = (part.value if part.op == "name" else part.op.removeprefix("apply ") for part in ex.parts(answer))
+    return any(name.startswith(_VECTORS) for name in said)
 
 
 def unmarked(answer: Node) -> Node:
@@ -148,6 +150,9 @@ def _vectors(terms: Terms) -> dict[str, Node]:
 
 def components(vector: Node, other: Node) -> Node:
     """A sum of multiples of i, j and k as a tuple where `other` is a tuple or a column; anything else as it is."""
+    if vector.op == "measure":
+        inner = components(vector.args[0], other)
+        return measured(inner, vector.value) if inner.op == "tuple" else vector
     size, units = len(as_tuple(other).args), ["vec i", "vec j", "vec k"]
     if as_tuple(other).op != "tuple" or not ex.names_in(vector) <= {*units, "j", "k"}:
         return vector

@@ -298,7 +298,7 @@ class Parser(Cursor):
         """Degrees, with minutes and seconds of arc where they follow: `30^\\circ 15'`."""
         share = 60
         while self.next.kind == "number" and [each.text for each in self.tokens[self.place + 1 :][:1]] == ["′"]:
-            node = ex.plus(node, ex.over(_number(self._step()), ex.number(share)))
+            node = ex.plus(node, ex.over(number_of(self._step()), ex.number(share)))
             share *= 60
             while self._at("′"):
                 self.place += 1
@@ -329,12 +329,12 @@ class Parser(Cursor):
 
     def _mixed(self) -> Node:
         """A number, or a mixed one: `1\\frac12`, `1 1/2`."""
-        whole, begin = _number(self._step()), self.place
+        whole, begin = number_of(self._step()), self.place
         if self.next[:2] == ("command", "frac"):
             self.place += 1
             top, bottom = self._argument(), self._argument()
         elif self.next.kind == "number" and [token.text for token in self.tokens[begin + 1 : begin + 2]] == ["/"]:
-            top = _number(self._step())
+            top = number_of(self._step())
             self.place += 1
             bottom = self._primary()
         else:
@@ -383,7 +383,7 @@ class Parser(Cursor):
     def _argument(self) -> Node:
         """The argument of a command: a group, a number or a letter."""
         if self.next.kind == "number":
-            return _number(self._step())
+            return number_of(self._step())
         if self.next.kind == "letter":
             text = self._step()
             return {"e": ex.E, "i": ex.UNIT}.get(text, ex.name(text))
@@ -543,7 +543,7 @@ class Parser(Cursor):
         return undone(op, body, bounds["_"], bounds["^"], by)
 
 
-def _number(text: str) -> Node:
+def number_of(text: str) -> Node:
     """A number as it is written: with a point a decimal, which keeps its digits."""
     text = text.rstrip(".")
     return Node("decimal", (), text if text[0] != "." else f"0{text}") if "." in text else ex.number(Fraction(text))

@@ -22,6 +22,7 @@ _ORDER = re.compile(
     re.IGNORECASE,
 )
 _INTERVAL = re.compile(r"\binterval notation\b|\ball (?:real )?(?:numbers |values of )?\$?[a-z]\b", re.IGNORECASE)
+_FIXED = re.compile(r"[A-Za-z]'{0,2}\s?\(-?(?:\d|\\pi)[^()]{0,8}\)\s?=")  # F(1) = 5
 _PRIMITIVE = re.compile(r"\b(?:antiderivative|indefinite integral)\b", re.IGNORECASE)
 _WITHIN = re.compile(r"\b(?:answers?|accepted|accurate|correct)\b[^.$]{0,40}\bwithin \$?(\d+(?:\.\d+)?)\s?\\?%", re.I)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d\d?)?")
@@ -130,7 +131,7 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
         share=float(share[1]) / 100 if share is not None else 0.0,
         ordered_lists=not several and (settings.ordered_lists or in_order),
         allow_set_relation_comp=settings.allow_set_relation_comp or _INTERVAL.search(question) is not None,
-        antiderivative=_PRIMITIVE.search(question) is not None,
+        antiderivative=_PRIMITIVE.search(question) is not None and not _FIXED.search(question),
         positive=tuple(dict.fromkeys(letters)),
         tolerance=tuple(map(float, _NUMBER.findall(said.get("error", "")))),
     )

@@ -62,8 +62,8 @@ def verify_all(
 
 def begin(gold: str, response: str, settings: MathSettings | None, limits: WorkerLimits | None) -> Future[JobReply]:
     """Start a verdict in a worker; `verdict_of` reads the reply."""
-    job = {"gold": gold, "response": response, "settings": vars(settings or MathSettings())}
-    return submit(SERVE, None, limits or WorkerLimits(), job)
+    said = {at: each for at, each in vars(settings or MathSettings()).items() if each != getattr(MathSettings, at)}
+    return submit(SERVE, None, limits or WorkerLimits(), {"gold": gold, "response": response, "settings": said})
 
 
 def verdict_of(reply: JobReply) -> Verdict:
@@ -79,13 +79,13 @@ def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     reference = _reference(gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
-    found = _found(text, settings, reference.answer.op in ("tuple", "list", "set"))
+    found = _found(text, settings, reference.answer.op)
     if isinstance(found, str):
         return Verdict(0.0, Status.UNPARSED, found)
-    reason = refuse_answer(found.answer)
-    if reason is not None and found.answer != reference.answer:
-        return Verdict(0.0, Status.UNPARSED, reason)
-    return _verdict(_proof(settings, reference, found), reference, found, settings)
+    proof = _proof(settings, reference, found)
+    if isinstance(proof, str):
+        return Verdict(0.0, Status.UNPARSED, proof)
+    return _verdict(proof, reference, found, settings)
 
 
 def unreadable(gold: str, settings: MathSettings) -> str | None:
@@ -149,18 +149,20 @@ def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
     return found.score, str(found.status), found.detail, found.undecided
 
 
-def _found(text: str, settings: MathSettings, several: bool = False) -> Reading | str:
+def _found(text: str, settings: MathSettings, reference: str = "") -> Reading | str:
     from strop_verify.math.prose import Finder
 
-    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types)
-    return finder.find(text, settings.extract, settings.box_required, several)
+    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types, reference == "words")
+    return finder.find(text, settings.extract, settings.box_required, reference in ("tuple", "list", "set"))
 
 
 @lru_cache(maxsize=2 * KEPT)
-def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
+def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof | str:
+    """The comparison, or which bound the answer breaks."""
     from strop_verify.math.compare import compare_readings
 
-    return compare_readings(reference, found, settings)
+    reason = refuse_answer(found.answer) if found.answer != reference.answer else None
+    return compare_readings(reference, found, settings) if reason is None else reason
 
 
 def _verdict(proof: Proof, reference: Reading, found: Reading, settings: MathSettings) -> Verdict:
@@ -187,7 +189,7 @@ def _reference(text: str, form: GoldForm) -> Reading | str:
     from strop_verify.math.prose import Finder
 
     shown = shortened(text)
-    finder = Finder()
+    finder = Finder(sentences=True)
     marked = r"\boxed" in text or "####" in text
     reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
     if isinstance(reading, str):
