@@ -87,10 +87,9 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
     if several == [False, True]:
-        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
+        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal" or rules.commas) or answer
     elif several == [True, False]:
-        measure = answer.op == "measure" and parted(answer)[0].op == "decimal"  # 7,5 кг
-        reference = with_decimal_comma(gold.tokens, any_whole=measure) or reference
+        reference = with_decimal_comma(gold.tokens, any_whole=rules.commas) or reference
     in_words = by_text and "words" in (reference.op, answer.op)
     if in_words and len({each.text.replace(" ", "").lower() for each in (gold, given)}) == 1:
         return equal("the same words")

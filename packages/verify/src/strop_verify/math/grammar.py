@@ -164,7 +164,7 @@ def _listed(found: Sequence[Token]) -> Node:
     if residues is not None:
         return residues
     same = wordings.CONJUNCTIONS
-    found = [token._replace(text=same[token.text]) if token.text in same else token for token in found]
+    found = [each._replace(text=same[each.text]) if each.text in same and each.kind != "letter" else each for each in found]
     if wordings.is_labelled(found):
         named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))

@@ -20,7 +20,7 @@ from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
 from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit, table
-from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, trimmed, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")
@@ -131,7 +131,7 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
 def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None:
     """`2 hours 30 minutes`, `20 h 15`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
     within = is_symbol(rest[-1], "±")
-    unit = read_unit(rest[: len(rest) - within])
+    unit = read_unit(trimmed(rest[: len(rest) - within]))
     if unit == known_unit("h") and second is not None and second.op == "number" and not within:
         second = minutes(second.value)
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from strop_verify.math.latex import GREEK, tokens
-from strop_verify.math.units import read_unit
+from strop_verify.math.units import WORDS, read_unit
 
 MatchType = Literal["latex", "expr"]
 GoldForm = Literal["bare", "raw"]
@@ -33,6 +33,8 @@ _ENGLISH = re.compile(
     r"\b(?:the|of|what|how|find|if|let|and|are|is|an|solve|simplify|compute|evaluate|calculate|determine|for)\b", re.I
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_COMMAS = re.compile(rf"[\u0400-\u04ff]|\b(?:{WORDS['commas']})\b", re.IGNORECASE)
+_POINTS = re.compile(rf"\b(?:{WORDS['points']})\b", re.IGNORECASE)
 _GENERAL = re.compile(r"\b(?:general solution|differential equation|all (?:\w+ )?functions)\b", re.IGNORECASE)
 _FORMULAS = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NAME = re.compile(r"\\mathbb\s?\{?\w\}?|[A-Za-z]+")
@@ -69,6 +71,7 @@ class MathSettings:
         share: by what part of itself the reference may be missed.
         comma: the numbers may have a decimal comma and a thousands point, as in the question's language.
         variables: the names of a question that asks for a general solution; all others are its free constants.
+        commas: one between whole numbers may be a decimal point, as in the language of the question.
         question: its words may follow a name (`Bob has a winning strategy`), and its options have values.
     """
 
@@ -89,6 +92,7 @@ class MathSettings:
     share: float = 0.0
     comma: bool = False
     variables: tuple[str, ...] = ()
+    commas: bool = False
     question: str = ""
 
     def __post_init__(self) -> None:
@@ -125,6 +129,7 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
     return replace(
         settings,
         question=question,
+        commas=_COMMAS.search(question) is not None and _POINTS.search(question) is None,
         asked=said.get("unit", "").replace("$", "").strip() or (units[0] if len(units) == 1 else ""),
         variables=tuple(dict.fromkeys((*names, "x", "t"))) if names else (),
         comma=_has_comma(question),
