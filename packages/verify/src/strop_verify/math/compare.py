@@ -86,10 +86,10 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
-    if several == [False, True]:
-        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal" or rules.commas) or answer
-    elif several == [True, False]:
-        reference = with_decimal_comma(gold.tokens, any_whole=rules.commas) or reference
+    whole = rules.commas, rules.commas or reference.op == "decimal"
+    pointed = [with_decimal_comma(*each) for each in zip((gold.tokens, given.tokens), whole, strict=True)]
+    if several[0] != several[1] or (rules.commas and several[0] and None not in pointed):
+        reference, answer = pointed[0] or reference, pointed[1] or answer
     in_words = by_text and "words" in (reference.op, answer.op)
     if in_words and len({each.text.replace(" ", "").lower() for each in (gold, given)}) == 1:
         return equal("the same words")
