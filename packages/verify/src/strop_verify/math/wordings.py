@@ -155,7 +155,7 @@ def truth(found: Sequence[Token]) -> bool | None:
         return None
     value = _TRUTHS[said]
     same = {word for word in _TRUTHS if _TRUTHS[word] is value} | (set() if value else {"not"})
-    rest = {token.text.lower() for token in found[2:]} - same
+    rest = {token.text.lower() for token in found[2:]} - (same - {said})
     clause = len(found) > 3 or not rest  # yes, odd: two answers
     return value if clause and not rest & (HEDGES | _TRUTHS.keys()) else None
 
