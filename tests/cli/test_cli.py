@@ -44,15 +44,20 @@ def quickest(command: Sequence[str], tries: int = 5) -> float:
     return min(times)
 
 
+def usual() -> float:
+    """What an interpreter takes that imports a large module of its library: another time on every machine."""
+    return quickest([sys.executable, "-c", "import asyncio"])
+
+
 def test_import_strop_loads_nothing_heavy_and_is_quick() -> None:
     assert not {"torch", "transformers", "numpy", "pydantic", "rich"} & loaded_modules("import strop")
-    assert quickest([sys.executable, "-c", "import strop"]) < 0.2
+    assert quickest([sys.executable, "-c", "import strop"]) < 2 * usual()
 
 
 def test_help_loads_nothing_heavy_and_is_quick() -> None:
     program = "import sys; from strop.cli import main\nsys.argv = ['', '--help']\ntry: main()\nexcept SystemExit: 0"
     assert not {"torch", "transformers", "numpy", "pydantic", "matplotlib"} & loaded_modules(program)
-    assert quickest([sys.executable, "-m", "strop", "--help"]) < 0.3
+    assert quickest([sys.executable, "-m", "strop", "--help"]) < 4 * usual()
 
 
 def test_help_lists_every_command() -> None:

@@ -1,20 +1,19 @@
-"""No command is silent for longer than `progress.SILENCE` seconds: each one runs with a part that takes longer."""
+"""No command is silent for longer than `progress.SILENCE` seconds: each one runs with a part that lasts two lines."""
 
 from __future__ import annotations
 
 import importlib
 import io
-import itertools
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.runs import SMALL
+from tests.watching import until
 
 from strop.base import progress
 from strop.base.progress import heartbeat
@@ -25,32 +24,33 @@ from strop.model.kernels import compiled
 from strop.recipes.resolve import resolve
 from strop.run.run import train
 
-LIMIT, LONG = 0.4, 1.2  # seconds: of silence in these tests, of the slow part
-LATE = 0.7  # seconds that a thread may come late on a busy machine
+LIMIT = 0.4  # seconds of silence in these tests
+LONG = 10 * LIMIT  # for two lines: on a busy machine a thread comes late
 STEP = "strop.engines.torch.engine:ModelRunner.step"
 BACKWARD = "strop.training.step:Trainer._backward"
 
 
 class Heard(io.StringIO):
-    """A stream that notes when something was written."""
+    """A stream that keeps in `said` what was written."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: list[str]) -> None:
         super().__init__()
-        self.said: list[tuple[float, str]] = []
+        self.said = said
 
     def write(self, text: str) -> int:
         if text.strip():
-            self.said.append((time.monotonic(), text))
+            self.said.append(text)
         return super().write(text)
 
 
 class SlowPart:
-    """Stands in for a function, one call of which takes `LONG` seconds."""
+    """Stands in for a function, one call of which takes until `said` has two lines more, at most `LONG` seconds."""
 
     def __init__(self, function: Callable[..., Any], slow_call: int) -> None:
         self.function, self.slow_call = function, slow_call
         self.calls = 0
-        self.times: list[float] = []
+        self.said: list[str] = []
+        self.heard: list[str] | None = None  # in that call
 
     def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
         return lambda *given, **named: self(instance, *given, **named)
@@ -58,9 +58,9 @@ class SlowPart:
     def __call__(self, *given: Any, **named: Any) -> Any:
         self.calls += 1
         if self.calls == self.slow_call:
-            self.times.append(time.monotonic())
-            time.sleep(LONG)
-            self.times.append(time.monotonic())
+            before = len(self.said)
+            until(lambda: len(self.said) >= before + 2, LONG)
+            self.heard = self.said[before:]
         return self.function(*given, **named)
 
 
@@ -94,8 +94,11 @@ def slowed(target: str, slow_call: int, monkeypatch: pytest.MonkeyPatch) -> Slow
 
 
 def heard(work: Callable[[], object], slow: Sequence[SlowPart], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What was said in each of the slow parts of `work`, none of which had a gap; `work` ends in an exception."""
-    out, error = Heard(), Heard()
+    """What was said in each of the slow parts of `work`, which ends in an exception."""
+    said: list[str] = []
+    out, error = Heard(said), Heard(said)
+    for part in slow:
+        part.said = said
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", error)
     monkeypatch.setattr(progress, "SILENCE", LIMIT)
@@ -103,15 +106,9 @@ def heard(work: Callable[[], object], slow: Sequence[SlowPart], monkeypatch: pyt
         work()
     if "--json" in sys.argv:
         json.loads(out.getvalue())
-    found = []
     for part in slow:
-        assert part.times, error.getvalue()
-        begin, end = part.times
-        said = [(at, text) for at, text in sorted(out.said + error.said) if begin <= at <= end]
-        times = [begin, *(at for at, _ in said), end]
-        assert max(later - earlier for earlier, later in itertools.pairwise(times)) < LIMIT + LATE, said
-        found.append([text for _, text in said])
-    return found
+        assert part.heard is not None and len(part.heard) >= 2, error.getvalue()
+    return [part.heard or [] for part in slow]
 
 
 def training(out: Path, *sets: str) -> list[str]:

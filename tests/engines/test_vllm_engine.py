@@ -55,7 +55,7 @@ def experts(seed: int) -> Policy:
 def engine_at(fake: FakeVllm, **settings: object) -> VllmEngine:
     """An engine whose server is not vLLM."""
     policy = model(0, tie=True)
-    given = Vllm.model_validate({"slots": 16, "urls": [fake.url], "reply_seconds": 2.0, **settings})
+    given = Vllm.model_validate({"slots": 16, "urls": [fake.url], "reply_seconds": 30.0, **settings})
     engine = build_engine(given, policy.settings, byte_tokenizer(), policy)
     assert isinstance(engine, VllmEngine)
     return engine
@@ -170,7 +170,7 @@ def test_what_the_server_draws_is_reported_as_it_came(fake: FakeVllm) -> None:
     "wrong", ["error", "hang", "short", "long", "no versions", "unfinished", "gap", "abort", "gibberish"]
 )
 def test_a_server_that_does_wrong_ends_the_engine_loudly(fake: FakeVllm, wrong: str) -> None:
-    engine = engine_at(fake)
+    engine = engine_at(fake, reply_seconds=2.0 if wrong == "hang" else 30.0)
     fake.wrong, fake.after = wrong, 5
     for request in requests([PROMPT] * 3, Sampling(max_new_tokens=9), n=4):
         engine.submit(request)

@@ -385,13 +385,12 @@ def test_what_a_script_defines_works_in_the_other_processes_of_its_run(tmp_path:
     assert done.stdout.splitlines() == ["1 of the script True", "0.25"], done.stderr
 
 
-def test_import_takes_no_time() -> None:
+def test_import_loads_nothing_heavy() -> None:
     code = (
-        "import sys, time\nbegin = time.perf_counter()\nimport strop\nspent = time.perf_counter() - begin\n"
-        "print(spent < 0.2, *[m for m in ('torch', 'numpy', 'pydantic', 'pyarrow') if m in sys.modules])\n"
+        "import sys, strop\nprint(*[m for m in ('torch', 'numpy', 'pydantic', 'pyarrow') if m in sys.modules])\n"
         "strop.load, strop.train\nprint(*[m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
     )
-    assert _python("-c", code).stdout == "True\n\n"
+    assert _python("-c", code).stdout == "\n\n"
     assert {"load", "train"} <= set(strop.__all__)
     with pytest.raises(AttributeError, match="trian"):
         vars(strop)["__getattr__"]("trian")

@@ -128,8 +128,8 @@ def test_any_takes_the_first_kind_that_is_there() -> None:
     "piece", [r"\boxed{", r"\boxed{}", "{", "}", "<answer>", "</answer>", "<think>", "1,234", "1", r"\boxed ", "\\"]
 )
 def test_a_long_response_takes_linear_time(piece: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     for where in ("boxed", "answer_tag", "any", "last_number"):
         extract_answer(piece * 20_000, where)
     extract_answer(r"\boxed{" * 10_000 + "1" + "}" * 10_000, "boxed")
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0

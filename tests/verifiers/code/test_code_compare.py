@@ -62,10 +62,10 @@ def test_an_output_is_the_same_as_itself(text: str) -> None:
 
 @pytest.mark.parametrize("written", ["1" * 10**6, "1e999999999", "1 " * 10**6, "\n" * 10**6, "-" * 10**6, "." * 10**6])
 def test_comparing_is_quick(written: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     assert difference("1" * 10**6 + "2", written) != ""
     assert difference("17", written, tolerance=1e-9) != ""
-    assert time.perf_counter() - began < 3.0
+    assert time.thread_time() - began < 3.0
 
 
 json_values = st.recursive(
@@ -96,7 +96,7 @@ def test_tuples_count_as_lists_and_handles_as_nothing() -> None:
 def test_chosen_keys_cost_nothing() -> None:
     """Integers that all have the same hash; a dictionary of them would take minutes to build."""
     wire = ["dict", [[["int", hex(k * (2**61 - 1))], 0] for k in range(200_000)]]
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not matches({"a": 1}, wire)
     assert not matches([1], ["set", wire[1]])
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began < 1.0

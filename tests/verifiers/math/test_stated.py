@@ -209,9 +209,9 @@ def test_a_product_of_matrices_is_worked_out() -> None:
 
 def test_matrices_in_deep_brackets_are_read_at_once() -> None:
     square = matrix("1&2", "3&4")
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert read("(" * 20 + square + f"+{square})" * 20).kind == "matrix"
-    assert time.perf_counter() - begin < 1.0
+    assert time.thread_time() - begin < 1.0
 
 
 def test_a_product_of_many_matrices_is_too_much() -> None:

@@ -138,10 +138,10 @@ def test_any_body_is_an_array_or_a_frame_error(body: bytes) -> None:
      b"\xff\xfe", b"null"],
 )  # fmt: skip
 def test_bodies_that_are_refused_at_once(body: bytes) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(FrameError):
         parse(body)
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_a_long_frame_is_refused_before_it_is_read() -> None:
