@@ -218,11 +218,12 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
-    measures = rules.asked and one == _BARE and ((other.unit and other.unit.dimension) or ex.holds(second, "degree"))
-    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if measures else None
-    if asked is not None and not ex.holds(first, "degree"):
-        in_degrees = asked == known_unit("degree")
-        first, one = (ex.call("degree", first), one) if in_degrees else (first, Measure(asked))
+    said = (other.unit and other.unit.dimension) or ex.holds(second, "degree")
+    if said and one == _BARE and rules.asked and not ex.holds(first, "degree"):  # SciBench's unit: 10^{-5} N
+        asked = quantity_of(tokens(rules.asked if rules.asked[0].isdigit() else f"1 {rules.asked}"))
+        size, measure = parted(asked or ex.ZERO)
+        if measure.unit is not None or size.op == "degree":
+            first, one = ex.times(first, size) if size != ex.ONE else first, Measure(measure.unit)
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
     if one.per and other.per and one.per != other.per:
         return unknown(f"per {one.per}, and per {other.per}")
