@@ -86,11 +86,11 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
-    if several == [False, True]:
-        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
-    elif several == [True, False]:
-        measure = answer.op == "measure" and parted(answer)[0].op == "decimal"  # 7,5 кг
-        reference = with_decimal_comma(gold.tokens, any_whole=measure) or reference
+    whole = rules.comma, rules.comma or reference.op == "decimal"
+    listed = (each.tokens if one else () for each, one in zip((gold, given), several, strict=True))
+    pointed = [with_decimal_comma(*each) for each in zip(listed, whole, strict=True)]
+    if several[0] != several[1] or (rules.comma and several[0] and None not in pointed):
+        reference, answer = pointed[0] or reference, pointed[1] or answer
     in_words = by_text and "words" in (reference.op, answer.op)
     if in_words and len({each.text.replace(" ", "").lower() for each in (gold, given)}) == 1:
         return equal("the same words")

@@ -163,8 +163,8 @@ def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
-    same = wordings.CONJUNCTIONS
-    found = [token._replace(text=same[token.text]) if token.text in same else token for token in found]
+    found = [each if each.kind == "letter" else each._replace(text=wordings.CONJUNCTIONS.get(each.text, each.text))
+             for each in found]  # fmt: skip
     if wordings.is_labelled(found):
         named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))

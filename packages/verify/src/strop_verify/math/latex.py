@@ -77,7 +77,7 @@ LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", s
 ORDINALS = ("st", "nd", "rd", "th")
 # Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
 SHORT_WORDS = frozenset("""
-    non und oui par pro ou
+    non und oui par pro ou et
     no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
     now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm mod
 """.split())  # noqa: SIM905
@@ -114,7 +114,8 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),
     ("{", r"\{([:,;])\}", r"\1 "),
-    (" ", r"\A\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*\Z", lambda match: match[1].replace(" ", "")),
+    (" ", r"(?<![\d.,])(?<!\d )([1-9]\d{0,2}(?: \d{3})+)(?:([.,])(\d+))?(?! ?[\d/]|[.,]\d)",
+     lambda match: f"{match[1].replace(' ', '')}{match[2] and '.' or ''}{match[3] or ''}"),  # 1 234,5
     ("\\overset", r"\\overset\s?\{(?:\\cdot|\.)\}", r"\\dot"),
     ("\\dot", r"\\dot\s?\{?(\d)\}?(\d{0,18})\\dot\s?\{?(\d)\}?", r"\\overline{\1\2\3}"),  # 0.\dot14285\dot7
     (".", rf"(?<![\d.])({_FEW})\.({_FEW})(?:\\(?:overline|bar|dot)\s?\{{?({_LOOP})\}}?|\(({_LOOP})\))(?!\d){_DOTS}?",

@@ -20,7 +20,7 @@ from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
 from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit, table
-from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, trimmed, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")
@@ -131,7 +131,7 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
 def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None:
     """`2 hours 30 minutes`, `20 h 15`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
     within = is_symbol(rest[-1], "±")
-    unit = read_unit(rest[: len(rest) - within])
+    unit = read_unit(trimmed(rest[: len(rest) - within]))
     if unit == known_unit("h") and second is not None and second.op == "number" and not within:
         second = minutes(second.value)
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None
@@ -218,11 +218,12 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
-    measures = rules.asked and one == _BARE and ((other.unit and other.unit.dimension) or ex.holds(second, "degree"))
-    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if measures else None
-    if asked is not None and not ex.holds(first, "degree"):
-        in_degrees = asked == known_unit("degree")
-        first, one = (ex.call("degree", first), one) if in_degrees else (first, Measure(asked))
+    said = (other.unit and other.unit.dimension) or ex.holds(second, "degree")
+    if said and one == _BARE and rules.asked and not ex.holds(first, "degree"):  # SciBench's unit: 10^{-5} N
+        asked = quantity_of(tokens(rules.asked if rules.asked[0].isdigit() else f"1 {rules.asked}"))
+        size, measure = parted(asked or ex.ZERO)
+        if measure.unit is not None or size.op == "degree":
+            first, one = ex.times(first, size) if size != ex.ONE else first, Measure(measure.unit)
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
     if one.per and other.per and one.per != other.per:
         return unknown(f"per {one.per}, and per {other.per}")

@@ -110,7 +110,8 @@ _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(
 
 def words(text: str) -> Node:
     """Words, synonyms made one, also behind "the set of all"."""
-    text = _EXISTS.sub("", re.sub(r"^(?:directed |to the |towards? the |the |an? |it |on |due )", "", text.lower()))
+    text = _STATED.sub("", text.lower())
+    text = _EXISTS.sub("", re.sub(r"^(?:directed |to the |towards? the |the |an? |it |on |due )", "", text))
     text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
     text = every[1 + (every[2] in _MEANINGS)] if every is not None else text
@@ -143,18 +144,20 @@ def label_in_words(piece: Sequence[Token]) -> int:
     return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
 
 
+_STATED = re.compile(rf"(?<=\w)(?:{WORDS['states']})$")  # 偽である
 _TRUTHS = {word: value == "true" for word, value in by_word("truth").items()}
 
 
 def truth(found: Sequence[Token]) -> bool | None:
     """The truth value that an answer begins with, where the rest is a reason: `Yes, it is prime`; else None."""
-    said = found[0].text.lower() if found else ""
+    said = _STATED.sub("", found[0].text.lower()) if found else ""
     if said not in _TRUTHS or (found[1:] and not is_symbol(found[1], *",.;:-(")):
         return None
-    value, rest = _TRUTHS[said], {token.text.lower() for token in found[1:]}
+    value = _TRUTHS[said]
     same = {word for word in _TRUTHS if _TRUTHS[word] is value} | (set() if value else {"not"})
-    clause = len(found) > 3  # yes, odd: two answers
-    return value if (clause or len(rest) < 2) and not rest & (HEDGES | _TRUTHS.keys()) - same else None
+    rest = {token.text.lower() for token in found[2:]} - (same - {said})
+    clause = len(found) > 3 or not rest  # yes, odd: two answers
+    return value if clause and not rest & (HEDGES | _TRUTHS.keys()) else None
 
 
 def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
@@ -289,6 +292,7 @@ def _clock(found: Sequence[Token]) -> Node | None:
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
     if found[0].text in _HALVES and all(token.kind == "number" or known_unit(token.text) for token in found[1:]):
         text = " : ".join(f"{each.text:0>2}" for each in found if each.kind == "number") + f" {_HALVES[found[0].text]}"
+    text = re.sub(r"\.(?=\d\d uhr$)", " : ", text).removesuffix(" uhr")
     match = _CLOCK.fullmatch(text)
     padded = " 0" in f" {text}"  # no part of a ratio begins with 0
     if match is None or (match[4] is None and (match[2] is None or (match[3] is not None and not padded))):
