@@ -158,6 +158,21 @@ def test_columns_that_nobody_reads_are_named_once(tmp_path: Path) -> None:
     assert named.unread() == "" == Source(mapping="still-3", path=file).unread()
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "q", "completion": "1"},
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "1"}]},
+        {"instruction": "Add.", "input": "1+2", "output": "3"},
+    ],
+)
+def test_columns_that_no_demonstration_is_made_of_are_named(row: dict[str, Any], tmp_path: Path) -> None:
+    def unread(**more: object) -> str:
+        return Demonstrations(JsonLines(path=written(tmp_path / "a.jsonl", {**row, **more}))).unread()
+
+    assert unread() == "" and unread(persona="pirate").endswith("a.jsonl: nobody reads persona ('pirate')")
+
+
 def test_a_chat_that_is_a_demonstration_is_held_to_the_same(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "1"}]
     empty = {"messages": turns, "tools": [], "system_prompt": "", "chat_template_kwargs": {}}

@@ -36,6 +36,14 @@ def test_trl_gets_a_list_with_none_where_the_verifier_failed() -> None:
         reward(completions=[RIGHT], gold=[HALF])
 
 
+def test_verl_says_what_an_answer_is_beside_it() -> None:
+    first = {"question": "List the first three terms.", "index": 0}
+    assert compute_score("x", r"\boxed{2, 1, 3}", "1, 2, 3", {"index": 0})["score"] == 1.0
+    assert compute_score("x", r"\boxed{2, 1, 3}", "1, 2, 3", first)["score"] == 0.0
+    assert compute_score("x", r"\boxed{3.6 \text{ s}}", "3.5", {"error": "0.2"})["score"] == 1.0
+    assert compute_score("x", r"\boxed{3.5 \text{ s}}", "3.5", {"unit": "m"})["score"] == 0.0
+
+
 def test_verl_gets_numbers_only() -> None:
     assert compute_score("x", RIGHT, HALF) == {"score": 1.0, "acc": 1.0, "verifier_failed": 0.0}
     assert compute_score("x", WRONG, HALF) == {"score": 0.0, "acc": 0.0, "verifier_failed": 0.0}

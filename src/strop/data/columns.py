@@ -167,7 +167,9 @@ class Columns(Settings):
         reference, solution = stated(plain(named.reference(row)), domain, worked)
         if self.prompt is None:
             named.refuse_parts(row)
-        form = {name: plain(value) for name, value in stated_form(row).items()} if domain != CODE else {}
+        beside = row.get("extra_info")  # as verl keeps what stands beside a question
+        said = stated_form({**beside, **row} if isinstance(beside, Mapping) else row) if domain != CODE else {}
+        form = {name: plain(value) for name, value in said.items()}
         extra = {**({"answer_form": form} if form else {}), **{name: plain(pick(row, name)) for name in named.extra}}
         identity = None if named.id is None else str(pick(row, named.id))
         return Fields(named.question(row), reference, {**solution, **extra}, identity)

@@ -25,7 +25,7 @@ from strop.data.columns import (
     has,
     pick,
 )
-from strop.data.rows import FileSource
+from strop.data.rows import FileSource, unread_line
 from strop.data.source import check_problem
 
 COMPLETION, CHAT = "completion", "messages"
@@ -53,6 +53,14 @@ class Demonstrations:
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
 
+    def unread(self) -> str:
+        """The columns that no demonstration is made of, with the first row's values, in one line."""
+        first = next(self.file.rows(), None)
+        if first is None:
+            return ""
+        halves = ("instruction", "input")  # they are joined, or the row is refused
+        return unread_line(self.file.label, *_named(first.columns, self.file.columns), asked=halves)
+
     def load(self) -> tuple[Problem, ...]:
         """All demonstrations.
 
@@ -70,8 +78,9 @@ def is_answered_before(problem: Problem) -> bool:
     return not isinstance(problem.prompt, str) and any(turn["role"] == ASSISTANT for turn in problem.prompt)
 
 
-def _problem(row: Row, columns: Columns) -> Problem:
-    cells, answer = row.columns, columns.answer or COMPLETION
+def _named(cells: Mapping[str, Any], columns: Columns) -> tuple[Mapping[str, Any], Columns]:
+    """A row in which prompt and completion have columns, and the names of these."""
+    answer = columns.answer or COMPLETION
     if columns.prompt is None:
         cells = _with_whole_question(cells)
     prompt = columns.prompt or first_present(cells, PROMPTS) or "prompt"
@@ -82,7 +91,11 @@ def _problem(row: Row, columns: Columns) -> Problem:
             cells, prompt = {**cells, chat: turns[:-1], answer: turns[-1:]}, chat
         elif answer == COMPLETION and cells.keys() >= ALPACA:
             answer = "output"
-    named = columns.model_copy(update={"prompt": prompt, "answer": answer})
+    return cells, columns.model_copy(update={"prompt": prompt, "answer": answer})
+
+
+def _problem(row: Row, columns: Columns) -> Problem:
+    cells, named = _named(row.columns, columns)
     try:
         if columns.prompt is None:
             named.refuse_parts(cells)
@@ -93,7 +106,8 @@ def _problem(row: Row, columns: Columns) -> Problem:
     except NoColumn as error:
         raise ValueError(f"{error}; name the columns with columns.prompt=COLUMN and columns.answer=COLUMN") from error
     except ValueError as error:
-        raise ValueError(f"columns {prompt!r} and {answer!r}: {error}; fix the row or leave it out") from error
+        both = f"columns {named.prompt!r} and {named.answer!r}"
+        raise ValueError(f"{both}: {error}; fix the row or leave it out") from error
     return problem
 
 

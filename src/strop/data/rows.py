@@ -13,7 +13,7 @@ import io
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from glob import glob
@@ -97,9 +97,9 @@ class RowSource(ProblemSource):
         """The columns that neither problems nor `where` are made of, with the first row's values, in one line."""
         first = next(self.rows(), None)
         asked = {name[0] for name in named_columns(self.where)} if self.where is not None else ()
-        unread = {} if first is None else self.columns.named(first.columns).unread(first.columns)
-        named = [f"{name} ({shortened(repr(cell), 30)})" for name, cell in unread.items() if name not in asked]
-        return f"{self.label}: nobody reads {', '.join(named)}" if named else ""
+        if first is None:
+            return ""
+        return unread_line(self.label, first.columns, self.columns.named(first.columns), asked)
 
     def _problem(self, row: Row, named: Columns) -> Problem:
         """The problem of a row; `named` are the columns with the names of the first row."""
@@ -112,6 +112,12 @@ class RowSource(ProblemSource):
             source=self.name,
             extra=fields.extra,
         )
+
+
+def unread_line(label: str, row: Mapping[str, Any], columns: Columns, asked: Collection[str] = ()) -> str:
+    """The columns of a row that neither `columns` nor `asked` have, with their values; empty where there are none."""
+    named = [f"{name} ({shortened(repr(cell), 30)})" for name, cell in columns.unread(row).items() if name not in asked]
+    return f"{label}: nobody reads {', '.join(named)}" if named else ""
 
 
 def _unbroken(records: Iterator[Row | BrokenRow]) -> Iterator[Row]:

@@ -23,6 +23,7 @@ from strop.base.types import InputError, Problem
 from strop.config.schema import RunConfig
 from strop.data.columns import CODE
 from strop.data.dataset import Data, Dataset
+from strop.data.demonstrations import Demonstrations
 from strop.data.generators import Mixture
 from strop.data.rows import HubDataset, RowSource
 from strop.data.source import ProblemSource, damage, question_key
@@ -97,7 +98,7 @@ def findings(
     if facts is not None:
         found += of_model(config, facts, None if data is None else data.longest_prompt, trains, here)
     if data is not None:
-        found += _unread(config.data.source)
+        found += unread(config.data.source)
     if facts is not None and data is not None:
         found += of_problems(config, data, facts.tokenizer, trains)
     return found
@@ -321,13 +322,14 @@ def of_problems(
         yield from _held_out(config, data)
 
 
-def _unread(source: ProblemSource) -> Iterator[Finding]:
+def unread(source: ProblemSource | Demonstrations) -> Iterator[Finding]:
     """Columns of a table that nobody reads."""
     if isinstance(source, Mixture):
         for inner in source.sources:
-            yield from _unread(inner)
-    elif isinstance(source, RowSource) and (found := source.unread()):
-        yield Finding("unread-columns", "note", "data", found, "data.source.columns.extra=[…] keeps them for verifiers")
+            yield from unread(inner)
+    elif isinstance(source, RowSource | Demonstrations) and (found := source.unread()):
+        kept = "; data.source.columns.extra=[…] keeps others for verifiers" * isinstance(source, RowSource)
+        yield Finding("unread-columns", "note", "data", found, f"what belongs to the question must stand in it{kept}")
 
 
 def damaged(name: str, problems: Sequence[Problem]) -> Iterator[Finding]:

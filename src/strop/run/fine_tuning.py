@@ -35,7 +35,7 @@ from strop.model.policy import Policy, load_policy
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import serve
 from strop.orchestration.workers import ControllerConnection
-from strop.run.checks import damaged, large_adapters
+from strop.run.checks import damaged, large_adapters, unread
 from strop.run.finding import Finding, elsewhere, note, refuse
 from strop.run.folder import RunFolder, check_free, questions_of, write_questions
 from strop.run.learners import RankSettings, TrainerRanks, agreed, forwarded, meet
@@ -148,7 +148,7 @@ def read_data(config: SftConfig) -> FineTuningData:
     problems = config.source.load()
     demonstrations = as_demonstrations(problems, config, tokenizer)
     questions = frozenset(map(question_digest, problems))
-    found = tuple(damaged(config.source.file.label, problems))
+    found = (*damaged(config.source.file.label, problems), *unread(config.source))
     return FineTuningData(tokenizer, demonstrations, questions, sum(map(is_answered_before, problems)), found)
 
 

@@ -142,14 +142,14 @@ _JOINED = rf"\s*(?:[,/&、和或]|还是|,?\s*\b(?:and|or|{'|'.join(CONJUNCTIONS
 _ANOTHER = re.compile(
     rf"(?:{_JOINED}\(?|\s*\()(?-i:([{_ALPHABET}]))\)?(?=\s*(?:$|[.,;:!?)\n。、]|and\b|or\b))", re.IGNORECASE
 )
-_NO_CLAIM = re.compile(rf"\b(?:{'|'.join(HEDGES.split())}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
+_NO_CLAIM = re.compile(rf"\b(?:{'|'.join(sorted(HEDGES))}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`\"“”«»]")
 _LOOK_ALIKE = str.maketrans("АВСЕНІЈ", "ABCEHIJ")  # letters of Cyrillic
 _LABEL = re.compile(r"\(([A-Z])\)\s*|(?<!\w)([A-Z])[.):]\s*")
 _SPACE = re.compile(r"\\(?:q?quad(?![a-z])|[ ,;!])|~")
 _CHOICE = re.compile(rf"\(([{_ALPHABET}])\)(?:\s.*)?|([{_ALPHABET}])(?:[.:)。].*)?", re.DOTALL | re.IGNORECASE)
 _OTHER_LABEL = re.compile(rf"(?:^[.:)]?|[\n.;,/]|{_JOINED})\s*(?:\([A-Za-z]\)|[{_ALPHABET}](?:[.:)]|$))")
-_DENIED = re.compile(rf"[.:)\s]*(?:{'|'.join(COPULAS)})\b.*\b(?:{'|'.join(HEDGES.split())})\b")
+_DENIED = re.compile(rf"[.:)\s]*(?:{'|'.join(sorted(COPULAS))})\b.*\b(?:{'|'.join(sorted(HEDGES))})\b")
 
 
 def chosen_letter(text: str, where: Where, choices: str, question: str = "") -> str | None:

@@ -14,6 +14,8 @@ from strop_verify.math.compare import compare_readings
 from strop_verify.math.expressions import TooMuch, Unreadable
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
+from strop_verify.math.settings import stated_settings
+from strop_verify.math.verifier import verify_here
 
 FINDER = Finder()
 
@@ -237,3 +239,17 @@ def test_a_product_of_many_matrices_is_too_much() -> None:
 )  # fmt: skip
 def test_assignments_are_grouped_where_a_name_comes_again(gold: str, answer: str, same: bool) -> None:
     assert rewarded(gold, answer) is same
+
+
+@pytest.mark.parametrize(
+    ("form", "reference", "right", "wrong"),
+    [
+        ({"error": "5%"}, "3.5", "3.6", "8.4"), ({"error": r"1 \times 10^{-2}"}, "3.5", "3.505", "4.4"),
+        ({"error": "-0.1"}, "3.5", "3.55", "3.7"), ({"error": "about 1"}, "3.5", "3.50", "4"),
+        ({"unit": r"$10^{-5} \mathrm{~N}$"}, "1.7", r"1.7\times10^{-5}\text{ N}", r"1.7\text{ N}"),
+    ],
+)  # fmt: skip
+def test_what_a_row_says(form: dict[str, str], reference: str, right: str, wrong: str) -> None:
+    settings = stated_settings(MathSettings(), "", form)
+    assert verify_here(reference, rf"\boxed{{{right}}}", settings).passed
+    assert not verify_here(reference, rf"\boxed{{{wrong}}}", settings).passed

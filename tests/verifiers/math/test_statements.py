@@ -63,6 +63,8 @@ def test_a_row_of_olympiadbench() -> None:
     row = {**OLYMPIAD, "is_multiple_answer": False, "final_answer": ["4.2"], "error": "1e-1"}
     single = Columns().fields(row, "math")
     assert (single.reference, single.extra["answer_form"]["error"]) == ("4.2", "1e-1")
+    beside = {"prompt": "How long?", "reward_model": {"ground_truth": "5"}, "extra_info": {"unit": "m", "index": 3}}
+    assert Columns().fields(beside, "math").extra == {"answer_form": {"unit": "m"}}
 
 
 def judged(verifier: MathVerifier, reference: str, answer: str) -> Any:

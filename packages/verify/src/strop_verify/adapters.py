@@ -12,13 +12,14 @@ the verifier is never a reward: each adapter reports it in the way that its trai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
 
 from strop_verify import code, math
 from strop_verify.code import ProgramSettings
 from strop_verify.code.tests import read_tests
 from strop_verify.math import MathSettings
+from strop_verify.math.settings import stated_form, stated_settings
 from strop_verify.verdict import Verdict, VerifyError
 
 Domain = Literal["math", "code"]
@@ -64,14 +65,17 @@ def compute_score(
     """verl's reward function: `score`, `acc`, and `verifier_failed`, which is 1 where the score of 0 is no verdict.
 
     Args:
-        data_source, extra_info: given by verl and not used.
+        data_source: given by verl and not used: what a ground truth is, it says itself.
+        extra_info: its `question` and the columns that say what an answer is (`math.settings.FORM`) count.
         solution_str: the response.
         ground_truth: an answer, or the tests of a program, as JSON text too.
         domain: `math` or `code`, set with `custom_reward_function.reward_kwargs`; by default a ground truth that can be
             read as tests is code.
     """
     chosen = domain or ("code" if _is_tests(ground_truth) else "math")
-    verdict = _verify(chosen, ground_truth, solution_str)
+    said = extra_info if isinstance(extra_info, Mapping) else {}
+    settings = stated_settings(MathSettings(), str(said.get("question", "")), stated_form(said))
+    verdict = _verify(chosen, ground_truth, solution_str, settings)
     return {"score": verdict.score, "acc": float(verdict.passed), "verifier_failed": float(not verdict.usable)}
 
 

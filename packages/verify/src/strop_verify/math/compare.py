@@ -45,11 +45,9 @@ _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natu
 _FROM = {("≤", ex.ZERO): "nonnegative", ("<", ex.ZERO): "positive", ("≤", ex.ONE): "positive"}
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
-_OPTION = re.compile(  # also \textbf{(A)}\ 3
-    r"\(([A-J])\)\}?(?:\\ |\s)*(.+?)(?=(?:\s|\\q?quad|\$)*(?:\\(?:text|math)\w*\s?\{)?\([A-J]\)|\s*$)", re.DOTALL
-)
+_LABEL = re.compile(r"(?:\s|\\q?quad|\$(?=\s))*(?:\\(?:text|math)\w*\s?\{)?"  # also \textbf{(A)}\ 3
+                    r"(?<!\w)(?:\(([A-JА-Д])\)|([A-JА-Д])[.．、)）:：])\}?(?:\\ |\s)*")  # fmt: skip
 _THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
-_LISTED = re.compile(r"(?:^|\s)([A-J])[).:．]\s*(.+?)(?=\s+[A-J][).:．]|\s*$)", re.DOTALL)  # A) 3  B) 4
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "group", "matching", "…")
 
@@ -76,7 +74,8 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     if gold.answer.op in ("words", "title") and wordings.repeats(gold.tokens, given.tokens, rules.question):
         return equal("the same words, and the question's")
     value = (_behind(gold) or _option(gold, rules.question)) if letters is None else None
-    reference, answer = value or gold.answer, _behind(given) or given.answer
+    chosen = _option(given, rules.question) if gold.letters is None else None
+    reference, answer = value or gold.answer, _behind(given) or chosen or given.answer
     names = [ex.names_in(each) for each in (reference, answer)]
     if names[1] - names[0]:
         units = table().keys() if ex.holds(reference, "measure") else quantities.UNIT_LETTERS
@@ -87,11 +86,11 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
-    if several == [False, True]:
-        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
-    elif several == [True, False]:
-        measure = answer.op == "measure" and parted(answer)[0].op == "decimal"  # 7,5 кг
-        reference = with_decimal_comma(gold.tokens, any_whole=measure) or reference
+    whole = rules.comma, rules.comma or reference.op == "decimal"
+    listed = (each.tokens if one else () for each, one in zip((gold, given), several, strict=True))
+    pointed = [with_decimal_comma(*each) for each in zip(listed, whole, strict=True)]
+    if several[0] != several[1] or (rules.comma and several[0] and None not in pointed):
+        reference, answer = pointed[0] or reference, pointed[1] or answer
     in_words = by_text and "words" in (reference.op, answer.op)
     if in_words and len({each.text.replace(" ", "").lower() for each in (gold, given)}) == 1:
         return equal("the same words")
@@ -123,10 +122,16 @@ def _behind(reading: Reading) -> Node | None:
     return _read(() if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens)))
 
 
-def _option(gold: Reading, question: str) -> Node | None:
-    r"""The value that a question gives the option of a reference, 4π in `(B) $4\pi$`; None where it gives none."""
-    options = dict(_OPTION.findall(question) or _LISTED.findall(question)) if gold.letters else {}
-    return _read(options.get(gold.letters, ""))
+def _option(named: Reading, question: str) -> Node | None:
+    r"""The value that a question gives the option of an answer, 4π in `(B) $4\pi$`; None where it gives none."""
+    if len(named.text) > 5 or not question:
+        return None
+    _, *parts = _LABEL.split(question)
+    labels, texts = [first or second for first, second in zip(parts[::3], parts[1::3], strict=True)], parts[2::3]
+    begins = max((at for at, each in enumerate(labels) if each in "AА"), default=0)
+    options = dict(zip(labels[begins:], texts[begins:], strict=True))
+    in_order = len(options) > 1 and all(map(str.strip, options.values())) and [*options] == sorted(labels[begins:])
+    return _read(options.get(named.letters or named.text, "").strip()) if in_order else None
 
 
 def _read(found: Sequence[Token] | str) -> Node | None:
@@ -214,6 +219,9 @@ class _Comparison:
             return self._several(*(Node("tuple", tuple(each)) for each in rows))
         if set(ops) == {"words", "title"}:  # TRUE and true
             return self.answers(*(words(each.value) if each.op == "title" else each for each in (gold, given)))
+        if {*ops} == {"clock", "measure"}:  # 12:15 and 12时15分
+            gold, given = (each if each.op == "measure" else quantities.minutes(each.value) for each in (gold, given))
+            return quantities.compare_quantities(gold, given, self.rules)
         if ops[1] == "clock" and ops[0] not in _ATOMIC and given.value % 60:  # 3:60 is a ratio, and then so is 1:20
             return self.answers(gold, ex.over(*map(ex.number, divmod(given.value, 60))))
         if ops == ("date", "date"):  # a year that only one side states is left out
@@ -270,6 +278,8 @@ class _Comparison:
 
     def _relations(self, gold: Node, given: Node) -> Proof | None:
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
+        if not all(equations):
+            gold, given = map(_named_region, (gold, given))
         sides = [_both(each) if one else each.args for each, one in zip((gold, given), equations, strict=True)]
         every = (*sides[0], *sides[1])
         alike = any(equations) and all(part.op == "relation" for part in every)
@@ -460,6 +470,12 @@ class _Comparison:
             classes = Node("residue", (Node("list", parts), modulus))
             first, second = (classes if each is bare else each for each in (first, second))
         return self._families(first, second)
+
+
+def _named_region(answer: Node) -> Node:
+    """The set of numbers that an equation gives a name: `S = ]1, 2[`; any other answer as it is."""
+    named = answer.op == "relation" and answer.value == ("=",) and label(answer) is not None
+    return answer.args[1] if named and is_region(answer.args[1]) else answer
 
 
 def _rounds(exact: Node, decimal: Node) -> bool:

@@ -19,6 +19,7 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of, number_of
 from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import UNIT_LETTERS, quantity_of, upright
+from strop_verify.math.units import table
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
@@ -43,7 +44,7 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
         which = (subset_of(rest) if rest else kind) if kind == "ℤ" else kind if kind in ("ℕ", "ℝ") and not rest else ""
     else:  # for integers n ≥ 2
         which += "".join(token.text for token in piece if which and (token.kind == "number" or token.text in "<>≤≥≠="))
-    if set(said) & set(wordings.HEDGES.split()):
+    if set(said) & wordings.HEDGES:
         return None
     which = next((word for word in said if word in _INTEGERS), which)
     return (names[0], words(which)) if which and (len(names) == 1 or (names and free)) else None
@@ -93,6 +94,10 @@ def read(text: str) -> Reading:
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
     letters = wordings.choice_letters(found)
+    pointed = _pointed(found, any_whole=True)
+    measure = quantity_of(split_at(pointed := upright(pointed, table()), "=")[0][-1]) if pointed else None
+    if measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing:
+        found = pointed  # 2,5 m
     try:
         answer = _answer(found)
     except Unreadable:
@@ -158,8 +163,8 @@ def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
-    same = wordings.CONJUNCTIONS
-    found = [token._replace(text=same[token.text]) if token.text in same else token for token in found]
+    found = [each if each.kind == "letter" else each._replace(text=wordings.CONJUNCTIONS.get(each.text, each.text))
+             for each in found]  # fmt: skip
     if wordings.is_labelled(found):
         named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
         return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
@@ -339,6 +344,13 @@ def _single(found: Sequence[Token]) -> Node:
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
     texts = {token.text for token in found}
+    if not texts.isdisjoint("∪∖∩"):  # ]1, 2[ ∪ [3, 4[
+        around = [Token("symbol", "∪"), *found, Token("symbol", "∪")]
+        found = [
+            token._replace(text="(") if is_symbol(token, "]") and before.text in "∪∖∩" else
+            token._replace(text=")") if is_symbol(token, "[") and after.text in "∪∖∩" else token
+            for before, token, after in zip(around, found, around[2:], strict=False)
+        ]  # fmt: skip
     for op in ("∪", "∖", "∩"):
         parts, ops = split_at(found, op) if op in texts else ([], ())
         if ops:
@@ -431,20 +443,24 @@ def _cases(inner: Sequence[Token]) -> Node:
 
 
 def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
-    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
+    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one."""
+    try:
+        return read_tokens(pointed).answer if (pointed := _pointed(found, any_whole)) else None
+    except Unreadable:
+        return None
+
+
+def _pointed(found: Sequence[Token], any_whole: bool) -> list[Token]:
+    """An answer with its comma as a decimal point; none where it may not be one.
 
     Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
     """
     commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
     place = commas[0] if len(commas) == 1 else 0
     if not 0 < place < len(found) - 1 or any(depth_of(token) and token.text not in "{}" for token in found[:place]):
-        return None
+        return []
     before, comma, after = found[place - 1 : place + 2]
     digits = before.text.isdigit() and after.text.isdigit() and not comma.space and not after.space
     if not digits or (before.text != "0" and not any_whole):
-        return None
-    number = Token("number", f"{before.text}.{after.text}", before.space)
-    try:
-        return read_tokens([*found[: place - 1], number, *found[place + 2 :]]).answer
-    except Unreadable:
-        return None
+        return []
+    return [*found[: place - 1], Token("number", f"{before.text}.{after.text}", before.space), *found[place + 2 :]]

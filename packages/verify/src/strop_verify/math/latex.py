@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable
 
 from strop_verify.math.expressions import Token, Unreadable
-from strop_verify.math.units import known_unit
+from strop_verify.math.units import by_word, known_unit
 
 GREEK = frozenset("""
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega
@@ -60,7 +60,8 @@ CHARACTERS = str.maketrans(
         **dict.fromkeys("−–—‐‑‒―", "-"), **dict.fromkeys("·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
         **dict.fromkeys("⩽≦", "≤"), **dict.fromkeys("⩾≧", "≥"), **dict.fromkeys("≃≅∼", "≈"),
         **dict.fromkeys("′’‘", "'"), **dict.fromkeys("º˚", "°"), **dict.fromkeys("⟨〈", "("),
-        **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、", ","), **dict.fromkeys("Øø", "∅"),
+        **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、،", ","), **dict.fromkeys("Øø", "∅"),
+        **dict.fromkeys("；؛", ";"), "٫": ".", "٬": "", "٪": "%",
         **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061", None), "∶": ":", "″": "''",
         "｛": r"\{", "｝": r"\}", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "√": r"\sqrt ", "∛": r"\sqrt[3]",
         "△": r"\triangle ", "∠": r"\angle ", "µ": r"\mu ", "ϕ": r"\phi ", "ϵ": r"\epsilon ", "。": ".",
@@ -68,7 +69,7 @@ CHARACTERS = str.maketrans(
         **{chr(code): rf"\{unicodedata.name(chr(code)).split()[-1].lower().replace('lamda', 'lambda')} "
            for code in range(0x3B1, 0x3CA) if code != 0x3C2},
         **{letter: rf"\{unicodedata.name(letter).split()[-1].capitalize()} " for letter in "ΓΔΘΞΠΣΦΨΩ"},
-        **dict.fromkeys("“”„✓✔✅□■∎∀", " "),
+        **dict.fromkeys("“”„「」『』✓✔✅□■∎∀", " "),
     }
 )  # fmt: skip
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
@@ -76,6 +77,7 @@ LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", s
 ORDINALS = ("st", "nd", "rd", "th")
 # Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
 SHORT_WORDS = frozenset("""
+    non und oui par pro ou et
     no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
     now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm mod
 """.split())  # noqa: SIM905
@@ -84,10 +86,14 @@ SHORT_WORDS = frozenset("""
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
-_SCRIPTS = re.compile("[\u3040-\u9fff\uac00-\ud7af]+|[^\u3040-\u9fff\uac00-\ud7af]+")
+_IDEOGRAPHIC, _APART = "\u3040-\u9fff\uac00-\ud7af", "每万萬亿億만억"
+_SCRIPTS = re.compile(f"[{_APART}]|(?:(?![{_APART}])[{_IDEOGRAPHIC}])+|[^{_IDEOGRAPHIC}]+")
+_MARKS = by_word("marks")
+_MARKED = re.compile(r"[\s$]*(?:\\text\s?\{)?\s*(\\[a-z]{4,9}|[^\w\s$\\])\s*\}?[\s$]*")
 _NOT_DIGIT = re.compile(r"\D")
 _COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
 _UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
+_AT = r"\{?(\d{1,4})\}?"
 _FEW, _LOOP, _DOTS = r"\d{0,20}", r"\d{1,20}", r"(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)"
 _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("\\\\[", r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]", r"\\\\"),  # \\[4pt]
@@ -103,10 +109,13 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
      lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
     ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
      lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
+    ("^", rf"(?<![A-Za-z])(?:\\(?:mathrm|text)\s?)?\{{?([CAСА])\}}?(?:_{_AT}\^{_AT}|\^{_AT}_{_AT})(?=\s*=)",
+     lambda match: _choosing(match[0], match[1], match[2] or match[5], match[3] or match[4])),  # C_8^3, A^2_5
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),
     ("{", r"\{([:,;])\}", r"\1 "),
-    (" ", r"\A\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*\Z", lambda match: match[1].replace(" ", "")),
+    (" ", r"(?<![\d.,])(?<!\d )([1-9]\d{0,2}(?: \d{3})+)(?:([.,])(\d+))?(?! ?[\d/]|[.,]\d)",
+     lambda match: f"{match[1].replace(' ', '')}{match[2] and '.' or ''}{match[3] or ''}"),  # 1 234,5
     ("\\overset", r"\\overset\s?\{(?:\\cdot|\.)\}", r"\\dot"),
     ("\\dot", r"\\dot\s?\{?(\d)\}?(\d{0,18})\\dot\s?\{?(\d)\}?", r"\\overline{\1\2\3}"),  # 0.\dot14285\dot7
     (".", rf"(?<![\d.])({_FEW})\.({_FEW})(?:\\(?:overline|bar|dot)\s?\{{?({_LOOP})\}}?|\(({_LOOP})\))(?!\d){_DOTS}?",
@@ -131,6 +140,8 @@ def unescaped(text: str) -> str:
 def tokens(text: str) -> list[Token]:
     """The tokens of an answer; raises `Unreadable` where a group is never closed."""
     text = _SPECIAL.sub(" ", unescaped(text))
+    if (mark := _MARKED.fullmatch(text)) is not None and mark[1] in _MARKS:  # of a statement that is true or false
+        return [Token("word", _MARKS[mark[1]])]
     if not text.isascii():
         text = re.sub(r"⁻(?=\d)", "-", text)
         text = re.sub(f"[{''.join(RAISED)}]+", lambda run: f"^{{{''.join(map(RAISED.__getitem__, run[0]))}}}", text)
@@ -139,6 +150,7 @@ def tokens(text: str) -> list[Token]:
         text = re.sub("(\\d)\u0307", r"\\dot{\1}", text)
         text = re.sub("((?:\\d[\u0305\u0304])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
+        text = re.sub(r"[^\D0-9]", lambda digit: str(unicodedata.decimal(digit[0])), text)
     text = text.strip("*` \n").rstrip("\\")
     for needed, pattern, new in _REWRITES:
         text = pattern.sub(new, text) if needed in text else text
@@ -154,6 +166,11 @@ def _formulas(found: list[Token]) -> list[Token]:
     split = ((token._replace(kind="letter", text=each) for each in token.text) if is_up else (token,)
              for token, is_up in zip(found, upright, strict=True))  # fmt: skip
     return [token for each in split for token in each]
+
+
+def _choosing(text: str, letter: str, of: str, count: str) -> str:
+    """A count of choices where so many can be chosen, else an index and a power."""
+    return _COUNTS["C" if letter in "CС" else "P"].format(of, count) if int(of) >= max(int(count), 3) else text
 
 
 def _repeating(whole: str, fixed: str, period: str) -> str:

@@ -15,6 +15,7 @@ from strop_verify.extract import Box, after_thinking, answer_tag, boxes
 from strop_verify.math.expressions import Node, TooMuch, Unreadable, refuse_text
 from strop_verify.math.grammar import Reading, read, sentence_of
 from strop_verify.math.latex import unescaped
+from strop_verify.math.units import WORDS
 from strop_verify.math.wordings import NO_VALUE
 from strop_verify.verdict import shortened
 
@@ -30,8 +31,11 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 _CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?|```\w*")  # and fences
+_ANNOUNCED = rf"(?<![A-Za-z])(?:{WORDS['answers']})\s*(?:[:：]|(?:{WORDS['announces']})(?!\w*[A-Za-z]))\s*\**"
 _MARKER = _pattern(
-    r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
+    _ANNOUNCED
+    + r""" | (?m:^)[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\**
+    | \b(?:final\s+)?answer\s*:\s*\**
     | \b(?:answer|result|(?:option|choice)(?=\s+\S+\s+[\W_]*(?-i:[A-J])\b))(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
@@ -41,8 +45,9 @@ _DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe
     |know|least|most|between|almost|nearly|exceeds?|than|half|twice|double|triple|wait|actually|mistake
     |(?:upper|lower)\ bound|answer\ (?:has|plus|minus|times)
     |(?:of|first|initial|previous|possible|his|her|their)\ (?:the\ )?(?:answer|guess))"""
-_DOUBT = _pattern(rf"\b{_DOUBTS}\b")
+_DOUBT = _pattern(rf"\b{_DOUBTS}\b|{WORDS['guesses']}")
 _ASIDE = _pattern(r"[,(]\s*(?:and\ )?not\b|\b(?:because|since)\b")  # what follows is said of something else
+_CONCLUDED = _pattern(r",\s+(?:and\s+)?(?:so|thus|hence|therefore)\s+(?=\w|\$)")  # what stands before is no part of it
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|mistake|(?:is|was)\ (?:wrong|incorrect))\b")
 _REVISES = _pattern(
     r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|again
@@ -52,7 +57,9 @@ _DENIED = re.compile(r"[\s$*.)\]\\]*(?:(?:is|was|are)\s+(?:not|wrong|incorrect|f
 _JOINED = re.compile(r"\b(?:and|or)\b")
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
+_SENTENCES = re.compile(
+    r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-ZÀ-ÞА-Я$\\(\[*#<\"'-])|(?<=[。！？।])\s*(?=\S)|\n\s*\n|\n(?=\S)"
+)
 _SENTENCE = re.compile(r"\\text\w*\{([^{}]*)\}")
 _BOLD = re.compile(r"\*\*([^*$\n]+)\*\*")
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -63,12 +70,13 @@ _SAYS = _pattern(
 )
 _LEADS = _pattern(
     r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|or|also|step\ \d+
-    |we\ (?:get|have|find)|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S)"""
+    |we\ (?:get|have|find)|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S) | ^[A-Z][^=\d,]*,\s+(?=[a-z]\s?=)"""
 )
 _IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
 _ENDS = _pattern(
     rf"\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ (?:total|all)|altogether|total|remaining|each|more|now)\s*$"
+    rf"|\s*(?:{WORDS['states']})\s*$"
 )
 # A text that is a choice and nothing else.
 _CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
@@ -153,6 +161,7 @@ class Finder(NamedTuple):
             return self.read(letter[1])
         sentences = [sentence for sentence in _SENTENCES.split(text.strip()) if sentence.strip()]
         for sentence in reversed(sentences[-3:]):
+            sentence = _CONCLUDED.split(sentence)[-1]
             hedged = _DOUBT.search(_DELIMITED.sub(" ", sentence))
             found = self._asserted(sentence, marked=False) if self.plain else NO_ANSWER
             if isinstance(found, str) and self.latex and not hedged:
@@ -165,7 +174,7 @@ class Finder(NamedTuple):
 
     def _last_formula(self, sentence: str) -> Reading | str:
         r"""The delimited formula, or list of them, that ends a sentence or is called the answer: `$x=3$ or $x=4$.`"""
-        whole = sentence.rstrip(" \n.,;!")
+        whole = sentence.rstrip(" \n.,;!。！")
         stripped = _ANSWER_ENDS.sub("", whole)
         formulas = list(_DELIMITED.finditer(stripped))
         if not formulas or formulas[-1].end() != len(stripped):
@@ -224,7 +233,7 @@ def _first_sentence(text: str) -> str:
 def _stripped(text: str) -> str:
     before = None
     while before != text:
-        before, text = text, _LEADS.sub("", text.strip().rstrip(".!,;"))
+        before, text = text, _LEADS.sub("", text.strip().rstrip(".!,;。！"))
     return text
 
 

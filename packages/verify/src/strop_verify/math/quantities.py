@@ -19,11 +19,11 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
-from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
-from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, words
+from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit, table
+from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, trimmed, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
-_PERCENT = re.compile(r"(?:percent(?:age)?|pct|per cent|%)(?= |$)")
+_PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")
 UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
 _COMPASS = "NESW"
 
@@ -48,9 +48,20 @@ def measured(node: Node, measure: Measure) -> Node:
     return node if measure == _BARE else Node("measure", (node,), measure)
 
 
+def minutes(count: Fraction | int) -> Node:
+    """So many minutes."""
+    return measured(ex.number(count), Measure(known_unit("min")))
+
+
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = in_digits(found)
+    ahead = 1 + (found[0].text == "每") if found else 0
+    rate = read_unit(found[:ahead]) if found[ahead:] and not found[0].text.isascii() else None
+    if rate is not None and rate.dimension == (("s", -1),):  # 秒速20m
+        moved = quantity_of(upright(found[ahead:], table()))
+        node, measure = parted(moved) if moved is not None else (ex.ZERO, _BARE)
+        return measured(node, measure._replace(unit=rate.times(measure.unit))) if measure.unit is not None else None
     if len(found) > 3 and is_symbol(found[-2], "°") and {found[0].text, found[-1].text} < {*_COMPASS}:  # N 30° E
         found = [*found[1:], Token("word", "of"), found[0]]
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
@@ -70,7 +81,9 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     said = text_of(rest).lower()
     if (share := _PERCENT.match(said)) is not None:
         percent, rest = True, rest[len(share[0].split()) :]
-    if rest and rest[0].text in ("degrees", "degree", "deg"):
+    if rest and rest[0].text[1:] and rest[0].text[-1] in "半반":  # 3時間半
+        node, rest = ex.plus(node, ex.HALF), [rest[0]._replace(text=rest[0].text[:-1]), *rest[1:]]
+    if rest and rest[0].text.isalpha() and known_unit(rest[0].text) == known_unit("degree"):
         node, rest = ex.call("degree", node), rest[1:]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
@@ -93,7 +106,7 @@ def _bearing(turn: Node, to: str, start: str) -> Node | None:
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     """An expression with the unit, the things or the words that follow it."""
     numbers = (place for place, token in enumerate(rest) if place and token.kind == "number")
-    following = next((at for at in numbers if rest[at].space or is_symbol(rest[at - 1], "±")), 0)
+    following = next((at for at in numbers if rest[at].space or rest[at - 1].text in "h" or rest[at - 1].text > "~"), 0)
     if following and not is_symbol(rest[following - 1], "^", "{"):
         return _compound(node, rest[:following], quantity_of(rest[following:]))
     rest = [token for token in rest if not is_symbol(token, "(", ")")]
@@ -110,15 +123,17 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     thing = counted(said)
     if thing is not None:
         return measured(node, measure if measure.unit is not None else measure._replace(thing=thing))
-    if measure.unit is not None and said[:1] in (("of",), ("in",), ("each",)) and not set(said) & set(HEDGES.split()):
+    if measure.unit is not None and said[:1] in (("of",), ("in",), ("each",)) and not set(said) & HEDGES:
         return measured(node, measure)  # 5 liters of water
     return measured(node, measure._replace(words=words(" ".join(said)).value if said else ()))
 
 
 def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None:
-    """`2 hours 30 minutes`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
+    """`2 hours 30 minutes`, `20 h 15`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
     within = is_symbol(rest[-1], "±")
-    unit = read_unit(rest[: len(rest) - within])
+    unit = read_unit(trimmed(rest[: len(rest) - within]))
+    if unit == known_unit("h") and second is not None and second.op == "number" and not within:
+        second = minutes(second.value)
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None
     if second is None or unit is None or smaller is None or smaller.dimension != unit.dimension:
         return None
@@ -203,11 +218,12 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     (first, one), (second, other) = parted(gold), parted(given)
     if one.words != other.words:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
-    measures = rules.asked and one == _BARE and ((other.unit and other.unit.dimension) or ex.holds(second, "degree"))
-    asked = read_unit(tokens(f"1 {rules.asked}")[1:]) if measures else None
-    if asked is not None and not ex.holds(first, "degree"):
-        in_degrees = asked == known_unit("degree")
-        first, one = (ex.call("degree", first), one) if in_degrees else (first, Measure(asked))
+    said = (other.unit and other.unit.dimension) or ex.holds(second, "degree")
+    if said and one == _BARE and rules.asked and not ex.holds(first, "degree"):  # SciBench's unit: 10^{-5} N
+        asked = quantity_of(tokens(rules.asked if rules.asked[0].isdigit() else f"1 {rules.asked}"))
+        size, measure = parted(asked or ex.ZERO)
+        if measure.unit is not None or size.op == "degree":
+            first, one = ex.times(first, size) if size != ex.ONE else first, Measure(measure.unit)
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
     if one.per and other.per and one.per != other.per:
         return unknown(f"per {one.per}, and per {other.per}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
+from strop_verify.extract import measured_number
 from strop_verify.math.latex import GREEK, tokens
 from strop_verify.math.units import read_unit
 
@@ -25,7 +26,7 @@ _INTERVAL = re.compile(r"\binterval notation\b|\ball (?:real )?(?:numbers |value
 _FIXED = re.compile(r"[A-Za-z]'{0,2}\s?\(-?(?:\d|\\pi)[^()]{0,8}\)\s?=")  # F(1) = 5
 _PRIMITIVE = re.compile(r"\b(?:antiderivative|indefinite integral)\b", re.IGNORECASE)
 _WITHIN = re.compile(r"\b(?:answers?|accepted|accurate|correct)\b[^.$]{0,40}\bwithin \$?(\d+(?:\.\d+)?)\s?\\?%", re.I)
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d\d?)?")
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s?\\?%\s*")
 _UNIT = re.compile(
     r"\b(?:how many|in|(?<!\\)to) (?:degrees (?=(?-i:[CF])))?((?:square |cubic )?[a-z]+(?:(?:/| per )[a-z]+)?)\b", re.I
 )
@@ -119,7 +120,8 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
     letters = [each for found in _POSITIVE.findall(question) for each in _LETTER.findall("".join(found))]
     known = {each: read_unit(tokens(f"1 {each}")[1:]) for each in _UNIT.findall(question)}
     units = [each for each, unit in known.items() if unit is not None and unit.dimension]
-    share = _WITHIN.search(question)
+    share = _WITHIN.search(question) or _PERCENT.fullmatch(said.get("error", ""))
+    limits = [measured_number(part) for part in said.get("error", "").split(",")]
     formulas = " ".join(formulas_in(question)) if _GENERAL.search(question) else ""
     names = [each for run in _NAME.findall(formulas) for each in ([run] if run in GREEK else run) if "\\" not in run]
     return replace(
@@ -133,7 +135,7 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
         allow_set_relation_comp=settings.allow_set_relation_comp or _INTERVAL.search(question) is not None,
         antiderivative=_PRIMITIVE.search(question) is not None and not _FIXED.search(question),
         positive=tuple(dict.fromkeys(letters)),
-        tolerance=tuple(map(float, _NUMBER.findall(said.get("error", "")))),
+        tolerance=() if None in limits else tuple(abs(float(each)) for each in limits if each),
     )
 
 

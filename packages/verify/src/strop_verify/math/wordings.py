@@ -3,6 +3,7 @@ r"""Answers that are no expressions: words, names of angles, times, dates, quoti
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from datetime import date
 from fractions import Fraction
@@ -10,7 +11,7 @@ from fractions import Fraction
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
 from strop_verify.math.formulas import group
-from strop_verify.math.units import MULTIPLES, counted
+from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -88,25 +89,9 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
     return [part for each in split_at(found, *separators)[0] if (part := trimmed(each))]
 
 
-COPULAS = ("is", "are", "equals", "be", "equal", "was", "es", "ist", "est")
-CONJUNCTIONS = {"et": "and", "und": "and", "и": "and", "和": "and", "ou": "or", "oder": "or", "или": "or", "或": "or"}
-HEDGES = (
-    "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
-    "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
-)
-_SYNONYMS = {
-    same.strip(): each.split(": ")[0]
-    for each in """
-none: no solution, no solutions, no real solution, no real solutions, no real roots, no values, nothing, empty
-none: empty set, ∅; does not exist: dne, doesnotexist, no limit, ∄
-∞: infinite, infinity, infinitely many, infinitely many solutions; ℂ: complex numbers, complex number
-ℝ≥0: nonnegative real numbers, non-negative real numbers, nonnegative reals; ℝ: real numbers, reals, real number
-ℝ>0: positive real numbers, positive reals, positive numbers; ℤ: integers, integer; ℕ: natural numbers, natural number
-2ℤ: even integers, even integer, even numbers; 2ℤ+1: odd integers, odd integer, odd numbers
-ℚ: rational numbers, rationals, rational number; -∞: negative infinity, minus infinity; ∞: positive infinity
-""".strip().replace("; ", "\n").splitlines()
-    for same in each.split(": ")[1].split(",")
-}
+COPULAS, HEDGES = (frozenset(WORDS[each].split()) for each in ("copulas", "hedges"))
+CONJUNCTIONS = {word: each for each in ("and", "or") for word in WORDS[each].split()}
+_MEANINGS = by_word("meanings", ",")
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""".split()  # noqa: SIM905
@@ -125,12 +110,13 @@ _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(
 
 def words(text: str) -> Node:
     """Words, synonyms made one, also behind "the set of all"."""
-    text = _EXISTS.sub("", re.sub(r"^(?:directed |to the |towards? the |the |an? |it |on |due )", "", text.lower()))
+    text = _STATED.sub("", text.lower())
+    text = _EXISTS.sub("", re.sub(r"^(?:directed |to the |towards? the |the |an? |it |on |due )", "", text))
     text = "none" if _NONE.fullmatch(text) else text
     every = _OF_ALL.fullmatch(text)
-    text = every[1 + (every[2] in _SYNONYMS)] if every is not None else text
+    text = every[1 + (every[2] in _MEANINGS)] if every is not None else text
     text = next((name for name in (*_DAYS, *_MONTHS) if text[2:] and name.startswith(text)), text)
-    return Node("words", (), tuple(_ENDING.sub("", each) for each in _SYNONYMS.get(text, text).split()))
+    return Node("words", (), tuple(_ENDING.sub("", each) for each in _MEANINGS.get(text, text).split()))
 
 
 def unlabelled(found: Sequence[Token]) -> list[Token]:
@@ -139,7 +125,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     if not end or found[0].kind != "word":
         return list(found)
     said = [token.text.lower() for token in found[:end]]
-    hedged = [place for place, word in enumerate(said) if word in HEDGES.split()]
+    hedged = [place for place, word in enumerate(said) if word in HEDGES]
     if end < len(found) and is_symbol(found[end], ":") and not hedged and not is_labelled(found):
         return list(found[end + 1 :])
     last = max((place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None)
@@ -158,23 +144,26 @@ def label_in_words(piece: Sequence[Token]) -> int:
     return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
 
 
-_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+_STATED = re.compile(rf"(?<=\w)(?:{WORDS['states']})$")  # 偽である
+_TRUTHS = {word: value == "true" for word, value in by_word("truth").items()}
 
 
 def truth(found: Sequence[Token]) -> bool | None:
     """The truth value that an answer begins with, where the rest is a reason: `Yes, it is prime`; else None."""
-    said = found[0].text.lower() if found else ""
-    if said not in _TRUTHS or (found[1:] and not is_symbol(found[1], *",.;:-")):
+    said = _STATED.sub("", found[0].text.lower()) if found else ""
+    if said not in _TRUTHS or (found[1:] and not is_symbol(found[1], *",.;:-(")):
         return None
-    rest, denials = {token.text.lower() for token in found[1:]}, set() if _TRUTHS[said] else {"not"}
-    clause = len(found) > 3  # yes, odd: two answers
-    return _TRUTHS[said] if (clause or len(rest) < 2) and not rest & {*HEDGES.split(), *_TRUTHS} - denials else None
+    value = _TRUTHS[said]
+    same = {word for word in _TRUTHS if _TRUTHS[word] is value} | (set() if value else {"not"})
+    rest = {token.text.lower() for token in found[2:]} - (same - {said})
+    clause = len(found) > 3 or not rest  # yes, odd: two answers
+    return value if clause and not rest & (HEDGES | _TRUTHS.keys()) else None
 
 
 def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
     """Whether an answer is the reference and then words of the question: `Bob has a winning strategy`."""
     size, said = len(reference), [token.text.lower() for token in found]
-    apart = {*said} & {*HEDGES.split(), "and", "or"} or len(said) < size + 2
+    apart = HEDGES.union(("and", "or")).intersection(said) or len(said) < size + 2
     asked = re.sub(r"[\W_]+", " ", f" {question.lower()} ")
     return text_of(reference).lower().split() == said[:size] and not apart and f" {' '.join(said[size:])} " in asked
 
@@ -187,7 +176,7 @@ def as_words(found: Sequence[Token]) -> Node | None:
     if is_symbol(found[0], *inner) or is_symbol(found[-1], "-", "′"):
         return None
     text = " ".join(token.text for token in found if token.kind != "symbol").lower()
-    if not any(token.kind == "word" and len(token.text) > 1 for token in found):
+    if not any(each.kind == "word" and (each.text[1:] or unicodedata.category(each.text) == "Lo") for each in found):
         return None
     first, *rest = in_digits(found)
     if first.kind == "number" and (not rest or counted([token.text for token in rest]) is not None):  # twelve faces
@@ -200,6 +189,11 @@ def as_words(found: Sequence[Token]) -> Node | None:
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
     said = [token.text.lower() for token in found[:20]] if found and found[0].text.isalpha() else []
+    runs = 0 if "".join(said[:1]).isascii() else len(said)
+    runs = next((at for at in range(1, runs) if found[at].space or found[at].kind != "word"), runs)
+    for at in range(runs, 0, -1):  # 二, 万
+        if (ideographs := _ideographic("".join(said[:at]))) is not None:
+            return [Token("number", str(ideographs)), *found[at:]]
     sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if said[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
         return [Token("symbol", sign), *rest]
@@ -209,6 +203,25 @@ def in_digits(found: Sequence[Token]) -> list[Token]:
         if number is not None:
             return [Token("number", str(number)), *found[at:]]
     return list(found)
+
+
+def _ideographic(text: str) -> Fraction | None:
+    """The number that ideographs say: 三十五, 二〇二四, 六分之一; None for any other word."""
+    bottom, shares, top = re.sub("分[之の]", "/", text).partition("/")
+    if shares:
+        parts = _ideographic(bottom), _ideographic(top)
+        return parts[1] / parts[0] if all(parts) else None  # type: ignore[operator]
+    whole = part = digits = 0
+    for value in (int(unicodedata.numeric(each.replace("两", "二"), -1)) for each in text):
+        if value < 0 or text.isdecimal():
+            return None
+        if value < 10:
+            digits = 10 * digits + value
+        elif value < 10000:
+            part, digits = part + (digits or 1) * value, 0
+        else:
+            whole, part, digits = (whole + part + digits) * value, 0, 0
+    return Fraction(whole + part + digits)
 
 
 def _spoken(text: str) -> Fraction | None:
@@ -230,6 +243,7 @@ def _spoken(text: str) -> Fraction | None:
     return None
 
 
+_HALVES = by_word("halves")
 _PLAIN, _APART = ("number", "letter", "word"), (*",.:-/_(){}",)  # of times, dates and digits in a base
 
 
@@ -276,6 +290,9 @@ def _date(found: Sequence[Token]) -> Node | None:
 def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
+    if found[0].text in _HALVES and all(token.kind == "number" or known_unit(token.text) for token in found[1:]):
+        text = " : ".join(f"{each.text:0>2}" for each in found if each.kind == "number") + f" {_HALVES[found[0].text]}"
+    text = re.sub(r"\.(?=\d\d uhr$)", " : ", text).removesuffix(" uhr")
     match = _CLOCK.fullmatch(text)
     padded = " 0" in f" {text}"  # no part of a ratio begins with 0
     if match is None or (match[4] is None and (match[2] is None or (match[3] is not None and not padded))):
@@ -335,7 +352,7 @@ def choice_letters(found: Sequence[Token]) -> str | None:
         return None
     first = labelled[1] or labelled[2]
     rest = found[labelled.end() :]
-    if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES.split() for token in rest):
+    if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES for token in rest):
         return None  # (B) is wrong
     return ",".join(dict.fromkeys((first, *_others(rest))))
 
