@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable
 
 from strop_verify.math.expressions import Token, Unreadable
-from strop_verify.math.units import by_word, known_unit
+from strop_verify.math.units import WORDS, by_word, known_unit
 
 GREEK = frozenset("""
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega
@@ -75,12 +75,7 @@ CHARACTERS = str.maketrans(
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
 LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", strict=True))
 ORDINALS = ("st", "nd", "rd", "th")
-# Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
-SHORT_WORDS = frozenset("""
-    non und oui par pro ou et
-    no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
-    now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm mod
-""".split())  # noqa: SIM905
+SHORT_WORDS = frozenset(WORDS["short"].split())
 
 
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
