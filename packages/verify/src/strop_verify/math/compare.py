@@ -107,8 +107,20 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         raise
     except Exception as error:  # a policy that could raise an error here would leave the loss
         return Proof(ProofOutcome.BEYOND, f"{type(error).__name__} in the comparison")
+    if proof.equal and not ex.names_in(reference) and _restates(given, rules.question):
+        return different("the question's own formula")
     beyond = proof.outcome is ProofOutcome.UNKNOWN and Effort.exhausted
     return Proof(ProofOutcome.BEYOND, "too much work") if beyond else proof
+
+
+def _restates(given: Reading, question: str) -> bool:
+    """Whether an answer is a computation of three numbers or more as the question has it."""
+    if sum(token.kind == "number" for token in given.tokens) < 3 or given.answer.op not in ("sum", "product", "power"):
+        return False
+    try:
+        return f" {given.text} " in f" {wordings.text_of(tokens(question))} "
+    except Unreadable:
+        return False
 
 
 def _grouped(reading: Reading) -> Reading:

@@ -255,8 +255,8 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
-    if found[0].text == "ℤ":
-        return group(found)
+    if "ℤ" in [token.text for token in found[:2]] and found[0].text in "(ℤ" and (cyclic := group(found)) is not None:
+        return cyclic
     apart = len(found) > 1 and all(each.kind in _PLAIN or each.text in _APART for each in found)
     return _clock(found) or _date(found) or _based(found) if apart else None
 
