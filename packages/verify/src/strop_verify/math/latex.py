@@ -281,6 +281,10 @@ class _Tokenizer:
             self._add("command", "vec")
             self._add("letter", letter)
             place = self._group(place, end)[1]
+        elif text in ("mathbb", "Bbb") or (text in BOLD and self.found[-1:] and self.found[-1].text == "∈"):
+            first, place = self._group(place, end)
+            letter = self.text[first:place].strip("{} ")
+            self._add("symbol" if letter in SETS else "letter", SETS.get(letter, letter))
         elif text in NOTHING:
             place += text in ("left", "right") and self.text[place : place + 1] == "."
         elif text in DROPPED:
@@ -296,10 +300,6 @@ class _Tokenizer:
                 self.aligned = True
         elif text in TEXT or text in UPRIGHT:
             place = self._upright(text, place, end)
-        elif text in ("mathbb", "Bbb") or (text in BOLD and self.found[-1:] and self.found[-1].text == "∈"):
-            first, place = self._group(place, end)
-            letter = self.text[first:place].strip("{} ")
-            self._add("symbol" if letter in SETS else "letter", SETS.get(letter, letter))
         else:
             text = SAME.get(text, text)
             named = text.isascii() and text.isalpha() and text not in ("and", "or")
