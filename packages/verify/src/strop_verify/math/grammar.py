@@ -418,6 +418,8 @@ def _set(inner: Sequence[Token]) -> Node:
 def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
     r"""`\{x : x > 2\}` as its condition, `\{2k : k \in \mathbb{Z}\}` as a family."""
     member = trimmed(member)
+    every = member and [token.text for token in condition[-4:]] == [",", member[0].text, "∈", "ℝ"]
+    condition = condition[:-4] if every else condition
     if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
         return _listed(condition)
     body, index = _related(member), index_of(condition)

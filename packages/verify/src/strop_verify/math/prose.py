@@ -40,7 +40,9 @@ _MARKER = _pattern(
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
 _DOUBT = _pattern(WORDS["doubts"])
-_ASIDE = _pattern(r"[,(]\s*(?:and\ )?not\b|\b(?:because|since)\b")  # what follows is said of something else
+_ASIDE = _pattern(  # what follows is said of something else
+    r"[,(]\s*(?:(?:and|und|et|y|e|а|и)\ )?(?:not|nicht|non|no|не)\b|\b(?:because|since)\b"
+)
 _CONCLUDED = _pattern(r",\s+(?:and\s+)?(?:so|thus|hence|therefore)\s+(?=\w|\$)")  # what stands before is no part of it
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|mistake|(?:is|was)\ (?:wrong|incorrect))\b")
 _REVISES = _pattern(
@@ -64,7 +66,8 @@ _SAYS = _pattern(
 )
 _LEADS = _pattern(
     r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|or|also|step\ \d+
-    |we\ (?:get|have|find)|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S) | ^[A-Z][^=\d,]*,\s+(?=[a-z]\s?=)"""
+    |we\ (?:get|have|find)|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S) 
+    | ^(?-i:[^\W\d_a-z])[^=\d,，、]*[,，、]\s*(?=[a-z]\s?=)"""
 )
 _IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
