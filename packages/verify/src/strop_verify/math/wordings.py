@@ -11,7 +11,7 @@ from fractions import Fraction
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
 from strop_verify.math.formulas import group
-from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit
+from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit, numbers_of
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -93,7 +93,7 @@ COPULAS, HEDGES = (frozenset(WORDS[each].split()) for each in ("copulas", "hedge
 CONJUNCTIONS = {word: each for each in ("and", "or") for word in WORDS[each].split()}
 _MEANINGS = by_word("meanings", ",")
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
-_NUMBERS = {word: int(number) for word, number in by_word("numbers").items()}
+_NUMBERS = numbers_of("numbers")[0]
 _TENS = {word: number for word, number in _NUMBERS.items() if number > 19}
 _SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_NUMBERS}
 _PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
