@@ -196,6 +196,9 @@ def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
     rows = [{"prompt": f"{number}?", "answer": "1"} for number in range(3)]
     found = parse_source(written(tmp_path / "rows.json", *rows)).load()
     assert [problem.prompt for problem in found] == ["0?", "1?", "2?"]
+    assert parse_source(written(tmp_path / "one.json", rows[0])).load()[0].prompt == "0?"
+    with pytest.raises(InputError, match="not dict; keep only its list 'train' or 'test'"):
+        parse_source(written(tmp_path / "two.json", {"train": rows, "test": rows})).load()
 
 
 @pytest.mark.parametrize("answer", [r"\frac{1}{2}", r"\boxed{2}", r"\rho", r"1 + \rho"])

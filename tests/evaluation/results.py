@@ -38,6 +38,7 @@ def result(
         correct=right,
         usable=np.ones_like(right),
         unparsed=np.zeros_like(right),
+        undecided=np.zeros_like(right),
         truncated=(long >= budget) & ~right,
         lengths=long,
         answers=tuple(tuple("1" if entry else "0" for entry in row) for row in right.tolist()),

@@ -53,6 +53,21 @@ def says(engine_answers: Mapping[str, Sequence[str]]) -> ScriptedEngine:
 ANSWERS = {"1": ["1", "1", "9", "8"], "2": ["2", "3", "3", "…"], "3": ["4", "4", "4", "4"]}
 
 
+class Doubts(Answer):
+    """Decides nothing about an answer of 9."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        if "9" in text:
+            return Verdict(0.0, Status.UNDECIDED, "nine", undecided="number")
+        return super().judge(problem, text, truncated)
+
+
+def test_what_a_verifier_does_not_decide_counts_as_wrong_and_is_shown() -> None:
+    result = evaluate(says(ANSWERS), dataset(), 4, Sampling(), Doubts())
+    assert result.undecided.tolist()[0] == [False, False, True, False] and result.usable.all()
+    assert (result.undecided_rate, result.summary()["undecided_rate"], result.pass_rate) == (1 / 12, 1 / 12, 0.25)
+
+
 def test_every_sample_is_judged_in_its_place() -> None:
     seen: list[tuple[int, int, str]] = []
 

@@ -99,7 +99,8 @@ def test_a_choice_is_what_a_response_states_as_such(text: str, letter: str | Non
         ("A resposta é B.", "B"), ("La risposta corretta è la lettera B.", "B"),
         ("选A", "A"), ("故选：B", "B"), ("正确答案是（B）。", "B"), ("答案为 B", "B"), ("选项A错误，选项B正确", "B"),
         ("答案不是A", None), ("不选A", None), ("应该选A还是B？", None), ("选A或B", None), ("选项A错误", None),
-        ("正解はBです。", "B"), ("정답은 B입니다.", "B"), ("정답: B", "B"), ("الإجابة: B", "B"), ("उत्तर: B", "B"),
+        ("答：B", "B"), ("正解はBです。", "B"),
+        ("정답은 B입니다.", "B"), ("정답: B", "B"), ("الإجابة: B", "B"), ("उत्तर: B", "B"),
     ],
 )
 def test_a_choice_may_be_stated_in_other_languages(text: str, letter: str | None) -> None:

@@ -57,6 +57,8 @@ def test_members_keep_their_own_rules() -> None:
     assert strict(PROBLEM, r"\boxed{2}", truncated=True).score == pytest.approx(0.5)
     assert strict(PROBLEM, r"\boxed{2}", truncated=False).status is Status.CORRECT
     assert strict.refuses(Problem("p", "?", ["no text"])) is not None
+    computed = Problem("p", "?", r"\int_0^1 x dx")
+    assert "same operation" in str(WeightedSum(members=(RIGHT, MathVerifier())).caution(computed))
     assert WeightedSum(members=(Answer(), MathVerifier())).isolated() == MathVerifier().isolated()
 
 

@@ -72,7 +72,7 @@ Metrics = Annotated[
     typer.Option("--metric", metavar="NAME,…", help="Columns of the table: avg, pass, maj, pass@K, maj@K."),
 ]
 
-RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "unparsed_rate", "truncation_rate")
+RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "unparsed_rate", "undecided_rate", "truncation_rate")
 LABELS = {"interval": "95 % interval", "trained_on": "problems seen in training", "mean_length": "mean tokens"}
 DEFAULT_SAMPLES = 4
 

@@ -24,7 +24,7 @@ from strop.base import hub
 from strop.base.imports import require
 from strop.base.types import InputError, Problem, first_line
 from strop.data.cells import rows_of, typed
-from strop.data.columns import BrokenRow, Columns, NoColumn, Row
+from strop.data.columns import PROMPTS, BrokenRow, Columns, NoColumn, Row, first_present
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import SUFFIXES, ProblemSource, check_problem
 from strop.data.where import Where, named_columns, wanted
@@ -426,10 +426,13 @@ class JsonFile(FileSource):
                 yield from _records_of_lines(path)
                 return
             raise InputError(f"{path}: not a JSON file that can be read ({first_line(error)})") from error
+        if isinstance(found, dict) and first_present(found, PROMPTS):  # JSON lines of which there is one
+            found = [found]
         if not isinstance(found, list):
-            lists = [name for name, part in found.items() if isinstance(part, list)] if isinstance(found, dict) else []
-            inner = f"; keep only its list {lists[0]!r}" if len(lists) == 1 else ""
-            raise InputError(f"{path}: a list of rows is expected, not {type(found).__name__}{inner}")
+            parts = found.items() if isinstance(found, dict) else ()
+            lists = [repr(name) for name, part in parts if isinstance(part, list)]
+            inner = f"keep only its list {' or '.join(lists)}" if lists else "write an object for each row"
+            raise InputError(f"{path}: a list of rows is expected, not {type(found).__name__}; {inner}")
         for number, entry in enumerate(found, start=1):
             where = f"{path}: entry {number}"
             if isinstance(entry, list):

@@ -378,9 +378,10 @@ class Measurement:
         # Samples of a truncated distribution do not estimate the entropy of the whole one.
         whole = not self._sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
-        usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))
+        usable, unparsed, undecided = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(3))
         for place, verdict in self._verdicts.items():
             usable[place], unparsed[place] = not verdict.failed, verdict.status is Status.UNPARSED
+            undecided[place] = verdict.status is Status.UNDECIDED
             scores[place] = verdict.score if verdict.usable else 0.0
         return EvaluationResult(
             dataset=self._dataset.name,
@@ -389,6 +390,7 @@ class Measurement:
             correct=scores == 1.0,
             usable=usable,
             unparsed=unparsed,
+            undecided=undecided,
             truncated=self._truncated,
             lengths=self._lengths,
             answers=tuple(tuple(row) for row in self._answers),

@@ -33,6 +33,7 @@ class EvaluationResult:
         correct: bool [P, N], score 1.
         usable: bool [P, N], the verifier did not fail.
         unparsed: bool [P, N], the verifier found no answer in the completion.
+        undecided: bool [P, N], the verifier could prove the answer neither right nor wrong; it counts as wrong.
         truncated: bool [P, N], the budget ended the completion.
         lengths: int32 [P, N], completion tokens.
         answers: [P][N], the answer that the verifier extracts, for majority votes; None if there is none.
@@ -51,6 +52,7 @@ class EvaluationResult:
     correct: BoolArray
     usable: BoolArray
     unparsed: BoolArray
+    undecided: BoolArray
     truncated: BoolArray
     lengths: IntArray
     answers: tuple[tuple[str | None, ...], ...]
@@ -121,6 +123,12 @@ class EvaluationResult:
         """The share of usable samples in which the verifier found no answer."""
         self._judged_rates()
         return float(self.unparsed[self.usable].mean())
+
+    @property
+    def undecided_rate(self) -> float:
+        """The share of usable samples whose answer the verifier did not decide."""
+        self._judged_rates()
+        return float(self.undecided[self.usable].mean())
 
     @property
     def entropy(self) -> float | None:
@@ -239,6 +247,7 @@ class EvaluationResult:
             "mean_score": self.mean_score,
             "mean_length": self.mean_length,
             "unparsed_rate": self.unparsed_rate,
+            "undecided_rate": self.undecided_rate,
             "truncation_rate": self.truncation_rate,
             "verifier_failures": self.failures,
             "weight_version": self.version,

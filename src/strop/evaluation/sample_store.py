@@ -161,6 +161,7 @@ def load_result(folder: Path) -> EvaluationResult:
         correct=scores == 1.0,
         usable=usable,
         unparsed=spread(status == Status.UNPARSED.value, np.bool_),
+        undecided=spread(status == Status.UNDECIDED.value, np.bool_),
         truncated=spread(np.array(table.column("finish_reason").to_pylist()) == "length", np.bool_),
         lengths=spread(pc.list_value_length(table.column("token_ids")).to_numpy(), np.int32),
         answers=tuple(tuple(row) for row in answers.tolist()),

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
 DETAILS = (
-    "problems", "samples of each, N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "unparsed, %", "truncated, %",
-    "mean tokens", "mean tokens, correct", "verifier failures",
+    "problems", "samples of each, N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "unparsed, %", "undecided, %",
+    "truncated, %", "mean tokens", "mean tokens, correct", "verifier failures",
 )  # fmt: skip
 COMPARED = ("gain", "95 %", "p", "problems")
 
@@ -198,8 +198,8 @@ def _details(result: EvaluationResult) -> list[str]:
     return [
         str(len(result.problem_ids)), str(result.samples_per_problem),
         *(_with_interval(values_of(result, metric)) for metric in ("avg", "pass", "maj")),
-        _percent(result.unparsed_rate), _percent(result.truncation_rate), f"{result.mean_length:.0f}",
-        "–" if correct is None else f"{correct:.0f}", str(result.failures),
+        *map(_percent, (result.unparsed_rate, result.undecided_rate, result.truncation_rate)),
+        f"{result.mean_length:.0f}", "–" if correct is None else f"{correct:.0f}", str(result.failures),
     ]  # fmt: skip
 
 

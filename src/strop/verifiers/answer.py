@@ -26,6 +26,7 @@ from strop_verify.extract import (
     normalise,
     same_answer,
 )
+from strop_verify.math.units import WORDS
 from strop_verify.math.wordings import CONJUNCTIONS, COPULAS, HEDGES
 from strop_verify.verdict import Status, shortened
 
@@ -107,18 +108,14 @@ def stated_answer(reference: str) -> str:
 
 
 # What answers and options are called, and the words that join a name to a letter: a sentence states a choice by them.
-_NAMES = (
-    "answer choice option letter antwort lösung buchstabe réponse choix lettre respuesta opción letra resposta opção "
-    "risposta opzione lettera antwoord svar odpowiedź cevap jawaban jibu ответ вариант відповідь الإجابة الجواب उत्तर "
-    "উত্তর"
-)
-_NOUN = rf"(?:\b(?:{'|'.join(_NAMES.split())})|答案|答え|回答|解答|正解|选项|選項|정답|답변|답)"
+_OPTIONS = "answer|choice|option|letter|buchstabe|choix|lettre|opción|letra|opção|opzione|lettera|вариант"
+_NOUN = rf"(?:\b(?:{_OPTIONS})|{WORDS['answers']}|选项|選項|正解)"
 _CHOOSE = (
     r"\b(?:choose|chose|pick|select|go\s+(?:with|for)|(?:i|would|should)\s+answer|wähle|choisis|elijo|escolho|scelgo"
     r"|выбираю)\b|(?<!不)(?<!不.)(?<!不..)[选選](?:择|擇)?:?"
 )
 _COPULA = (
-    r"\b(?:is|ist|lautet|est|es|é|è|(?:must|should|would|will)\s+be)\b|(?:应该?|應該?)?[是为為]|[はが은는]|\s[-–—]\s"
+    rf"\b(?:is|lautet|(?:must|should|would|will)\s+be)\b|(?:应该?|應該?)?(?:{WORDS['announces']})|[が는]|\s[-–—]\s"
 )
 # The letter of an option; without brackets only where no word follows ("a polynomial", "C major").
 _ALPHABET = "A-ZА-Я"

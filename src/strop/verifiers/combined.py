@@ -124,6 +124,10 @@ class WeightedSum(Combined):
         """The first member's reason to refuse the problem: all of them judge every problem."""
         return next((reason for member in self.members if (reason := member.refuses(problem)) is not None), None)
 
+    def caution(self, problem: Problem) -> str | None:
+        """The first member's warning."""
+        return next((said for member in self.members if (said := member.caution(problem)) is not None), None)
+
 
 class ByDomain(Verifier):
     """A verifier for each domain of a mixture, such as mathematics and code.

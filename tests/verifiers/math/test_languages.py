@@ -58,10 +58,14 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {
          r"(-\infty,-1]\cup[3,\infty) | ]-1;3[ | S=]-\infty;-1[ | x<-1"),
         ("", r"[1,3)\cup(3,+\infty)", r"\{x\mid x\ge 1\ \text{且}\ x\ne 3\} | x≥1 и x≠3 | x≥1 und x≠3 | D=[1;3[∪]3;+∞[",
          r"\{x\mid x>1\ \text{且}\ x\ne 3\} | \{x\mid x\ge1\text{ 或 }x\ne3\} | x≥1"),
+        ("", r"L=\{2;3\}", r"x=2\text{ oder }x=3 | \{3;2\} | x_1=3,\ x_2=2", r"x=2 | M=\{2;3\} | x=2\text{ oder }x=4"),
+        ("", r"\{x|x>1\text{且}x\ne2,x\in\mathbf{R}\}", r"(1,2)\cup(2,+\infty) | x>1, x\ne2", r"(1,+\infty)"),
+        ("", "x₁ = −2, x₂ = 1", r"x=-2\text{ oder }x=1 | x_{1}=-2,\ x_{2}=1", r"x=-2\text{ oder }x=2 | x_1=1,\ x_2=-2"),
         ("", "No solution", r"∅ | \text{无解} | \text{方程无解} | \text{解なし} | \text{нет решений} | \text{keine Lösung} | \text{해가 없다}",
          r"\text{无穷} | 0 | \text{нет}"),
     ],
-    "digits": [("", "75", "٧٥ | ７５ | ७५ | ７５．０", "٧٦ | ५७"), ("", "७५", "75", "57"), ("", r"\frac16", "六分之一 | 六分の一", "一分之六")],
+    "digits": [("", "75", "٧٥ | ７５ | ७५ | ７５．０", "٧٦ | ५७"), ("", "७५", "75", "57"), ("", r"\frac16", "六分之一 | 六分の一", "一分之六"),
+               ("", r"\frac23", "²⁄₃ | 三分之二", "³⁄₂"), ("", "12", "zwölf | douze | doce | ๑๒", "zwei | elf")],
     "options": [
         (CHINESE, "A", r"\text{充分不必要条件} | A | A．充分不必要条件", r"\text{充要条件} | B | \text{必要不充分条件}"),
         (CHINESE, "充要条件", "C | 充要条件", "A | D | 充分不必要条件"),
@@ -76,6 +80,7 @@ SENTENCES = (  # a reference, a response without a box, whether it states the re
     (r"x=2\pm\sqrt3", "答えは x = 2+√3 です。", False), (r"\frac16", "所以概率为**六分之一**。", True),
     ("24 см²", "Площадь равна половине. Ответ: 24 кв. см", True), ("24", "Ответ: не 24", False),
     ("7", "따라서 정답은 7입니다.", True), ("7", "答案是8。", False), ("7", "答案可能是7。", False), ("7", "故答案为：7。", True),
+    ("12", "よって、x=12。", True), ("12", "Die Antwort ist 12, nicht 13.", True), ("12", "Antwort: 12 oder 13", False),
     ("2,5 m", "La réponse est claire. Réponse : 2,5 m", True), ("12", "La respuesta es 12.", True),
 )  # fmt: skip
 

@@ -107,8 +107,20 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         raise
     except Exception as error:  # a policy that could raise an error here would leave the loss
         return Proof(ProofOutcome.BEYOND, f"{type(error).__name__} in the comparison")
+    if proof.equal and not ex.names_in(reference) and _restates(given, rules.question):
+        return different("the question's own formula")
     beyond = proof.outcome is ProofOutcome.UNKNOWN and Effort.exhausted
     return Proof(ProofOutcome.BEYOND, "too much work") if beyond else proof
+
+
+def _restates(given: Reading, question: str) -> bool:
+    """Whether an answer is a computation of three numbers or more as the question has it."""
+    if sum(token.kind == "number" for token in given.tokens) < 3 or given.answer.op not in ("sum", "product", "power"):
+        return False
+    try:
+        return f" {given.text} " in f" {wordings.text_of(tokens(question))} "
+    except Unreadable:
+        return False
 
 
 def _grouped(reading: Reading) -> Reading:
@@ -277,9 +289,10 @@ class _Comparison:
         return [_Comparison(replace(self.rules, tolerance=(limit,))) for limit in limits]
 
     def _relations(self, gold: Node, given: Node) -> Proof | None:
+        bare = _named_set(gold), _named_set(given)
+        if bare[0] == gold or bare[1] == given:
+            gold, given = bare
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
-        if not all(equations):
-            gold, given = map(_named_region, (gold, given))
         sides = [_both(each) if one else each.args for each, one in zip((gold, given), equations, strict=True)]
         every = (*sides[0], *sides[1])
         alike = any(equations) and all(part.op == "relation" for part in every)
@@ -296,7 +309,7 @@ class _Comparison:
                 return proof
         if is_region(gold) or is_region(given):
             return self._regions(gold, given)
-        if gold.op == given.op:
+        if gold.op == given.op == "relation":
             return unknown("two relations of different kinds")
         end = given.args[-2:] if equations[1] and given.value[-1] == "≈" and ex.holds(gold, "decimal") else ()
         if end and is_remark(*end) and _rounds(*end):  # 14.14 of √200 ≈ 14.14
@@ -392,6 +405,8 @@ class _Comparison:
             if ops != ("ratio", "ratio") or len(parts[0]) != len(parts[1]):
                 return unknown("a ratio, and none like it")
             return self._all(*([ex.over(part, each[0]) for part in each[1:]] for each in parts))
+        if (numbered := _numbered_roots(*parts)) is not None:
+            return self._sets(*numbered)
         if "set" in ops:
             one_of = [each.op == "set" and each.value == "or" for each in (gold, given)]
             return self._sets(*parts) if one_of[0] == one_of[1] else unknown("all, or one of several")
@@ -472,10 +487,19 @@ class _Comparison:
         return self._families(first, second)
 
 
-def _named_region(answer: Node) -> Node:
+def _numbered_roots(*sides: Sequence[Node]) -> list[list[Node]] | None:
+    """The values of two lists where one numbers what the other does not: `x_1 = 2, x_2 = 3` and `x = 2, x = 3`."""
+    labels = [{str(named.value) for part in side if (named := label(part)) and named.op == "name"} for side in sides]
+    for one, other in (labels, labels[::-1]):
+        if len(one) == 1 and len(other) > 1 and {each.rstrip("0123456789") for each in other} == {f"{min(one)}_"}:
+            return [[part.args[-1] if label(part) else part for part in side] for side in sides]
+    return None
+
+
+def _named_set(answer: Node) -> Node:
     """The set of numbers that an equation gives a name: `S = ]1, 2[`; any other answer as it is."""
     named = answer.op == "relation" and answer.value == ("=",) and label(answer) is not None
-    return answer.args[1] if named and is_region(answer.args[1]) else answer
+    return answer.args[1] if named and (answer.args[1].op == "set" or is_region(answer.args[1])) else answer
 
 
 def _rounds(exact: Node, decimal: Node) -> bool:

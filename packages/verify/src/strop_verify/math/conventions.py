@@ -114,6 +114,8 @@ def one_label(first: Node, second: Node) -> bool:
         (letter, _, index), (other, _, also) = (str(each.value).partition("_") for each in (first, second))
         described = "" in (index, also) and len(index + also) > 1 and (index + also).isalpha()
         return first == second or (described and letter == other)
+    if (first.op, second.op) == ("title", "name"):  # the length AB
+        return str(second.value) == f"overline {first.value}"
     return first == second
 
 
@@ -162,6 +164,13 @@ def antiderivatives(gold: Node, given: Node, free: bool) -> bool:
     gold, constants = (gold, {ours, theirs}) if ours is not None else (ex.plus(gold, theirs), {theirs})
     names = frozenset(ex.names_in(gold) | ex.names_in(given)) - {each.value for each in constants if each is not None}
     return one_family(gold, given, names) is True
+
+
+def variables_by(gold: Node) -> frozenset[str]:
+    """The names next to the constants of a general solution, C_1 and so on; none where it has none."""
+    names = ex.names_in(gold)
+    constants = {name for name in names if name[:2].lower() == "c_" and name[2:].isdigit()}
+    return names - constants if constants else frozenset()
 
 
 def one_family(gold: Node, given: Node, variables: frozenset[str]) -> bool | None:

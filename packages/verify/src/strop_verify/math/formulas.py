@@ -38,7 +38,7 @@ def _plain(term: re.Match[str]) -> str:
     return f"{term['count']} {species or (term['of'] or term['also']) + (term['mass'] or term['heavy']).rjust(4)}"
 
 
-_CYCLIC = re.compile(r"ℤ(?:_(?P<n>\d+)|/(?P<of>\d+)ℤ)?(?:\^(?P<times>[1-9]))?")
+_CYCLIC = re.compile(r"\(?ℤ(?:_(?P<n>\d+)|/(?P<of>\d+)ℤ)?\)?(?:\^(?P<times>[1-9]))?")
 _PAIR = re.compile(r"\(?(\w+)\)?(?:[-→:]|->)\(?(\w+)\)?")
 
 

@@ -135,6 +135,11 @@ def _answer(found: Sequence[Token]) -> Node:
     parts = _parts(found) if found[0].text == "(" else []
     if len(parts) > 1:
         return Node("tuple", tuple(_listed(upright(part, UNIT_LETTERS)) for part in parts))
+    beyond = next((at for at, token in enumerate(found) if token.text == "except"), 0)
+    if beyond and words(text_of(found[:beyond])) == words("ℝ"):  # all real numbers except 2 and 3
+        rest = _listed(found[beyond + 1 + (found[beyond + 1 :][:1] == [Token("word", "for", True)]) :])
+        members = rest.args if rest.op in ("list", "set") else (rest,)
+        return Node("∖", (words("ℝ"), Node("set", members)))
     texts = {token.text for token in found}
     logic = not texts.isdisjoint(("→", "⇒", "↔", "neg", "lnot", "¬", "⊕"))
     inner = _single if texts.isdisjoint(_STRUCTURE) and all(token.kind != "word" for token in found) else _groups
@@ -413,6 +418,8 @@ def _set(inner: Sequence[Token]) -> Node:
 def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
     r"""`\{x : x > 2\}` as its condition, `\{2k : k \in \mathbb{Z}\}` as a family."""
     member = trimmed(member)
+    every = member and [token.text for token in condition[-4:]] == [",", member[0].text, "∈", "ℝ"]
+    condition = condition[:-4] if every else condition
     if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
         return _listed(condition)
     body, index = _related(member), index_of(condition)

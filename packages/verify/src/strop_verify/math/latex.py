@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable
 
 from strop_verify.math.expressions import Token, Unreadable
-from strop_verify.math.units import by_word, known_unit
+from strop_verify.math.units import WORDS, by_word, known_unit
 
 GREEK = frozenset("""
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega
@@ -75,15 +75,10 @@ CHARACTERS = str.maketrans(
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
 LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", strict=True))
 ORDINALS = ("st", "nd", "rd", "th")
-# Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
-SHORT_WORDS = frozenset("""
-    non und oui par pro ou et
-    no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
-    now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm mod
-""".split())  # noqa: SIM905
+SHORT_WORDS = frozenset(WORDS["short"].split())
 
 
-_VULGAR = re.compile("[¼-¾⅐-⅞↉]")
+_VULGAR = re.compile("[¼-¾⅐-⅞↉]|[⁰¹²³⁴-⁹]+⁄[₀-₉]+")
 _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
 _IDEOGRAPHIC, _APART = "\u3040-\u9fff\uac00-\ud7af", "每万萬亿億만억"
@@ -143,10 +138,10 @@ def tokens(text: str) -> list[Token]:
     if (mark := _MARKED.fullmatch(text)) is not None and mark[1] in _MARKS:  # of a statement that is true or false
         return [Token("word", _MARKS[mark[1]])]
     if not text.isascii():
+        text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub(r"⁻(?=\d)", "-", text)
         text = re.sub(f"[{''.join(RAISED)}]+", lambda run: f"^{{{''.join(map(RAISED.__getitem__, run[0]))}}}", text)
         text = re.sub(f"[{''.join(LOWERED)}]+", lambda run: f"_{{{''.join(map(LOWERED.__getitem__, run[0]))}}}", text)
-        text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub("(\\d)\u0307", r"\\dot{\1}", text)
         text = re.sub("((?:\\d[\u0305\u0304])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
@@ -286,6 +281,10 @@ class _Tokenizer:
             self._add("command", "vec")
             self._add("letter", letter)
             place = self._group(place, end)[1]
+        elif text in ("mathbb", "Bbb") or (text in BOLD and self.found[-1:] and self.found[-1].text == "∈"):
+            first, place = self._group(place, end)
+            letter = self.text[first:place].strip("{} ")
+            self._add("symbol" if letter in SETS else "letter", SETS.get(letter, letter))
         elif text in NOTHING:
             place += text in ("left", "right") and self.text[place : place + 1] == "."
         elif text in DROPPED:
@@ -301,10 +300,6 @@ class _Tokenizer:
                 self.aligned = True
         elif text in TEXT or text in UPRIGHT:
             place = self._upright(text, place, end)
-        elif text in ("mathbb", "Bbb"):
-            first, place = self._group(place, end)
-            letter = self.text[first:place].strip("{} ")
-            self._add("symbol", SETS.get(letter, letter))
         else:
             text = SAME.get(text, text)
             named = text.isascii() and text.isalpha() and text not in ("and", "or")
@@ -361,6 +356,8 @@ def _joined(found: list[Token]) -> list[Token]:
         token, after = found[place], found[place + 1].text if place + 1 < len(found) else ""
         if token[:2] == ("command", "min") and out and out[-1].kind == "number" and after not in ("(", "{"):
             token = token._replace(kind="word")  # 30 minutes
+        if token.kind == "letter" and token.text in SETS and out and out[-1].text == "∈":  # k ∈ Z
+            token = Token("symbol", SETS[token.text])
         if token.text == "-" and after == "⦃" and out:  # ℝ - {2}
             token = token._replace(text="∖")
         if token[:2] == ("command", "not") and after and after in "=∈≡<>":

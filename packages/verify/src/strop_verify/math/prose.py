@@ -39,14 +39,10 @@ _MARKER = _pattern(
     | \b(?:answer|result|(?:option|choice)(?=\s+\S+\s+[\W_]*(?-i:[A-J])\b))(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
-# A sentence with one of these states nothing: it denies, guesses, compares, revises, or speaks of something else.
-_DOUBTS = r"""(?:not|never|no\ one|\w{2,6}n't|cannot|wrong|incorrect|false|maybe|perhaps|possibly|probably|might
-    |(?-i:may)|could|guess|unsure|doubt\w*|whether|if|unless|either|neither|nor|suppose|assume|others|some|claim\w*|says?|thinks?
-    |know|least|most|between|almost|nearly|exceeds?|than|half|twice|double|triple|wait|actually|mistake
-    |(?:upper|lower)\ bound|answer\ (?:has|plus|minus|times)
-    |(?:of|first|initial|previous|possible|his|her|their)\ (?:the\ )?(?:answer|guess))"""
-_DOUBT = _pattern(rf"\b{_DOUBTS}\b|{WORDS['guesses']}")
-_ASIDE = _pattern(r"[,(]\s*(?:and\ )?not\b|\b(?:because|since)\b")  # what follows is said of something else
+_DOUBT = _pattern(WORDS["doubts"])
+_ASIDE = _pattern(  # what follows is said of something else
+    r"[,(]\s*(?:(?:and|und|et|y|e|а|и)\ )?(?:not|nicht|non|no|не)\b|\b(?:because|since)\b"
+)
 _CONCLUDED = _pattern(r",\s+(?:and\s+)?(?:so|thus|hence|therefore)\s+(?=\w|\$)")  # what stands before is no part of it
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|mistake|(?:is|was)\ (?:wrong|incorrect))\b")
 _REVISES = _pattern(
@@ -70,7 +66,8 @@ _SAYS = _pattern(
 )
 _LEADS = _pattern(
     r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|or|also|step\ \d+
-    |we\ (?:get|have|find)|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S) | ^[A-Z][^=\d,]*,\s+(?=[a-z]\s?=)"""
+    |we\ (?:get|have|find)|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S) 
+    | ^(?-i:[^\W\d_a-z])[^=\d,，、]*[,，、]\s*(?=[a-z]\s?=)"""
 )
 _IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")

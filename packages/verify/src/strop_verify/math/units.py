@@ -30,12 +30,7 @@ MULTIPLES = {name: int(size) for name, size in by_word("multiples").items()}
 CURRENCY = ("$", "€", "£", "¥", "₹", "₽")
 _PER = WORDS["per"].split()
 _POWERS, _RAISED = ({name: int(power) for name, power in by_word(each).items()} for each in ("powers", "raised"))
-# Countable nouns without an s; in other scripts, what bounds a number, and endings of words that are no nouns.
-_COUNTED = "people men women children mice geese sheep fish deer teeth person square dice"
-_BOUNDING = re.compile(
-    "[以未超不非倍约約余多少近上下左右内外前后後或和分半]|이상|이하|미만|초과|배|раз|более|менее|(?:[ыи]х|[ая]я|ое|ой|о)$"
-)
-_DETERMINERS = "any some different distinct possible such total unique ordered"
+_BOUNDING = re.compile(WORDS["bounding"])
 
 
 class Unit(NamedTuple):
@@ -143,7 +138,7 @@ def counted(words: Sequence[str]) -> str | None:
 
     It is one noun, which may be a plural only, and before it a determiner.
     """
-    determined = len(words) == 2 and words[0] in _DETERMINERS.split()
+    determined = len(words) == 2 and words[0] in WORDS["determiners"].split()
     noun = words[-1] if len(words) == 1 or determined else ""
     if noun and not any(unicodedata.name(each).startswith("LATIN") for each in noun if each.isalpha()):
         bounded = _BOUNDING.search(noun) or noun in MULTIPLES or any(map(str.isdecimal, noun))
@@ -151,4 +146,4 @@ def counted(words: Sequence[str]) -> str | None:
     if not noun.isalpha() or noun.removesuffix("s") in MULTIPLES or noun in WORDS["uncounted"].split():
         return None
     plural = len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is"))
-    return noun if plural or determined or noun in _COUNTED.split() else None
+    return noun if plural or determined or noun in WORDS["counted"].split() else None

@@ -93,11 +93,9 @@ COPULAS, HEDGES = (frozenset(WORDS[each].split()) for each in ("copulas", "hedge
 CONJUNCTIONS = {word: each for each in ("and", "or") for word in WORDS[each].split()}
 _MEANINGS = by_word("meanings", ",")
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
-_NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-seventeen eighteen nineteen""".split()  # noqa: SIM905
-_TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))  # noqa: SIM905
-_SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_TENS}
-_SPELLED.update(zip(_NUMBERS, range(20), strict=True))
+_NUMBERS = {word: int(number) for word, number in by_word("numbers").items()}
+_TENS = {word: number for word, number in _NUMBERS.items() if number > 19}
+_SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_NUMBERS}
 _PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
 _SHARES = {each + s: 2 + at for at, names in enumerate(_PARTS) for each in names.split("/") for s in ("", "s")}
 _SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
@@ -257,8 +255,8 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
-    if found[0].text == "ℤ":
-        return group(found)
+    if "ℤ" in [token.text for token in found[:2]] and found[0].text in "(ℤ" and (cyclic := group(found)) is not None:
+        return cyclic
     apart = len(found) > 1 and all(each.kind in _PLAIN or each.text in _APART for each in found)
     return _clock(found) or _date(found) or _based(found) if apart else None
 
@@ -310,8 +308,7 @@ def _based(found: Sequence[Token]) -> Node | None:
     texts[-2:-1] = ["_" if text == "base" else text for text in texts[-2:-1]]  # 1101 (base 2)
     if len(texts) < 3 or texts[-2] != "_":
         return None
-    numbers = {word: str(number) for number, word in enumerate(_NUMBERS)}
-    digits, said = "".join(texts[:-2]).upper(), numbers.get(texts[-1], texts[-1])
+    digits, said = "".join(texts[:-2]).upper(), str(_NUMBERS.get(texts[-1], texts[-1]))
     if said not in map(str, range(2, 37)):
         return None
     base = int(said)
