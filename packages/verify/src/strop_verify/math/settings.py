@@ -31,7 +31,7 @@ _UNIT = re.compile(
     r"\b(?:how many|in|(?<!\\)to) (?:degrees (?=(?-i:[CF])))?((?:square |cubic )?[a-z]+(?:(?:/| per )[a-z]+)?)\b", re.I
 )
 _ENGLISH = re.compile(
-    r"\b(?:the|of|what|how|find|if|let|and|are|is|an|solve|simplify|compute|evaluate|calculate|determine|for)\b", re.I
+    r"\b(?:the|of|what|how|find|if|let|and|are|is|solve|simplify|compute|evaluate|calculate|determine|for)\b", re.I
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _GENERAL = re.compile(r"\b(?:general solution|differential equation|all (?:\w+ )?functions)\b", re.IGNORECASE)
