@@ -241,7 +241,7 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", "1 hour 52.5 minutes", r"1\text{ h }52\text{ min }30\text{ s} | 1 h 52 min 30 s | 112.5\text{ min}",
          r"1\text{ h }52\text{ min }20\text{ s} | 1 h 52 min"),
         ("", "500 s", r"8\text{ min }20\text{ s}", r"8\text{ min }30\text{ s} | 8\text{ min}"),
-        ("Herr Maier legt 25.000 € zu einem Zins von 5 % an. Wie hoch ist sein Guthaben?", "26.250 €", "26250 €", "26,5 €"),
+        ("Herr Maier legt 25.000 € zu 5 % an. Wie hoch ist sein Guthaben?", "26.250 €", "26250 €", "26,5 €"),
         ("Wie viel kostet das Auto?", "22540 Euro", r"22.540\text{ €} | 22.540,00\text{ €} | 22.540",
          "22,54 € | 22.5 €"),
         ("Wie viel kostet das Auto?", "22.540 €", "22540 € | 22.540,00 €", "22,5 €"),
