@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import time
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.orchestration.disks import mounted
 from tests.runs import small_config
 from tests.training.several import together
 from tests.training.test_sharded_trainer import CRITIC, KL, MODEL, groups, single
@@ -141,12 +141,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def little_room(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MB."""
-    place = tmp_path / "little"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    with mounted(tmp_path / "little", "4m") as place:
+        yield place
 
 
 @pytest.mark.parametrize("size", [0, 2])
@@ -181,9 +177,12 @@ def test_ranks_keep_as_many_checkpoints_as_they_are_told_and_know_when_they_are_
             learner.save(CheckpointEntry(root, step, state, None, Retention(last=1)), {})
             state["loop"]["step"] = 99
             learner.settle(wait=True)
+        late = threading.Event()
         if rank == 1:  # has not written its share yet
-            learner.storage.background.start(lambda: time.sleep(0.5), "late")
-        return [learner.settle(wait=False), learner.settle(wait=True)]
+            learner.storage.background.start(late.wait, "late")
+        settled = learner.settle(wait=False)
+        late.set()
+        return [settled, learner.settle(wait=True)]
 
     assert together(CONFIG, 2, tmp_path, work) == [[False, True]] * 2
     assert checkpoint.steps(root) == [2] and checkpoint.load(root, 2).state["loop"] == {"step": 2}

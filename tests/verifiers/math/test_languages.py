@@ -26,8 +26,13 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {
         ("", "90 km/h", "90 км/ч | 25 м/с | 90 km par heure | 90 km pro Stunde", "90 м/с | 90 км"),
         ("", "20%", "20 процентов | 20 Prozent | 百分之二十 | 20퍼센트 | ٢٠٪", "0.2 Prozent | 百分之十二"),
         ("", "56 способов", "56 | 56 способов | C_8^3=56 | C^3_8=56", "336 | 56 тысяч | C_8^4=56 | A_8^3=56 | C_8^3"),
-        ("", "120", "120通り | 120人 | 120가지 | 百二十 | 一百二十", "120万 | 120以上 | 120倍 | 120 десятых | 120 раз"),
-        ("", "12000", "1.2万 | 12 тысяч | 12 tausend | 一万二千", "12万 | 12"),
+        ("", "120", "120通り | 120人 | 120가지 | 百二十 | 一百二十", "120万 | 120以上 | 120倍 | 120 десятых | 120 раз | 120 пар | 120 тыс. | 120 ではない"),
+        ("", "12000", "1.2万 | 12 тысяч | 12 tausend | 一万二千", "12万 | 12 | 12 млн"),
+    ],
+    "labels and functions": [
+        ("", "5", r"最大值为5 | \text{面积是}5 | \text{最大値は }5", r"最大值不是5 | 最大值为6 | 5不是"),
+        ("", r"\sin 3x", r"\operatorname{sen}(3x) | sen(3x)", r"\operatorname{cos}(3x) | 3\operatorname{sen}x"),
+        ("", r"\arctan 2", r"\operatorname{arctg}2 | arctg 2", r"\operatorname{arcctg}2"),
     ],
     "times": [
         ("", "12时15分", "12：15 | 12:15 | 12 h 15 | 12 Uhr 15", "12：51 | 0:15 | 15:12 | 下午12时16分"),
@@ -74,12 +79,12 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {
     ],
 }  # fmt: skip
 SENTENCES = (  # a reference, a response without a box, whether it states the reference
-    ("3i, -3i", "Taking square roots, x = ±3i.", True), ("3", "If so, x = 3.", False),
+    ("3i, -3i", "Taking square roots, x = ±3i.", True), ("3", "If so, x = 3.", False), ("3", "For contradiction, x = 3.", False),
     ("No solution", "A root is never negative, so the solution set is ∅.", True),
     ("5", "It is not 4, so it could be 5.", False), (r"x=2\pm\sqrt3", "よって、答えは x = 2+√3, x = 2−√3 です。", True),
     (r"x=2\pm\sqrt3", "答えは x = 2+√3 です。", False), (r"\frac16", "所以概率为**六分之一**。", True),
     ("24 см²", "Площадь равна половине. Ответ: 24 кв. см", True), ("24", "Ответ: не 24", False),
-    ("7", "따라서 정답은 7입니다.", True), ("7", "答案是8。", False), ("7", "答案可能是7。", False), ("7", "故答案为：7。", True),
+    ("7", "따라서 정답은 7입니다.", True), ("7", "答案是8。", False), ("7", "答案可能是7。", False), ("7", "答えは7ではない。", False), ("7", "故答案为：7。", True),
     ("12", "よって、x=12。", True), ("12", "Die Antwort ist 12, nicht 13.", True), ("12", "Antwort: 12 oder 13", False),
     ("2,5 m", "La réponse est claire. Réponse : 2,5 m", True), ("12", "La respuesta es 12.", True),
 )  # fmt: skip

@@ -166,13 +166,6 @@ def antiderivatives(gold: Node, given: Node, free: bool) -> bool:
     return one_family(gold, given, names) is True
 
 
-def variables_by(gold: Node) -> frozenset[str]:
-    """The names next to the constants of a general solution, C_1 and so on; none where it has none."""
-    names = ex.names_in(gold)
-    constants = {name for name in names if name[:2].lower() == "c_" and name[2:].isdigit()}
-    return names - constants if constants else frozenset()
-
-
 def one_family(gold: Node, given: Node, variables: frozenset[str]) -> bool | None:
     """Whether two general solutions are the same for all values of their constants; None where that is not known.
 

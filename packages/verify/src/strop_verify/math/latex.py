@@ -33,7 +33,8 @@ _SYNONYMS = r"""
 ⦃ { lbrace; ⦄ } rbrace; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ( langle; ) rangle; [ lbrack; ] rbrack
 ° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
 and land wedge &; or lor vee; frac dfrac tfrac cfrac nicefrac sfrac xfrac; binom dbinom tbinom; overline bar; pmod pod
-mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg; arcsinh arsinh asinh; arccosh arcosh acosh
+mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg cotg
+sin sen; arcsin arcsen; arcsinh arsinh asinh; arccosh arcosh acosh
 arctanh artanh atanh; angle measuredangle; ℝ R; ℤ Z; ℕ N; ℚ Q; ℂ C; epsilon varepsilon; theta vartheta; phi varphi
 rho varrho; vec overrightarrow; i imath; j jmath
 """
@@ -242,7 +243,8 @@ class _Tokenizer:
         added = after in ("+", "=") or (last is not None and last.text == "+")
         measures = last is not None and (apart or last.kind == "number" or last.text == "/") and last.text != "frac"
         unit = known_unit(text) is not None and len(text) > 1 and measures
-        if text in FUNCTIONS or text in ("pi", "np", "lg", "binom", "abs"):
+        named = text in FUNCTIONS or (len(text) > 2 and SAME.get(text) in FUNCTIONS)
+        if named or text in ("pi", "np", "lg", "binom", "abs"):
             return self._add("command", SAME.get(text, text))
         if text in GREEK:
             return self._add("letter", text)

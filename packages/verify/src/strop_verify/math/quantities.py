@@ -269,8 +269,7 @@ def _exactly(gold: Node, given: Node, rules: MathSettings) -> Proof:
     proof = compare(gold, conventions.with_constant(gold, given) if rules.strict else given)
     if not proof.equal and rules.strict and conventions.antiderivatives(gold, given, rules.antiderivative):
         return equal("antiderivatives that differ by a constant")
-    variables = frozenset(rules.variables) or conventions.variables_by(gold)
-    family = None if proof.equal else conventions.one_family(gold, given, variables)
+    family = None if proof.equal else conventions.one_family(gold, given, frozenset(rules.variables))
     if family is not None:
         return decided(family, "solutions for all values of the constants")
     if proof.equal or ex.names_in(gold) or ex.names_in(given):

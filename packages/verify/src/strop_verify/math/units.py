@@ -25,11 +25,14 @@ def by_word(concept: str, apart: str | None = None) -> dict[str, str]:
     return {word.strip(): key for key, words in WORDS[concept].items() for word in words.split(apart)}
 
 
-_PREFIXES = {name: int(power) for name, power in by_word("prefixes").items()}
-MULTIPLES = {name: int(size) for name, size in by_word("multiples").items()}
+def numbers_of(*concepts: str) -> list[dict[str, int]]:
+    """The number that each word of some tables stands for."""
+    return [{word: int(number) for word, number in by_word(concept).items()} for concept in concepts]
+
+
+_PREFIXES, MULTIPLES, _POWERS, _RAISED = numbers_of("prefixes", "multiples", "powers", "raised")
 CURRENCY = ("$", "€", "£", "¥", "₹", "₽")
 _PER = WORDS["per"].split()
-_POWERS, _RAISED = ({name: int(power) for name, power in by_word(each).items()} for each in ("powers", "raised"))
 _BOUNDING = re.compile(WORDS["bounding"])
 
 
@@ -140,7 +143,7 @@ def counted(words: Sequence[str]) -> str | None:
     """
     determined = len(words) == 2 and words[0] in WORDS["determiners"].split()
     noun = words[-1] if len(words) == 1 or determined else ""
-    if noun and not any(unicodedata.name(each).startswith("LATIN") for each in noun if each.isalpha()):
+    if noun and not any(unicodedata.name(each, "").startswith("LATIN") for each in noun if each.isalpha()):
         bounded = _BOUNDING.search(noun) or noun in MULTIPLES or any(map(str.isdecimal, noun))
         return None if bounded or not noun.isalpha() else noun  # 个, способов
     if not noun.isalpha() or noun.removesuffix("s") in MULTIPLES or noun in WORDS["uncounted"].split():

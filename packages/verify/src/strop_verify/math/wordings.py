@@ -11,7 +11,7 @@ from fractions import Fraction
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
 from strop_verify.math.formulas import group
-from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit
+from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit, numbers_of
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -91,9 +91,10 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
 
 COPULAS, HEDGES = (frozenset(WORDS[each].split()) for each in ("copulas", "hedges"))
 CONJUNCTIONS = {word: each for each in ("and", "or") for word in WORDS[each].split()}
+_SAYS = re.compile("[^不非没未]+[是为為は]")  # 最大值为
 _MEANINGS = by_word("meanings", ",")
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
-_NUMBERS = {word: int(number) for word, number in by_word("numbers").items()}
+_NUMBERS = numbers_of("numbers")[0]
 _TENS = {word: number for word, number in _NUMBERS.items() if number > 19}
 _SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_NUMBERS}
 _PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
@@ -126,7 +127,8 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     hedged = [place for place, word in enumerate(said) if word in HEDGES]
     if end < len(found) and is_symbol(found[end], ":") and not hedged and not is_labelled(found):
         return list(found[end + 1 :])
-    last = max((place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None)
+    says = (place for place, word in enumerate(said) if word in COPULAS or _SAYS.fullmatch(word))
+    last = max((place for place in says if place < len(found) - 1), default=None)
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
 
 
