@@ -81,6 +81,8 @@ def test_multiple_choice(text: str, status: Status) -> None:
         ('The answer is "B".', "B"), ("Answer - B", "B"), ("The letter is B", "B"), ("I would answer B.", "B"),
         ("x = 2.\nTherefore, B.", "B"), ("It is small.\n\nOption B", "B"), ("Option A: small. Option B: large.", None),
         ("The answer is A rather than B.", "A"), ("Vitamin C", None),
+        ("Vitamin C is the best choice.", None), ("I think B is correct.", "B"), ("It is not A. B is right.", "B"),
+        ("The answer is a, b.", None), ("Select a, b", None),
         ("A) is wrong because it is small. B) may be right", None),
     ],
 )

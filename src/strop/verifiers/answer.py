@@ -122,13 +122,15 @@ _ALPHABET = "A-ZА-Я"
 _HAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # scripts without spaces
 _ENDED = rf"(?=\s*(?:$|[.,;:!?()\n。、]|[-–—]\s|(?:because|since|rather|instead)\b)|[{_HAN}])"
 _LETTER = rf"(?:[(\[]([{_ALPHABET}])[)\]]|([{_ALPHABET}]){_ENDED})"
+# Not behind a word, which may be a name's ("vitamin C"), but for these.
+_ALONE = r"(?:(?<![^\W\d_]\s)|(?<=\bso\s)|(?<=\b(?:and|but)\s)|(?<=\b(?:that|only|thus)\s)|(?<=\bthink\s))"
 _KIND = rf"(?:(?:the|die|la)\s+|l['’])?(?:{_NOUN}\s*)?"
 _NOT_BUT = r"(?:not\s+[^.,;:\n]{1,60}?,?\s+but\s+)?"
 _STATED = re.compile(
     rf"""{_NOUN}(?:\s+(?:to|of|for)\s[^.:\n]{{0,60}}?|\s+(?!(?:no[nt]?|nicht|não|не)\b)[^\W\d_]{{2,}})?\s*
         (?:(?:{_COPULA})(?:\s*\w+ly\b)?|[:=\n])[:\s]*{_NOT_BUT}{_KIND}{_LETTER}
     | (?:{_CHOOSE})\s*{_KIND}{_LETTER}
-    | (?:{_NOUN}\s*\(?([{_ALPHABET}])\)? | \(([{_ALPHABET}])\) | (?-i:\b([{_ALPHABET}])))
+    | (?:{_NOUN}\s*\(?([{_ALPHABET}])\)? | \(([{_ALPHABET}])\) | {_ALONE}\b(?-i:([{_ALPHABET}])))
         (?:\s+(?:is|must\s+be)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|answer)(?:\s+(?:one|answer|option|choice))?{_ENDED}
         | \s+(?:ist|est|es|é|è)\s+(?:richtig|korrekt|correct[aeo]?|corrett[ao])\b | 是?正确)
     | (?:^|\n)[^\w\n]*(?:{_NOUN}|therefore|thus|hence|so)\b,?\s*{_LETTER}\W*$
@@ -137,7 +139,7 @@ _STATED = re.compile(
 )
 _JOINED = rf"\s*(?:[,/&、和或]|还是|,?\s*\b(?:and|or|{'|'.join(CONJUNCTIONS)})\b)\s*{_KIND}"
 _ANOTHER = re.compile(
-    rf"(?:{_JOINED}\(?|\s*\()(?-i:([{_ALPHABET}]))\)?(?=\s*(?:$|[.,;:!?)\n。、]|and\b|or\b))", re.IGNORECASE
+    rf"(?:{_JOINED}\(?|\s*\()([{_ALPHABET}])\)?(?=\s*(?:$|\.(?!\w)|[,;:!?)\n。、]|and\b|or\b))", re.IGNORECASE
 )
 _NO_CLAIM = re.compile(rf"\b(?:{'|'.join(sorted(HEDGES))}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`\"“”«»]")
@@ -171,7 +173,7 @@ def chosen_letter(text: str, where: Where, choices: str, question: str = "") -> 
     place = next(place for place in range(1, stated.re.groups + 1) if stated[place])
     end = stated.end(place)
     another = _ANOTHER.match(plain, end + plain.startswith((")", "]"), end))
-    several = another is not None and another[1] != stated[place].upper()
+    several = another is not None and another[1].upper() != stated[place].upper()
     return None if several else letter_of(stated[place], choices)
 
 
