@@ -220,8 +220,10 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
     said = (other.unit and other.unit.dimension) or ex.holds(second, "degree")
     if said and one == _BARE and rules.asked and not ex.holds(first, "degree"):  # SciBench's unit: 10^{-5} N
-        asked = quantity_of(tokens(rules.asked if rules.asked[0].isdigit() else f"1 {rules.asked}"))
-        size, measure = parted(asked or ex.ZERO)
+        unit = read_unit(tokens(f"1 {rules.asked}")[1:])
+        size, measure = (ex.ONE, Measure(unit)) if unit else parted(quantity_of(tokens(rules.asked)) or ex.ZERO)
+        if unit == known_unit("degree"):
+            size, measure = ex.call("degree", ex.ONE), _BARE
         if measure.unit is not None or size.op == "degree":
             first, one = ex.times(first, size) if size != ex.ONE else first, Measure(measure.unit)
     of = {each.thing or str(each.unit) for each in (one, other) if each.thing or (each.unit and each.unit.dimension)}
