@@ -247,7 +247,8 @@ def test_assignments_are_grouped_where_a_name_comes_again(gold: str, answer: str
         ({"error": "5%"}, "3.5", "3.6", "8.4"), ({"error": r"1 \times 10^{-2}"}, "3.5", "3.505", "4.4"),
         ({"error": "-0.1"}, "3.5", "3.55", "3.7"), ({"error": "about 1"}, "3.5", "3.50", "4"),
         ({"unit": r"$10^{-5} \mathrm{~N}$"}, "1.7", r"1.7\times10^{-5}\text{ N}", r"1.7\text{ N}"),
-        ({"unit": "m"}, "3.5", r"3500\text{ mm}", r"3.5\text{ s}"), ({"unit": "degrees"}, "30", r"30^\circ", r"30\text{ rad}"),
+        ({"unit": "m"}, "3.5", r"3500\text{ mm}", r"3.5\text{ s}"),
+        ({"unit": "degrees"}, "30", r"30^\circ", r"30\text{ rad}"),
     ],
 )  # fmt: skip
 def test_what_a_row_says(form: dict[str, str], reference: str, right: str, wrong: str) -> None:
