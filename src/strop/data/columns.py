@@ -167,8 +167,8 @@ class Columns(Settings):
         reference, solution = stated(plain(named.reference(row)), domain, worked)
         if self.prompt is None:
             named.refuse_parts(row)
-        beside = row.get("extra_info")  # as verl keeps what stands beside a question
-        said = stated_form({**beside, **row} if isinstance(beside, Mapping) else row) if domain != CODE else {}
+        more = row.get("extra_info")  # verl's column of whatever else a row says
+        said = stated_form({**more, **row} if isinstance(more, Mapping) else row) if domain != CODE else {}
         form = {name: plain(value) for name, value in said.items()}
         extra = {**({"answer_form": form} if form else {}), **{name: plain(pick(row, name)) for name in named.extra}}
         identity = None if named.id is None else str(pick(row, named.id))

@@ -138,7 +138,7 @@ class Sandbox:
             slot.abort()
         for slot in [self._free.get(timeout=CLOSE_SECONDS) for _ in self._slots]:
             slot.close()
-            self._free.put(slot)  # whoever still comes is told that it is closed, and waits for nothing
+            self._free.put(slot)  # who still asks gets an error instead of waiting for ever
 
     def __enter__(self) -> Sandbox:
         return self
