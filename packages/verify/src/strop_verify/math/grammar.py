@@ -182,17 +182,7 @@ def _listed(found: Sequence[Token]) -> Node:
     for word, op in (("or", "∪"), ("and", "∩")):
         parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
         if len(parts) > 1:
-            read_parts = list(map(_listed, parts))
-            if all(map(is_region, read_parts)) and (op == "∪" or len(set(map(ex.names_in, read_parts))) == 1):
-                return Node(op, tuple(read_parts))
-            labels = {
-                each.op.removeprefix("apply ") if each.op.startswith("apply ") else each.value
-                for part in read_parts
-                if (each := label(part)) is not None
-            }
-            choice = any(part.op in ("words", "title", "name") for part in read_parts) or len(labels) > 1
-            joined = _joined("set", read_parts)
-            return joined._replace(op="set", value="or") if word == "or" and choice else joined
+            return _worded(list(map(_listed, parts)), word, op)
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing to read")
@@ -235,6 +225,20 @@ def _listed(found: Sequence[Token]) -> Node:
     if ranges:
         return _under(_joined("list", found_parts[:at]), Node("list", tuple(found_parts[at:])))
     return _joined("list", found_parts)
+
+
+def _worded(parts: list[Node], word: str, op: str) -> Node:
+    """Answers between which a word stands: regions by their operation, others as a set, a choice where they differ."""
+    if all(map(is_region, parts)) and (op == "∪" or len(set(map(ex.names_in, parts))) == 1):
+        return Node(op, tuple(parts))
+    labels = {
+        each.op.removeprefix("apply ") if each.op.startswith("apply ") else each.value
+        for part in parts
+        if (each := label(part)) is not None
+    }
+    choice = any(part.op in ("words", "title", "name") for part in parts) or len(labels) > 1
+    joined = _joined("set", parts)
+    return joined._replace(op="set", value="or") if word == "or" and choice else joined
 
 
 def _residues(found: Sequence[Token]) -> Node | None:
