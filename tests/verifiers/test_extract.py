@@ -29,6 +29,8 @@ from strop_verify.extract import after_thinking, answer_tag, extract_answer, las
         (r"{ \boxed{5} }}", "5"),
         (r"\boxed{}", ""),
         (r"\boxed 5", None),
+        (r"so $\boxed 8$.", "8"),
+        (r"\(\boxed -3 \)", "-3"),
         (r"\\boxed{5}", None),  # a line break, then the word boxed
         (r"\unboxed{5}", None),
         ("no box", None),

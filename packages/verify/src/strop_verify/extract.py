@@ -58,7 +58,8 @@ def same_answer(first: str, second: str) -> bool:
     return canonical(first) == canonical(second)
 
 
-_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+# The second is a box of one token without braces that ends a formula: $\boxed 8$.
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\boxed\s*([^\s{}$\\]{1,300})(?=\s?(?:\$|\\[)\]]))|\\.|[{}]", re.DOTALL)
 
 
 class Box(NamedTuple):
@@ -104,6 +105,8 @@ def boxes(text: str) -> list[Box]:
                 while found and found[-1].outer_begin > closed.outer_begin:
                     found.pop()
                 found.append(closed)
+        elif match[1]:
+            found.append(Box(*match.span(), *match.span(1)))
         elif token == "{":
             open_braces.append(None)
         elif token.endswith("{") and len(token) > 2:  # not an escaped brace
