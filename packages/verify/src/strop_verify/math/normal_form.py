@@ -535,10 +535,13 @@ class Field(Ring):
         if set(raised) - {()}:
             return self.exp(self._product(raised, self.log(self.of(base), formal=True)))
         rational = raised.get((), Fraction(0))
-        if rational.denominator % 2 == 0 and base.op == "power" and not ex.holds(base, "constant"):  # √(x²) is |x|
+        if base.op == "power" and not ex.holds(base, "constant"):
             inner = self.of(base.args[1])
-            if not set(inner) - {()} and inner.get((), Fraction(1)) % 2 == 0:
-                return self.power(self.absolute(self.of(base.args[0])), inner.get((), Fraction(0)) * rational)
+            times = HALF if set(inner) - {()} else inner.get((), Fraction(0))
+            if times % 2 == 0 and rational.denominator % 2 == 0:  # √(x²) is |x|
+                return self.power(self.absolute(self.of(base.args[0])), times * rational)
+            if times.denominator == rational.denominator == 1:
+                return self.power(self.of(base.args[0]), times * rational)
         return self.power(self.of(base), rational)
 
     def wave(self, node: Node, down: int) -> Form:
