@@ -53,11 +53,6 @@ def canonical(text: str) -> str:
     return "0" if digits == "-0" else digits
 
 
-def same_answer(first: str, second: str) -> bool:
-    """Whether two answers are the same number, or else the same text."""
-    return canonical(first) == canonical(second)
-
-
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 
 
