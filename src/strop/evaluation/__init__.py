@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from strop.base.pieces import OneOrMore, Settings
+from strop.data.columns import Columns
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -42,6 +43,7 @@ class EvaluationSettings(Settings):
         temperature, top_p: of the samples; budgets are those of training.
         benchmarks: measured as well, each with its curve.
         benchmark_data: a folder with the benchmarks' files; None reads the hub.
+        benchmark_columns: which column holds what in benchmarks that are files.
         asynchronous: whether training goes on during an evaluation. A separate worker evaluates then; `auto`: where
             generators are separate workers too. Where vLLM's servers generate, they also evaluate: between two steps
             (`auto` or false), or in the places that training leaves free (true), perhaps with newer weights.
@@ -53,4 +55,5 @@ class EvaluationSettings(Settings):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     benchmarks: OneOrMore[_Named] = ()
     benchmark_data: str | None = None
+    benchmark_columns: Columns = Columns()
     asynchronous: bool | Literal["auto"] = "auto"
