@@ -18,8 +18,8 @@ from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import as_family, by_name
 from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Effort, Node, Token, TooMuch, Unreadable, label
-from strop_verify.math.families import finite, members, same_members
-from strop_verify.math.formulas import formula, matching
+from strop_verify.math.families import members, same_members
+from strop_verify.math.formulas import formula
 from strop_verify.math.grammar import Reading, is_region, read_tokens, with_decimal_comma
 from strop_verify.math.latex import tokens
 from strop_verify.math.normal_form import Field
@@ -49,7 +49,7 @@ _LABEL = re.compile(r"(?:\s|\\q?quad|\$(?=\s))*(?:\\(?:text|math)\w*\s?\{)?"  # 
                     r"(?<!\w)(?:\(([A-JА-Д])\)|([A-JА-Д])[.．、)）:：])\}?(?:\\ |\s)*")  # fmt: skip
 _THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
 _PARTED = (*_SEVERAL, "relation", "interval")
-_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "group", "matching", "…")
+_ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
 
 
 def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text: bool = True) -> Proof:
@@ -82,7 +82,7 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         answer = _read(quantities.upright(given.tokens, units - names[0])) or answer
     if names[0] - names[1] and ex.holds(answer, "measure"):
         reference = _read(quantities.upright(gold.tokens, table().keys() - names[1])) or reference
-    for kind, reader in (("proposition", proposition), ("formula", formula), ("matching", matching)):
+    for kind, reader in (("proposition", proposition), ("formula", formula)):
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
     several = [each.op in _SEVERAL for each in (reference, answer)]
@@ -176,8 +176,7 @@ class _Comparison:
         """Two answers, products of matrices and of vectors in their order."""
         ops = ex.ops_in(gold), ex.ops_in(given)
         if any(op.startswith("apply ") for each in ops for op in each):
-            gold, given = conventions.factors(gold, given), conventions.factors(given, gold)
-            given = conventions.chosen(given, gold)
+            gold, given = conventions.applied(gold, given), conventions.applied(given, gold, gold.op != "tuple")
         gold, given = components(gold, given), components(given, gold)
         vectors, crossed = [has_vectors(each) for each in (gold, given)], ["cross" in each for each in ops]
         if vectors[0] != vectors[1]:
@@ -193,11 +192,7 @@ class _Comparison:
 
     def answers(self, gold: Node, given: Node) -> Proof:
         """Two answers of any kinds."""
-        if "interval" in self.rules.question.lower():
-            gold, given = conventions.ends(gold, given), conventions.ends(given, gold)
         gold, given = _plain(gold), _plain(given)
-        if "family" in (gold.op, given.op):
-            gold, given = _plain(finite(gold, given)), _plain(finite(given, gold))
         if "family" in (gold.op, given.op) and gold.op != given.op:  # x + C for any real C
             gold, given = (each.args[0] if each.args[1:] == (words("ℝ"),) else each for each in (gold, given))
         if "where" in (gold.op, given.op):
@@ -207,8 +202,6 @@ class _Comparison:
         if gold.op in ("tuple", "list") and given[::2] == ("relation", ("=",) * len(gold.args)):  # x = y = 2 for (2, 2)
             named = all(each.op == "name" for each in given.args[:-1])
             given = Node("tuple", given.args[-1:] * len(gold.args)) if named else given
-        if gold.op == "interval" and given.op == "list" and all(map(label, given.args)):  # x = 1, y = 2 for [1, 2]
-            gold = Node("list", gold.args)
         for alike in (as_matrix, as_tuple):
             if "matrix" in (gold.op, given.op) and gold.op != given.op:
                 gold, given = alike(gold), alike(given)
@@ -243,7 +236,7 @@ class _Comparison:
             if ops[0] == ops[1]:  # north-east and northeast
                 said = ["".join(each.value) if each.op == "words" else each for each in (gold, given)]
                 return decided(said[0] == said[1], ops[0])
-            if ops[1] in ("words", "formula", "matching") and ops[0] not in ex.KINDS and is_value(gold):
+            if ops[1] in ("words", "formula") and ops[0] not in ex.KINDS and is_value(gold):
                 return different(f"{ops[1]}, and a number")
             return unknown(f"{ops[0]} and {ops[1]}")
         return quantities.compare_quantities(gold, given, self.rules)
@@ -270,7 +263,11 @@ class _Comparison:
             return self.answers(gold, Node("family", (body, words(which)), limit.args[1].value))
         if not ex.names_in(condition) <= ex.names_in(gold):
             return unknown("a condition on other names")
-        return self.answers(conventions.positive(gold, condition), conventions.positive(body, condition))
+        limits = condition.args if condition.op == "list" else (condition,)  # a, b > 0
+        rising = [conventions.ascending(each) for each in limits if each.op == "relation"]
+        above = all(each.value[0] in "<≤" and (rational(each.args[0]) or 0) >= 0 for each in rising)
+        names = ex.names_in(condition) if above and not any(ex.names_in(each.args[0]) for each in rising) else ()
+        return _Comparison(replace(self.rules, positive=(*self.rules.positive, *names))).answers(gold, body)
 
     def _all(self, golds: Sequence[Node], givens: Sequence[Node]) -> Proof:
         """Pairs of answers: different where one is, equal where all are."""
@@ -309,8 +306,6 @@ class _Comparison:
                 return proof
         if is_region(gold) or is_region(given):
             return self._regions(gold, given)
-        if gold.op == given.op == "relation":
-            return unknown("two relations of different kinds")
         end = given.args[-2:] if equations[1] and given.value[-1] == "≈" and ex.holds(gold, "decimal") else ()
         if end and is_remark(*end) and _rounds(*end):  # 14.14 of √200 ≈ 14.14
             return self.answers(gold, end[1])
@@ -354,11 +349,8 @@ class _Comparison:
         gold, given = map(quantities.without_remarks, (gold, given))
         labels = label(gold), label(given)
         if None not in labels:  # x = 5, y = x = 5
-            found = self.answers(gold.args[-1], given.args[-1])
-            if conventions.one_label(*labels) or not self.rules.strict:  # type: ignore[arg-type]
-                return found
-            given = conventions.renamed(gold, given)
-            if conventions.one_label(labels[0], given.args[0]):  # type: ignore[arg-type]
+            given = given if labels[0] == labels[1] else conventions.renamed(gold, given)
+            if conventions.one_label(labels[0], given.args[0]) or not self.rules.strict:  # type: ignore[arg-type]
                 return self.answers(gold.args[-1], given.args[-1])
         if len(gold.args) > 2 or len(given.args) > 2:
             gold, given = (Node("relation", (each.args[0], each.args[-1]), ("=",)) for each in (gold, given))
@@ -405,8 +397,6 @@ class _Comparison:
             if ops != ("ratio", "ratio") or len(parts[0]) != len(parts[1]):
                 return unknown("a ratio, and none like it")
             return self._all(*([ex.over(part, each[0]) for part in each[1:]] for each in parts))
-        if (numbered := _numbered_roots(*parts)) is not None:
-            return self._sets(*numbered)
         if "set" in ops:
             one_of = [each.op == "set" and each.value == "or" for each in (gold, given)]
             return self._sets(*parts) if one_of[0] == one_of[1] else unknown("all, or one of several")
@@ -487,15 +477,6 @@ class _Comparison:
         return self._families(first, second)
 
 
-def _numbered_roots(*sides: Sequence[Node]) -> list[list[Node]] | None:
-    """The values of two lists where one numbers what the other does not: `x_1 = 2, x_2 = 3` and `x = 2, x = 3`."""
-    labels = [{str(named.value) for part in side if (named := label(part)) and named.op == "name"} for side in sides]
-    for one, other in (labels, labels[::-1]):
-        if len(one) == 1 and len(other) > 1 and {each.rstrip("0123456789") for each in other} == {f"{min(one)}_"}:
-            return [[part.args[-1] if label(part) else part for part in side] for side in sides]
-    return None
-
-
 def _named_set(answer: Node) -> Node:
     """The set of numbers that an equation gives a name: `S = ]1, 2[`; any other answer as it is."""
     named = answer.op == "relation" and answer.value == ("=",) and label(answer) is not None
@@ -521,8 +502,6 @@ def _both(part: Node) -> Sequence[Node]:
 
 def _apart(answer: Node) -> Sequence[Node]:
     """The families that one with several values for each integer is, or that a set has."""
-    if answer.op in ("list", "set"):
-        return answer.args
     body = answer.args[0] if answer.op == "family" else answer
     several = body.op == "set" or (body.op == "list" and len(set(map(label, body.args))) == 1)  # not x = 2k, y = 3k
     found = [both for part in (body.args if several else (body,)) for both in _both(part)]

@@ -71,34 +71,19 @@ def renamed(gold: Node, given: Node) -> Node:
     return given
 
 
-def factors(node: Node, other: Node) -> Node:
-    """`g(a + b)` as a product where g is a name on the other side, and no function."""
-    applied = {part.op.removeprefix("apply ") for part in ex.parts(node) if part.op.startswith("apply ")}
-    if not applied or ex.label(node) is not None or ex.label(other) is not None:
-        return node
-    names = applied & ex.names_in(other) - ex.names_in(node)
-    if not names or ex.holds(other, *(f"apply {name}" for name in names)):
-        return node
+def applied(node: Node, other: Node, chosen: bool = False) -> Node:
+    """`g(a + b)` as a product where g is a name on the other side; `C(n, k)`, where `chosen`, as a coefficient."""
+    named, ops = ex.names_in(other), ex.ops_in(other)
+    factors = named - ex.names_in(node) if ex.label(node) is None and ex.label(other) is None else ()
     for part in reversed(list(ex.parts(node))):
         name = part.op.removeprefix("apply ")
-        if part.op != name in names and len(part.args) == 1:
+        if part.op == name or part.op in ops:
+            continue
+        if name in factors and len(part.args) == 1:
             node = ex.replaced(node, part, ex.times(ex.name(name), *part.args))
+        elif chosen and name == "C" not in named and len(part.args) == 2:
+            node = ex.replaced(node, part, Node("binom", part.args))
     return node
-
-
-def ends(node: Node, other: Node) -> Node:
-    """The interval that 50 ± 2 is where the other side is a pair; anything else as it is."""
-    pair = other.op in ("tuple", "interval") and len(other.args) == 2 and node.op in ("sum", "measure")
-    found = ex.variants(node)[::-1] if pair and ex.holds(node, "±") else []
-    return other._replace(args=tuple(found)) if len(found) == 2 else node
-
-
-def chosen(node: Node, other: Node) -> Node:
-    """`C(n, k)` as a binomial coefficient where the other side is no point and knows no C."""
-    if not ex.holds(node, "apply C") or other.op == "tuple" or "C" in ex.names_in(other) or ex.holds(other, "apply C"):
-        return node
-    args = tuple(chosen(arg, other) for arg in node.args)
-    return Node("binom", args) if node.op == "apply C" and len(args) == 2 else node._replace(args=args)
 
 
 def one_label(first: Node, second: Node) -> bool:
@@ -133,16 +118,6 @@ def ascending(relation: Node) -> Node:
         return relation
     signs = tuple(turned[sign] for sign in reversed(relation.value))
     return Node("relation", relation.args[::-1], signs)
-
-
-def positive(node: Node, condition: Node) -> Node:
-    """An expression whose names are positive where a condition says so: `a, b > 0`."""
-    limits = condition.args if condition.op == "list" else (condition,)
-    rising = [ascending(limit) for limit in limits if limit.op == "relation"]
-    above = [limit.args[1] for limit in rising if (sign_of(limit.args[0]) or 0) >= 0 and not ex.names_in(limit.args[0])]
-    for each in (*above, *(limits if above else ())):
-        node = ex.replaced(node, each, ex.call("abs", each)) if each.op == "name" else node
-    return node
 
 
 def squared(equation: Node) -> Node:

@@ -18,7 +18,6 @@ An answer is a tree too. Where it is more than an expression its operation says 
     matrix of row, cases of case entries; values with their conditions
     where                        an answer under a condition
     formula                      of chemistry, or the sides of an equation: for each its terms
-    group, matching              the orders of its cyclic factors; pairs
     proposition                  letters, and a truth value for each row of their table
     …                            the dots in 1, 3, …, 2n − 1
 """
@@ -31,8 +30,6 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import accumulate, product
 from typing import Any, NamedTuple
-
-from mpmath.libmp import bernfrac
 
 
 class Unreadable(Exception):
@@ -110,8 +107,7 @@ def name(text: str) -> Node:
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
     ("measure", "words", "title", "clock", "date", "digits", "tuple", "list", "ratio", "set", "interval", "∪", "∩", "∖",
-     "relation", "residue", "family", "matrix", "cases", "where", "proposition", "formula", "group",
-     "matching", "…")
+     "relation", "residue", "family", "matrix", "cases", "where", "proposition", "formula", "…")
 )  # fmt: skip
 NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form
 PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))
@@ -148,15 +144,6 @@ def call(function: str, *args: Node) -> Node:
     return Node(function, args)
 
 
-def _zeta(*args: Node) -> Node:
-    """ζ(n) = |B_n| (2π)^n / (2 n!) of an even n; of no other a value is known."""
-    at = int(args[0].value) if len(args) == 1 and args[0].op == "number" else 0
-    if not 0 < at <= 100 or at % 2:
-        return call("zeta", *args)
-    share = Fraction(*bernfrac(at)) * 2 ** (at - 1) / math.factorial(at)
-    return times(number(abs(share)), power(PI, args[0]))
-
-
 def _double_factorial(n: Node) -> Node:
     """n!! = 2^{n/2 + c} π^{−c} (n/2)! with c = (1 − cos πn)/4."""
     c = times(number(Fraction(1, 4)), plus(ONE, minus(call("cos", times(PI, n)))))
@@ -179,7 +166,7 @@ DEFINITIONS: dict[str, Callable[..., Node]] = {
     "arccosh": lambda x: call("ln", plus(x, power(plus(times(x, x), MINUS_ONE), HALF))),
     "arctanh": lambda x: times(HALF, call("ln", over(plus(ONE, x), plus(ONE, minus(x))))),
     "apply Gamma": lambda *x: call("factorial", plus(*x, MINUS_ONE)) if len(x) == 1 else call("incomplete Gamma", *x),
-    "apply zeta": _zeta, "double factorial": _double_factorial,
+    "double factorial": _double_factorial,
     "ceil": lambda x: minus(call("floor", minus(x))), "min": lambda *args: minus(call("max", *map(minus, args))),
 }  # fmt: skip
 

@@ -11,7 +11,6 @@ from strop_verify.math.conventions import by_name
 from strop_verify.math.evaluate import Undefined
 from strop_verify.math.expressions import Node, TooMuch
 from strop_verify.math.normal_form import Field, Form, added, scaled
-from strop_verify.math.wordings import words
 
 _MOST_MEMBERS = 256  # of one period
 Vector = tuple[Form, ...]
@@ -51,21 +50,6 @@ def same_members(first: Sequence[Node], second: Sequence[Node]) -> bool | None:
         origins += [start][at < len(origins) :]
         residues[is_first].update((at, (offset + step * turn) % period) for step in range(int(period / turn)))
     return residues[0] == residues[1] or (False if len(origins) == 1 else None)
-
-
-def finite(family: Node, other: Node) -> Node:
-    """The values of a family over all integers that comes again after as many as another answer has, as a set."""
-    count = len(other.args) if other.op in ("list", "set") else 1
-    several = "family" in {other.op, *(part.op for part in other.args)}
-    if several or family.op != "family" or family.args[1] != words("ℤ"):
-        return family
-    body, index, field = family.args[0], ex.name(family.value), Field(whole=frozenset((family.value,)))
-    try:
-        if field.difference(body, ex.replaced(body, index, ex.plus(index, ex.number(count)))):
-            return family
-    except (Undefined, TooMuch):
-        return family
-    return Node("set", tuple(ex.replaced(body, index, ex.number(step)) for step in range(count)))
 
 
 def members(body: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from strop_verify.math import expressions as ex
 from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
-from strop_verify.math.formulas import formula, matching
+from strop_verify.math.formulas import formula
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import Parser, matrix_of, number_of
 from strop_verify.math.propositions import proposition
@@ -103,19 +103,11 @@ def read_tokens(found: list[Token]) -> Reading:
     except Unreadable:
         if found != (measured := upright(found, UNIT_LETTERS)):  # 1 h 52 min
             return read_tokens(measured)
-        drawn = formula(found) or matching(found)
+        drawn = formula(found)
         if not (drawn or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
             raise
         answer = drawn or words(letters or text_of(found))
     return Reading(answer, letters, tuple(found), text_of(found))
-
-
-def sentence_of(text: str) -> Reading | None:
-    """Words with numbers between them, `doubles every 3 hours`, as words; None for anything else."""
-    found = trimmed(tokens(text))
-    plain = all(token.kind in ("word", "letter", "number") or token.text in ",.-" for token in found)
-    spoken = sum(token.kind == "word" and len(token.text) > 1 for token in found) > 2
-    return Reading(words(text_of(found)), None, tuple(found), text_of(found)) if plain and spoken else None
 
 
 def is_region(answer: Node) -> bool:
@@ -132,15 +124,11 @@ def _answer(found: Sequence[Token]) -> Node:
     found = wordings.unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing to read")
-    parts = _parts(found) if found[0].text == "(" else []
-    if len(parts) > 1:
-        return Node("tuple", tuple(_listed(upright(part, UNIT_LETTERS)) for part in parts))
-    beyond = next((at for at, token in enumerate(found) if token.text == "except"), 0)
-    if beyond and words(text_of(found[:beyond])) == words("ℝ"):  # all real numbers except 2 and 3
-        rest = _listed(found[beyond + 1 + (found[beyond + 1 :][:1] == [Token("word", "for", True)]) :])
-        members = rest.args if rest.op in ("list", "set") else (rest,)
-        return Node("∖", (words("ℝ"), Node("set", members)))
     texts = {token.text for token in found}
+    beyond = split_at(found, "except")[0] if "except" in texts else []
+    if len(beyond) == 2 and beyond[1] and words(text_of(beyond[0])) == words("ℝ"):  # all real numbers except 2 and 3
+        rest = _listed(beyond[1][beyond[1][0].text == "for" :])
+        return Node("∖", (words("ℝ"), Node("set", rest.args if rest.op in ("list", "set") else (rest,))))
     logic = not texts.isdisjoint(("→", "⇒", "↔", "neg", "lnot", "¬", "⊕"))
     inner = _single if texts.isdisjoint(_STRUCTURE) and all(token.kind != "word" for token in found) else _groups
     return as_words(found) or wordings.special_kind(found) or (proposition(found) if logic else None) or inner(found)
@@ -148,20 +136,6 @@ def _answer(found: Sequence[Token]) -> Node:
 
 def _groups(found: Sequence[Token]) -> Node:
     return _joined("set", [_listed(group) for group in pieces_of(wordings.in_digits(found), ";")])
-
-
-def _parts(found: Sequence[Token]) -> list[list[Token]]:
-    """The parts of an answer that are called `(a)`, `(b)` and so on; none where it does not begin with one."""
-    parts: list[list[Token]] = []
-    for place, token in enumerate(found):
-        around = [each.text for each in found[place - 1 : place + 2 : 2]]
-        if token.text == chr(ord("a") + len(parts)) and around == ["(", ")"]:
-            parts.append([])
-        elif parts:
-            parts[-1].append(token)
-        elif place:
-            return []
-    return [trimmed(part[1 : len(part) - (part is not parts[-1])]) for part in parts]
 
 
 def _listed(found: Sequence[Token]) -> Node:
@@ -186,9 +160,6 @@ def _listed(found: Sequence[Token]) -> Node:
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing to read")
-    directed = pieces_of(found, "at")
-    if len(directed) == 2 and any(is_symbol(token, "°") for token in directed[1]):  # 5 m/s at 30° above the horizontal
-        return _joined("list", list(map(_listed, directed)))
     if len(pieces) > 1 and all(any(begins_condition(each, at) for at in range(1, len(each))) for each in pieces):
         return _joined("list", list(map(_listed, pieces)))
     index = index_of(pieces[-1]) if len(pieces) > 1 else None
@@ -298,8 +269,6 @@ def _assigned(found: list[Node], names: list[Node | None]) -> Node | None:
     A tuple begins where a name comes again, and each of them has the same names.
     """
     groups: list[dict[Node, Node]] = [{}]
-    if all(part.op == "tuple" and all(label(each) is not None for each in part.args) for part in found):
-        return Node("set", tuple(found)) if len(found) > 1 else None
     for name, part in zip(names, found, strict=True):
         if name is None:
             return None
@@ -353,13 +322,6 @@ def _single(found: Sequence[Token]) -> Node:
     if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
     texts = {token.text for token in found}
-    if not texts.isdisjoint("∪∖∩"):  # ]1, 2[ ∪ [3, 4[
-        around = [Token("symbol", "∪"), *found, Token("symbol", "∪")]
-        found = [
-            token._replace(text="(") if is_symbol(token, "]") and before.text in "∪∖∩" else
-            token._replace(text=")") if is_symbol(token, "[") and after.text in "∪∖∩" else token
-            for before, token, after in zip(around, found, around[2:], strict=False)
-        ]  # fmt: skip
     for op in ("∪", "∖", "∩"):
         parts, ops = split_at(found, op) if op in texts else ([], ())
         if ops:

@@ -7,14 +7,13 @@ has to know that it does not commute. Cross products are expanded too; they chan
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import partial, reduce
 
 from strop_verify.math import expressions as ex
-from strop_verify.math.evaluate import Undefined, rational
+from strop_verify.math.evaluate import rational
 from strop_verify.math.expressions import Node, TooMuch
-from strop_verify.math.normal_form import Field, Mono
 from strop_verify.math.parser import TRANSPOSED, as_tuple
+from strop_verify.math.proof import compare
 from strop_verify.math.quantities import measured
 
 Letter = tuple[str, bool, int]  # a name, whether it is transposed, its exponent
@@ -154,21 +153,14 @@ def components(vector: Node, other: Node) -> Node:
         inner = components(vector.args[0], other)
         return measured(inner, vector.value) if inner.op == "tuple" else vector
     size, units = len(as_tuple(other).args), ["vec i", "vec j", "vec k"]
-    if as_tuple(other).op != "tuple" or not ex.names_in(vector) <= {*units, "j", "k"}:
+    if as_tuple(other).op != "tuple" or vector.op in ex.KINDS or not ex.names_in(vector) <= {*units, "j", "k"}:
         return vector
     if len({ex.UNIT, ex.name("j"), ex.name("k")}.intersection(ex.parts(vector))) > 1:  # 3i - 4j, unmarked
         vector = reduce(lambda node, each: ex.replaced(node, ex.name(each[-1:]), ex.name(each)), units[1:], vector)
         vector = ex.replaced(vector, ex.UNIT, ex.name("vec i"))
     if not ex.names_in(vector) or not ex.names_in(vector) <= {*units[:size]}:
         return vector
-    field, found = Field(), [dict[Mono, Fraction]() for _ in units]
-    try:
-        form = {} if vector.op in ex.KINDS else field.of(vector)
-    except (Undefined, TooMuch):
-        form = {}
-    for mono, factor in form.items():
-        within = [part for part in mono if field.atoms[part[0]].data in units]
-        if len(within) != 1 or within[0][1] != 1:
-            return vector
-        found[units.index(field.atoms[within[0][0]].data)][tuple(part for part in mono if part not in within)] = factor
-    return Node("tuple", tuple(map(field.node, found[:size]))) if form else vector
+    ends = [[ex.number(at == place) for at in range(3)] for place in range(-1, size)]  # at 0, i, j, k
+    at = partial(reduce, lambda node, to: ex.replaced(node, ex.name(to[0]), to[1]))
+    origin, *found = (at(zip(units, end, strict=True), vector) for end in ends)
+    return Node("tuple", tuple(found)) if compare(origin, ex.ZERO).equal else vector

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from strop_verify.extract import Box, after_thinking, answer_tag, boxes
 from strop_verify.math.expressions import Node, TooMuch, Unreadable, refuse_text
-from strop_verify.math.grammar import Reading, read, sentence_of
+from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
 from strop_verify.math.units import WORDS
 from strop_verify.math.wordings import NO_VALUE
@@ -85,7 +85,6 @@ class Finder(NamedTuple):
 
     latex: bool = True
     plain: bool = True
-    sentences: bool = False  # words and numbers that are no mathematics are an answer, too
 
     def find(self, text: str, where: str, box_required: bool = False, several: bool = False) -> Reading | str:
         """The answer of a whole response, or why it has none; only the last box where not `several` are asked."""
@@ -109,7 +108,6 @@ class Finder(NamedTuple):
         except Unreadable as error:
             sentence = _SENTENCE.fullmatch(text.strip())
             found = self._asserted(sentence[1], marked=True) if sentence is not None else NO_ANSWER
-            found = (sentence_of(text) if self.sentences and isinstance(found, str) else None) or found
             return f"cannot be read: {shortened(text)}: {error}" if isinstance(found, str) else found
         except TooMuch as limit:
             return f"beyond the bounds: {limit}"

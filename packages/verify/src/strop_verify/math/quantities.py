@@ -19,13 +19,12 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
-from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit, table
+from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit
 from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, trimmed, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")
 UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
-_COMPASS = "NESW"
 
 
 class Measure(NamedTuple):
@@ -56,14 +55,6 @@ def minutes(count: Fraction | int) -> Node:
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = in_digits(found)
-    ahead = 1 + (found[0].text == "每") if found else 0
-    rate = read_unit(found[:ahead]) if found[ahead:] and not found[0].text.isascii() else None
-    if rate is not None and rate.dimension == (("s", -1),):  # 秒速20m
-        moved = quantity_of(upright(found[ahead:], table()))
-        node, measure = parted(moved) if moved is not None else (ex.ZERO, _BARE)
-        return measured(node, measure._replace(unit=rate.times(measure.unit))) if measure.unit is not None else None
-    if len(found) > 3 and is_symbol(found[-2], "°") and {found[0].text, found[-1].text} < {*_COMPASS}:  # N 30° E
-        found = [*found[1:], Token("word", "of"), found[0]]
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -81,26 +72,12 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     said = text_of(rest).lower()
     if (share := _PERCENT.match(said)) is not None:
         percent, rest = True, rest[len(share[0].split()) :]
-    if rest and rest[0].text[1:] and rest[0].text[-1] in "半반":  # 3時間半
-        node, rest = ex.plus(node, ex.HALF), [rest[0]._replace(text=rest[0].text[:-1]), *rest[1:]]
     if rest and rest[0].text.isalpha() and known_unit(rest[0].text) == known_unit("degree"):
         node, rest = ex.call("degree", node), rest[1:]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
         node, rest = node.args[0], [rest[0]._replace(text=scale), *rest[1:]]
-    if node.op == "degree" and len(rest) == 3 and rest[1].text == "of":
-        return _bearing(node.args[0], rest[0].text[:1].upper(), rest[2].text[:1].upper())
     return _with_rest(node, measure._replace(percent=percent), rest)
-
-
-def _bearing(turn: Node, to: str, start: str) -> Node | None:
-    """The angle from north, clockwise, of one from another direction: 120° for 30° south of east."""
-    places = [_COMPASS.find(each) for each in (to, start)]
-    side = (places[0] - places[1]) % 4
-    if -1 in places or side % 2 == 0:
-        return None
-    angle = ex.plus(ex.number(90 * places[1] or 180 * (side - 1)), turn if side == 1 else ex.minus(turn))
-    return measured(ex.call("degree", angle), Measure(words=("from", "north")))
 
 
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
@@ -129,18 +106,15 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
 
 
 def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None:
-    """`2 hours 30 minutes`, `20 h 15`: a quantity and one in a smaller unit of the same dimension; `5 cm ± 1 mm`."""
-    within = is_symbol(rest[-1], "±")
-    unit = read_unit(trimmed(rest[: len(rest) - within]))
-    if unit == known_unit("h") and second is not None and second.op == "number" and not within:
+    """`2 hours 30 minutes`, `20 h 15`: a quantity and one in a smaller unit of the same dimension."""
+    unit = read_unit(trimmed(rest))
+    if unit == known_unit("h") and second is not None and second.op == "number":
         second = minutes(second.value)
     smaller = second.value.unit if second is not None and second.op == "measure" and not second.value.words else None
     if second is None or unit is None or smaller is None or smaller.dimension != unit.dimension:
         return None
     share = smaller.factor / unit.factor
-    more = ex.times(second.args[0], ex.number(share))
-    found = measured(ex.plus(node, ex.call("±", more) if within else more), Measure(unit))
-    return found if share < 1 or within else None
+    return measured(ex.plus(node, ex.times(second.args[0], ex.number(share))), Measure(unit)) if share < 1 else None
 
 
 def _is_currency(token: Token) -> bool:
@@ -345,20 +319,15 @@ def is_remark(exact: Node, rounded: Node) -> bool:
 
 def is_quantity(node: Node) -> bool:
     """Whether a side is one quantity made of names only: `AB/CD`, `AB·CD`, `∠A + ∠B`, `a : b`; not `x + y` or `2x`."""
-    if node.op == "ratio":
-        return all(part.op == "name" or is_quantity(part) for part in node.args)
-    names = [part.value for part in ex.parts(node) if part.op == "name"]
-    if len(names) < 2 or any(part.op not in ("name", "sum", "product", "power", "number") for part in ex.parts(node)):
+    every = list(ex.parts(node))
+    names, numbers = ([part.value for part in every if part.op == op] for op in ("name", "number"))
+    if len(names) < 2 or any(part.op not in ("name", "sum", "product", "power", "number", "ratio") for part in every):
         return False
-    numbers = {part.value for part in ex.parts(node) if part.op == "number"}
-    factors = node.args if node.op == "product" else (node,)
     # of points, angles, triangles, vectors, and m, the measure of one: also their sums and squares
-    if all(text == "m" or text[:1].isupper() or " " in text for text in names):
-        sides = (part.args for part in ex.parts(node) if part.op in ("sum", "product"))
-        return numbers <= {-1, 2} and not any(each.op == "number" for side in sides for each in side)
-    plain = all(part.op == "name" or (part.op == "power" and part.args[1] == ex.MINUS_ONE) for part in factors)
-    divided = any(part.op == "power" for part in factors)
-    return plain and len(set(names)) > 1 and (divided or not set("xyzrt").intersection(names))
+    measured = all(text == "m" or text[:1].isupper() or " " in text for text in names)
+    scaled = any(arg.op == "number" for part in every if part.op in ("sum", "product") for arg in part.args)
+    quotient = set(numbers) == {-1} or not set("xyzrt").intersection(names)
+    return not scaled and (set(numbers) <= {-1, 2} if measured else quotient and "sum" not in ex.ops_in(node))
 
 
 def is_value(node: Node) -> bool:

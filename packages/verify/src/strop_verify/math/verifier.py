@@ -158,7 +158,7 @@ def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
 def _found(text: str, settings: MathSettings, reference: str = "") -> Reading | str:
     from strop_verify.math.prose import Finder
 
-    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types, reference == "words")
+    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types)
     return finder.find(text, settings.extract, settings.box_required, reference in ("tuple", "list", "set"))
 
 
@@ -195,7 +195,7 @@ def _reference(text: str, form: GoldForm) -> Reading | str:
     from strop_verify.math.prose import Finder
 
     shown = shortened(text)
-    finder = Finder(sentences=True)
+    finder = Finder()
     marked = r"\boxed" in text or "####" in text
     reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
     if isinstance(reading, str):

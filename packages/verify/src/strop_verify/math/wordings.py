@@ -10,8 +10,7 @@ from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
-from strop_verify.math.formulas import group
-from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, known_unit, numbers_of
+from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, numbers_of
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -243,7 +242,6 @@ def _spoken(text: str) -> Fraction | None:
     return None
 
 
-_HALVES = by_word("halves")
 _PLAIN, _APART = ("number", "letter", "word"), (*",.:-/_(){}",)  # of times, dates and digits in a base
 
 
@@ -257,8 +255,6 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
-    if "ℤ" in [token.text for token in found[:2]] and found[0].text in "(ℤ" and (cyclic := group(found)) is not None:
-        return cyclic
     apart = len(found) > 1 and all(each.kind in _PLAIN or each.text in _APART for each in found)
     return _clock(found) or _date(found) or _based(found) if apart else None
 
@@ -290,8 +286,6 @@ def _date(found: Sequence[Token]) -> Node | None:
 def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
-    if found[0].text in _HALVES and all(token.kind == "number" or known_unit(token.text) for token in found[1:]):
-        text = " : ".join(f"{each.text:0>2}" for each in found if each.kind == "number") + f" {_HALVES[found[0].text]}"
     text = re.sub(r"\.(?=\d\d uhr$)", " : ", text).removesuffix(" uhr")
     match = _CLOCK.fullmatch(text)
     padded = " 0" in f" {text}"  # no part of a ratio begins with 0
