@@ -405,7 +405,7 @@ def benchmarks_named(names: Sequence[str]) -> tuple[Benchmark, ...]:
 
 
 def load_problems(
-    found: Benchmark, data: Path | None = None, limit: int | None = None, columns: Columns | None = None
+    found: Benchmark, data: Path | None = None, limit: int | None = None, columns: Mapping[str, Any] = {}
 ) -> tuple[Problem, ...]:
     """The problems of a benchmark, their ids unique and the same wherever they were read.
 
@@ -421,7 +421,7 @@ def load_problems(
     if found.task is not None:
         return ReasoningGym(task=found.task, size=GYM_SIZE if limit is None else limit, seed=GYM_SEED).load(limit)
     if found.path is not None:
-        return parse_source(found.path).model_copy(update={"columns": columns or Columns()}).load(limit)
+        return parse_source(found.path, columns=columns).load(limit)
     problems: list[Problem] = []
     seen: set[str] = set()
     for problem in _problems(found, _rows(found, data)):

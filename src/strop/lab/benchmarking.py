@@ -177,7 +177,7 @@ def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
     template, environment = shared_template(plan, configs), shared_environment(plan, configs)
     settings = any_config.evaluation
     folder = settings.benchmark_data if plan.chooses("evaluation.benchmark_data") else None
-    columns = settings.benchmark_columns if plan.chooses("evaluation.benchmark_columns") else None
+    columns = settings.benchmark_columns if plan.chooses("evaluation.benchmark_columns") else {}
     sampling = benchmark_sampling(plan, configs, template)
     benchmarks: dict[str, BenchmarkTerms] = {}
     for found in plan.benchmarks:
