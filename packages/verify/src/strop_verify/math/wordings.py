@@ -90,7 +90,7 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
 
 
 _SAYS = re.compile("[^不非没未]+[是为為は]")  # 最大值为
-_MEANINGS = by_word("meanings", ",")
+_MEANINGS: dict[str, str] = by_word("meanings", ",")
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = by_word("numbers")
 _TENS = {word: number for word, number in _NUMBERS.items() if number > 19}
