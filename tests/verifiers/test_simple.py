@@ -118,6 +118,7 @@ def test_letters_of_cyrillic_are_those_of_the_choices() -> None:
 
 def test_many_statements_take_linear_time() -> None:
     assert MultipleChoice().answer(problem("B"), "选A，" * 20_000 + "选B") == "B"
+    assert MultipleChoice().answer(problem("B"), "answer: " * 20_000 + "B") == "B"
 
 
 CITIES = "Which is the capital of France?\nA) London\nB) Paris\nC) Rome"

@@ -13,7 +13,7 @@ LETTERS = "ABCDEFGHIJ"
 _L = "[A-ZА-Я]"
 _HAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # scripts without spaces
 _NOUN = rf"(?<![A-Za-zА-я])(?:{WORDS['options']}|{WORDS['answers']})s?"
-_KIND = rf"(?:(?:the|die|la)\s+|l['’]|{_NOUN}[:\s]*)*"
+_KIND = rf"(?:(?:the|die|la)\s+|l['’]|{_NOUN}[:\s]*){{0,3}}"
 _JOINING = {"and": "and", "or": "or", **CONJUNCTIONS}
 _AND = "|".join(rf"\b{word}\b" if word < "\u3040" else word for word in _JOINING if word not in "eoyu")
 # The letter of an option; without brackets only where no word follows ("a polynomial", "C major").
