@@ -14,8 +14,7 @@ _L = "[A-ZА-Я]"
 _HAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # scripts without spaces
 _NOUN = rf"(?<![A-Za-zА-я])(?:{WORDS['options']}|{WORDS['answers']})s?"
 _KIND = rf"(?:(?:the|die|la)\s+|l['’]|{_NOUN}[:\s]*){{0,3}}"
-_JOINING = {"and": "and", "or": "or", **CONJUNCTIONS}
-_AND = "|".join(rf"\b{word}\b" if word < "\u3040" else word for word in _JOINING if word not in "eoyu")
+_AND = "|".join(rf"\b{word}\b" if word < "\u3040" else word for word in CONJUNCTIONS if word not in "eoyu")
 # The letter of an option; without brackets only where no word follows ("a polynomial", "C major").
 _ENDED = rf"(?=\s*(?:$|[.,;:!?()\n。、]|[-–—]\s|(?:because|since|rather|instead)\b)|[{_HAN}])"
 _LETTER = rf"(?:[(\[]({_L})[)\]]|({_L}){_ENDED})"
@@ -35,9 +34,7 @@ _STATED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _JOINED = rf"\s*(?:[,/&、]|,?\s*(?:{_AND})|\b[eoyu]\b)\s*{_KIND}"
-_ANOTHER = re.compile(
-    rf"(?:{_JOINED}\(?|\s*\()({_L})\)?(?=\s*(?:$|\.(?!\w)|[,;:!?)\n。、]|and\b|or\b))", re.IGNORECASE
-)
+_ANOTHER = re.compile(rf"(?:{_JOINED}\(?|\s*\()({_L})\)?(?=\s*(?:$|\.(?!\w)|[,;:!?)\n。、]|and\b|or\b))", re.I)
 _NO_CLAIM = re.compile(rf"\b(?:{'|'.join(sorted(HEDGES))}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
 _SPACE = re.compile(r"\\(?:q?quad(?![a-z])|[ ,;!])|~")
 _MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`\"“”«»]")
@@ -68,7 +65,7 @@ def named(text: str, letters: str = LETTERS) -> str | None:
     text = text[begin.end() :]
     parts = [each for part in _APART.split(text) if (each := "".join(part.strip(" ().:。{}⦃⦄").split()))]
     if set("".join(parts)) <= set(letters) and max(map(len, parts)) < (6 if len(parts) == 1 else 2):
-        either = any(_JOINING.get(mark) == "or" for mark in _APART.findall(text))
+        either = any(CONJUNCTIONS.get(mark) == "or" for mark in _APART.findall(text))
         return ("|" if either else ",").join(dict.fromkeys(parts))
     label = LABEL.match(text)
     if label is None or label[1] not in letters or _DENIED.match(text, label.end()):
@@ -104,10 +101,9 @@ def options(question: str) -> dict[str, str]:
 
 
 def chosen(text: str, where: Where, letters: str, question: str = "") -> str | None:
-    """The letter, one of `letters`, that a response chooses; None where it chooses none or several.
+    """The letter, one of `letters`, that a response chooses, by itself or by its text; None where none or several.
 
-    Where the answer may stand anywhere, and neither a box nor a tag is there, it is the last that a sentence states as
-    the choice, or the whole text. The text of one of the question's options stands for its letter.
+    With `any`, where neither a box nor a tag is there, it is the last that a sentence states, or the whole text.
     """
     final = after_thinking(text)
     if final is None:
