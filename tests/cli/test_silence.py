@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import io
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,17 @@ def test_every_part_of_training_is_shown(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", training(tmp_path / "run", "batch.tokens_per_microbatch=64"))
     for said, words in zip(heard(main, slow, monkeypatch), parts.values(), strict=True):
         assert words in said[-1], said
+
+
+def test_a_thread_that_holds_the_interpreter_leaves_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[float] = []
+    monkeypatch.setattr(progress, "SILENCE", 2.0)
+    monkeypatch.setattr(progress.CURRENT, "show", lambda text: shown.append(time.monotonic()))
+    began = time.monotonic()
+    with heartbeat():
+        for _ in range(3):
+            ctypes.PyDLL(None).usleep(700_000)  # unlike those of CDLL, its functions keep the interpreter's lock
+    assert shown and shown[0] - began < 2.0
 
 
 @pytest.mark.usefixtures("forked")

@@ -78,14 +78,17 @@ def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: P
 
 
 def test_a_run_that_was_trained_on_plain_prompts_is_asked_a_benchmark_so(tmp_path: Path) -> None:
-    """As `strop eval` asks it; a box was asked for while it trained."""
-    exam = write(tmp_path / "exam.jsonl", "2+2=")
-    _, first = sets(f"evaluation.benchmarks=['{exam}']", "data.template=Plain")
+    """As `strop eval` asks it, whatever the file's columns are called; a box was asked for while it trained."""
+    exam, named = tmp_path / "exam.jsonl", "evaluation.benchmark_columns={prompt='task', answer='key'}"
+    exam.write_text('{"task": "2+2=", "key": "4", "note": "Two and two, which is even."}\n')
+    with pytest.raises(InputError, match=r"exam\.jsonl:1: no column .*evaluation\.benchmark_columns"):
+        sets(f"evaluation.benchmarks=['{exam}']")
+    _, first = sets(f"evaluation.benchmarks=['{exam}']", "data.template=Plain", named)
     assert byte_tokenizer().decode(first.dataset[0].prompt_ids) == "2+2="
     config = small_config("data.template=Plain", "steps=1", "evaluation.every=none")
     train(config, tmp_path / "run", SilentView())
     models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples=1)
-    short = ("sampling.max_new_tokens=4",)
+    short = ("sampling.max_new_tokens=4", named)
     measure(BenchmarkPlan(models, (benchmark(str(exam)),), quick, tmp_path / "out", sets=short), SilentView())
     kept = json.loads((tmp_path / "out" / "run" / "exam" / "settings.json").read_text())
     assert kept["prompts"] == first.dataset.fingerprint

@@ -83,7 +83,9 @@ def test_multiple_choice(text: str, status: Status) -> None:
         ("The answer is A rather than B.", "A"), ("Vitamin C", None),
         ("Vitamin C is the best choice.", None), ("I think B is correct.", "B"), ("It is not A. B is right.", "B"),
         ("The answer is a, b.", None), ("Select a, b", None),
-        ("A) is wrong because it is small. B) may be right", None),
+        ("A) is wrong because it is small. B) may be right", None), ("A. Paris B. London", None), ("C?", None),
+        (r"\boxed{Option B}", "B"), (r"\boxed{B and C}", None), (r"\boxed{B, since (A) is small}", "B"),
+        ("(C) Rome. Option (B) is too far.", "C"), ("C. Rome\n\nOption B: London", None), ("Option A: small", None),
     ],
 )
 def test_a_choice_is_what_a_response_states_as_such(text: str, letter: str | None) -> None:
@@ -116,6 +118,7 @@ def test_letters_of_cyrillic_are_those_of_the_choices() -> None:
 
 def test_many_statements_take_linear_time() -> None:
     assert MultipleChoice().answer(problem("B"), "选A，" * 20_000 + "选B") == "B"
+    assert MultipleChoice().answer(problem("B"), "answer: " * 20_000 + "B") == "B"
 
 
 CITIES = "Which is the capital of France?\nA) London\nB) Paris\nC) Rome"
@@ -145,7 +148,9 @@ NUMBERS = r"$x$? $\textbf{(A)}\ 3 \qquad\textbf{(B)}\ 4 \qquad\textbf{(C)}\ 7\qq
         (NUMBERS, r"\boxed{3, 4}", None),
         ("Is it A or B? A. one B. two", "two", "B"),
         (f"Is 1 < 2?\nA: yes\nB: no\n\n{CITIES}\nAnswer with one letter.\n", "Rome", "C"),
-        ("Choose. A) B B) A", "A", "A"),
+        ("Choose. A) B B) A", "A", "A"), (f"{CITIES}\nAnswer with A, B, or C.", "Rome", "C"),
+        (CITIES, r"\boxed{B, Paris}", "B"), (CITIES, r"\boxed{A, Paris}", None),
+        (CITIES, "Rome rather than Paris", "C"),
         ("Vitamin C. Is it so? A: yes B: no", "The answer is no.", "B"),
         ("No options.", "Paris", None),
     ],

@@ -168,7 +168,7 @@ made, part, doing = CURRENT.made, CURRENT.part, CURRENT.doing
 def heartbeat() -> Iterator[None]:
     """Inside, a thread shows what is being done whenever there was no output for most of `SILENCE` seconds."""
     done, progress = threading.Event(), CURRENT
-    patience = 0.8 * SILENCE
+    patience = 0.6 * SILENCE  # the thread may come late: to read a tokenizer's JSON holds the interpreter for seconds
     progress.shown()
 
     def beat() -> None:

@@ -364,9 +364,10 @@ def audit(
 ) -> None:
     """Estimate how often a run's verifier accepts wrong answers and refuses right ones.
 
-    A sample of the stored completions, stratified by verdict and domain, is judged by a second verifier, or by hand:
-    without --verifier a page is written, where one clicks right or wrong; --labels reads what it saved. Where accepted
-    answers become wrong more often over the steps, the last line says ALERT. The report of the run shows it all.
+    A sample of the stored completions, stratified by verdict and by kind of reference, is judged by a second verifier,
+    or by hand: without --verifier a page is written, where one clicks right or wrong; --labels reads what it saved.
+    Where accepted answers become wrong more often over the steps, the last line says ALERT. The report of the run shows
+    it all.
 
     \b
     strop audit runs/grpo --verifier '{"piece": "MathVerifier", "extract": "any"}'
@@ -382,7 +383,8 @@ def audit(
 
     allow(imports)
     folder = RunFolder.open(run)
-    drawn = audits.draw(folder, count, seed)
+    with waiting("drawing completions"):
+        drawn = audits.draw(folder, count, seed)
     if verifier is None and labels is None:
         page = folder.path / "audit.html"
         again = f"strop audit {quote(str(run))} --count {count} --seed {seed} --labels labels.json"

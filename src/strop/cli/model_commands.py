@@ -131,7 +131,10 @@ def evaluate(
     from strop.report.evaluation_report import write_report
 
     if any(text.strip().startswith("data.source") for text in sets):
-        raise InputError("data.source is for one model without --out; else name problems by --benchmark (a file too)")
+        raise InputError(
+            "data.source is for one model without --out; else name problems by --benchmark (a file too, its columns by "
+            "--set evaluation.benchmark_columns.prompt=COLUMN)"
+        )
     base = protocols.protocol(protocol)
     measured = benchmarks_named(_parts(benchmark) or base.benchmarks or (HELD_OUT,))
     chosen = protocols.changed(base, samples, _parts(metric))

@@ -82,7 +82,8 @@ class RowSource(ProblemSource):
                 problem = self._problem(row, named)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
-                raise InputError(f"{row.where}: {error}; name it in data.source.columns, or fill it in") from error
+                way = "name it in data.source.columns (of a benchmark in evaluation.benchmark_columns), or fill it in"
+                raise InputError(f"{row.where}: {error}; {way}") from error
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
             yield problem

@@ -185,8 +185,8 @@ def question_digest(problem: Problem) -> str:
     return hashlib.blake2b(question_key(problem).encode(), digest_size=8).hexdigest()
 
 
-def parse_source(text: str) -> ProblemSource:
-    """The source that a short name stands for.
+def parse_source(text: str, **settings: Any) -> ProblemSource:
+    """The source that a short name stands for, with these settings.
 
     Example: `parse_source("reasoning-gym:chain_sum")`, `parse_source("data/train.parquet")`,
     `parse_source("openai/gsm8k")` (a data set of the hub).
@@ -195,7 +195,7 @@ def parse_source(text: str) -> ProblemSource:
         InputError: there is no such source.
     """
     try:
-        return ProblemSource.model_validate(expand_source(text))
+        return ProblemSource.model_validate({**expand_source(text), **settings})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InputError(f"source {text!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from strop.base.pieces import OneOrMore, Settings
 
@@ -42,6 +42,7 @@ class EvaluationSettings(Settings):
         temperature, top_p: of the samples; budgets are those of training.
         benchmarks: measured as well, each with its curve.
         benchmark_data: a folder with the benchmarks' files; None reads the hub.
+        benchmark_columns: which column holds what in benchmarks that are files, as `data.source.columns` says it.
         asynchronous: whether training goes on during an evaluation. A separate worker evaluates then; `auto`: where
             generators are separate workers too. Where vLLM's servers generate, they also evaluate: between two steps
             (`auto` or false), or in the places that training leaves free (true), perhaps with newer weights.
@@ -53,4 +54,5 @@ class EvaluationSettings(Settings):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     benchmarks: OneOrMore[_Named] = ()
     benchmark_data: str | None = None
+    benchmark_columns: dict[str, JsonValue] = {}
     asynchronous: bool | Literal["auto"] = "auto"

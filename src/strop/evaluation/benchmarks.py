@@ -404,13 +404,16 @@ def benchmarks_named(names: Sequence[str]) -> tuple[Benchmark, ...]:
     return tuple(found.values())
 
 
-def load_problems(found: Benchmark, data: Path | None = None, limit: int | None = None) -> tuple[Problem, ...]:
+def load_problems(
+    found: Benchmark, data: Path | None = None, limit: int | None = None, columns: Mapping[str, Any] = {}
+) -> tuple[Problem, ...]:
     """The problems of a benchmark, their ids unique and the same wherever they were read.
 
     Args:
         found: which.
         data: a folder with its file, or the file; None reads the hub.
         limit: read only the first so many.
+        columns: which column of a user's file holds what.
 
     Raises:
         InputError: it cannot be found (says what was looked for), a row is broken (says where), or nothing is left.
@@ -418,7 +421,7 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
     if found.task is not None:
         return ReasoningGym(task=found.task, size=GYM_SIZE if limit is None else limit, seed=GYM_SEED).load(limit)
     if found.path is not None:
-        return parse_source(found.path).load(limit)
+        return parse_source(found.path, columns=columns).load(limit)
     problems: list[Problem] = []
     seen: set[str] = set()
     for problem in _problems(found, _rows(found, data)):

@@ -458,7 +458,7 @@ def benchmark_sets(
                 raise InputError(f"no benchmark can be called {known.name!r} here; give the file another name")
             if any(known.name == other.name for other in found):
                 raise InputError(f"two benchmarks are called {known.name!r}; give one of the files another name")
-            problems = load_problems(known, data, item.limit)
+            problems = load_problems(known, data, item.limit, settings.benchmark_columns)
             verifier = default_verifier(known.kind)
             asking, most = with_instruction(template, known.kind, trained=True), room - sampling.max_new_tokens
             instruct = instructing(verifier.instruction, play)

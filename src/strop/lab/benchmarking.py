@@ -81,7 +81,8 @@ class BenchmarkPlan:
         limit: the first so many problems of each benchmark only.
         seed: of the samples.
         sets: changes of settings. `sampling`, `verifier` and `data.template` win over the protocol;
-            `evaluation.benchmark_data` is the folder with the benchmarks' files.
+            `evaluation.benchmark_data` is the folder with the benchmarks' files, `evaluation.benchmark_columns` says
+            which column holds what in those that are named themselves.
         recipe: a recipe or a file whose sampling, verifier and template win over the protocol and the runs.
         endpoint: the URL of an OpenAI-compatible endpoint (up to and with `/v1`) that has the models.
     """
@@ -174,7 +175,9 @@ class _Terms:
 def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
     any_config = next(iter(configs.values()))
     template, environment = shared_template(plan, configs), shared_environment(plan, configs)
-    folder = any_config.evaluation.benchmark_data if plan.chooses("evaluation.benchmark_data") else None
+    settings = any_config.evaluation
+    folder = settings.benchmark_data if plan.chooses("evaluation.benchmark_data") else None
+    columns = settings.benchmark_columns if plan.chooses("evaluation.benchmark_columns") else {}
     sampling = benchmark_sampling(plan, configs, template)
     benchmarks: dict[str, BenchmarkTerms] = {}
     for found in plan.benchmarks:
@@ -182,7 +185,7 @@ def _terms(plan: BenchmarkPlan, configs: Mapping[str, RunConfig]) -> _Terms:
             terms = held_out_of(plan)
             terms = terms if plan.recipe is None else replace(terms, sampling=sampling)
         else:
-            problems = load_problems(found, None if folder is None else Path(folder), plan.limit)
+            problems = load_problems(found, None if folder is None else Path(folder), plan.limit, columns)
             terms = BenchmarkTerms(problems, plan.protocol.verifier_of(found), sampling)
         benchmarks[found.name] = replace(terms, verifier=any_config.verifier) if plan.chooses("verifier") else terms
     return _Terms(template, environment, benchmarks)

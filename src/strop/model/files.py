@@ -149,6 +149,7 @@ def without_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@doing("reading the tokenizer")
 def load_tokenizer(
     path: str, revision: str | None = None, trust_remote_code: bool = False, cached_only: bool = False
 ) -> PreTrainedTokenizerBase:

@@ -1,19 +1,22 @@
 """How often a run's verifier was wrong, by a sample of its completions that something or somebody else judges too.
 
-    drawn = draw(RunFolder.open("runs/grpo"), 200, seed=0)      # stratified by verdict and domain
+    drawn = draw(RunFolder.open("runs/grpo"), 200, seed=0)      # stratified by verdict and kind
     found = audited(drawn, judge(drawn, MathVerifier()))        # rates, intervals, whether they change over steps
 
-Rates are of all stored completions: a stratum weighs as much as it has. What was judged is known; the share of right
-answers among the rest of a stratum has Jeffreys' posterior, Beta(k + ½, n − k + ½); an interval is between quantiles of
-the rates that follow from draws of it, and holds the estimate.
+Rates are of all stored completions: a verdict weighs as much as it has. What was judged is known; of the rest of a
+verdict the share of right answers has Jeffreys' posterior, Beta(k + ½, n − k + ½), in which each kind counts for what
+was drawn of it; an interval is between quantiles of the rates that follow from draws of it, and holds the estimate. A
+posterior for each kind would rest on its prior where a kind is rare.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +34,7 @@ from strop.report.samples import prompt_of, tokenizer_of
 from strop.run.folder import RunFolder
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import judged
+from strop_verify.math.verifier import kind_of
 from strop_verify.verdict import Status
 
 AUDIT = "audit.json"
@@ -39,10 +43,10 @@ WIDENS = 0.01  # p below which the share of wrong answers among accepted ones co
 
 
 class Stratum(NamedTuple):
-    """Completions with one kind of verdict on problems of one domain."""
+    """Completions with one verdict on problems of one kind: what a math reference is, else the domain."""
 
     verdict: str
-    domain: str
+    kind: str
 
     @property
     def accepted(self) -> bool:
@@ -68,35 +72,39 @@ class AuditSample:
 
 
 def draw(run: RunFolder, count: int, seed: int) -> AuditSample:
-    """About `count` stored completions, as many of each stratum as far as it has them, at random.
+    """`count` stored completions at random, as many of each verdict as far as it has them.
 
-    Completions that the run's verifier failed on or did not decide are left out.
+    Each kind has its share of a verdict, rounded up or down by chance. Completions that the run's verifier failed on or
+    did not decide are left out.
 
     Raises:
         InputError: the run has stored none.
     """
-    places: dict[Stratum, list[tuple[int, int]]] = defaultdict(list)  # step and row
+    places: dict[str, list[tuple[Stratum, int, int]]] = defaultdict(list)  # step and row
     for step in run.rollout_steps():
-        table = rollout_table.read(run.rollouts_path(step), ("domain", "status", "score"))
+        table = rollout_table.read(run.rollouts_path(step), ("domain", "reference", "status", "score"))
         for place, row in enumerate(table.to_pylist()):
             if row["score"] is not None:
-                places[Stratum(row["status"], row["domain"])].append((step, place))
+                kind = kind_of(row["reference"]) if row["domain"] == "math" else None
+                places[row["status"]].append((Stratum(row["status"], kind or row["domain"]), step, place))
     if not places:
         raise InputError(f"{run.path}: it has stored no judged completions")
     rng, left = np.random.default_rng(seed), count
     chosen: dict[int, dict[int, Stratum]] = defaultdict(dict)
-    for number, stratum in enumerate(sorted(places, key=lambda each: (len(places[each]), each))):
-        take = min(len(places[stratum]), -(-left // (len(places) - number)))
+    for number, (_, found) in enumerate(sorted(places.items(), key=lambda each: (len(each[1]), each[0]))):
+        take = min(len(found), -(-left // (len(places) - number)))
         left -= take
-        for one in rng.choice(len(places[stratum]), take, replace=False).tolist():
-            step, place = places[stratum][one]
+        mixed = sorted((found[one] for one in rng.permutation(len(found))), key=lambda each: each[0].kind)
+        start = int(rng.integers(len(found)))
+        for one in range(take):  # evenly spaced, so that all are as likely
+            stratum, step, place = mixed[(start + one * len(found)) // take]
             chosen[step][place] = stratum
     opened = openings(run)
     completions = [
         _completion(run, row, of[place], opened) for step, of in sorted(chosen.items())
         for place, row in enumerate(run.read_rollouts(step)) if place in of
     ]  # fmt: skip
-    return AuditSample(completions, {stratum: len(found) for stratum, found in places.items()})
+    return AuditSample(completions, Counter(stratum for found in places.values() for stratum, _, _ in found))
 
 
 def openings(run: RunFolder) -> Callable[[Mapping[str, Any]], str]:
@@ -156,7 +164,7 @@ def audited(drawn: AuditSample, right: Mapping[str, bool], seed: int = 0) -> dic
         `false_positives`: of the wrong answers, how many were accepted; `false_negatives`: of the right ones, how many
         were refused; `agreement`: of all answers, how many both judge alike; each with `rate` and `interval` (95 %),
         None where there is none of these answers. `strata`: the counts. `rise`: `early` and `late`, the share of wrong
-        answers among accepted ones in the halves of the steps, and `p`, of a permutation of steps within strata;
+        answers among accepted ones in the halves of the steps, and `p`, of a permutation of steps within kinds;
         `widens` is whether it is below `WIDENS`.
 
     Raises:
@@ -165,80 +173,74 @@ def audited(drawn: AuditSample, right: Mapping[str, bool], seed: int = 0) -> dic
     known = [one for one in drawn.completions if one.id in right]
     if not known:
         raise InputError("none of the judged completions is in this sample; draw it with the same --count and --seed")
+    taken = Counter(one.stratum for one in drawn.completions)
     n = Counter(one.stratum for one in known)
     k = Counter(one.stratum for one in known if right[one.id])
-    rng = np.random.default_rng(seed)
-    shares = {each: rng.beta(k[each] + 0.5, n[each] - k[each] + 0.5, DRAWS) for each in sorted(drawn.sizes)}
-    rights = {each: k[each] + (drawn.sizes[each] - n[each]) * shares[each] for each in shares}
-    points = {each: np.array([drawn.sizes[each] * (k[each] / n[each] if n[each] else 0.5)]) for each in shares}
+    rng, strata = np.random.default_rng(seed), sorted(drawn.sizes)
+    amounts = {accepted: np.zeros((2, 1 + DRAWS)) for accepted in (True, False)}
+    for verdict, own in groupby(strata, key=lambda each: each.verdict):
+        counts = np.array([(drawn.sizes[each], taken[each], n[each], k[each]) for each in own])
+        amounts[verdict == Status.CORRECT] += _right_and_wrong(counts, rng)
+    (accepted_right, accepted_wrong), (refused_right, refused_wrong) = amounts[True], amounts[False]
+    stored = sum(drawn.sizes.values())
     return {
         "judged": len(known),
-        "stored": sum(drawn.sizes.values()),
-        "false_positives": _rate(points, rights, _mistaken(drawn.sizes, accepted=True)),
-        "false_negatives": _rate(points, rights, _mistaken(drawn.sizes, accepted=False)),
-        "agreement": _rate(points, rights, _agreed(drawn.sizes)),
+        "stored": stored,
+        "false_positives": _rate(accepted_wrong, accepted_wrong + refused_wrong),
+        "false_negatives": _rate(refused_right, accepted_right + refused_right),
+        "agreement": _rate(accepted_right + refused_wrong, np.full(1 + DRAWS, stored)),
         "strata": [
-            {**each._asdict(), "stored": drawn.sizes[each], "judged": n[each], "right": k[each]} for each in shares
+            {**each._asdict(), "stored": drawn.sizes[each], "judged": n[each], "right": k[each]} for each in strata
         ],
-        "rise": _rise([one for one in known if one.stratum.accepted], right, drawn.sizes, rng),
+        "rise": _rise([one for one in known if one.stratum.accepted], right, rng),
     }  # fmt: skip
 
 
-Amounts = Mapping[Stratum, NDArray[np.float64]]
+def _right_and_wrong(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """How many answers with a verdict are right and wrong, [2, 1 + DRAWS]: by the estimate, then by each draw.
+
+    Args:
+        counts: of each kind, how many answers are stored, drawn, judged, and right of these; int [kinds, 4].
+    """
+    stored, drawn, judged, right = counts.T
+    size, share, effective = stored.sum(), 0.5, 0.0
+    rest = np.where(judged > 0, drawn * size / max(drawn.sum(), 1) - judged, 0.0)
+    if rest.any():
+        there = rest > 0
+        weight = rest[there] / rest.sum()
+        share = weight @ (right[there] / judged[there])
+        effective = (judged[there] / weight).min()  # as if all were judged as seldom as the kind judged least
+    shares = np.append(share, rng.beta(share * effective + 0.5, (1 - share) * effective + 0.5, DRAWS))
+    rights = right.sum() + (size - judged.sum()) * shares
+    return np.array([rights, size - rights])
 
 
-Share = Callable[[Amounts], NDArray[np.float64]]  # of the numbers of right answers in the strata
-
-
-def _mistaken(sizes: Mapping[Stratum, int], accepted: bool) -> Share:
-    """Of all wrong answers the accepted ones, or of all right answers the refused ones."""
-
-    def share(rights: Amounts) -> NDArray[np.float64]:
-        of = {each: sizes[each] - rights[each] if accepted else rights[each] for each in rights}
-        part = sum((of[each] for each in of if each.accepted == accepted), np.zeros(1))
-        whole = sum(of.values(), np.zeros(1))
-        return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
-
-    return share
-
-
-def _agreed(sizes: Mapping[Stratum, int]) -> Share:
-    """Of all answers those that are accepted and right, or refused and wrong."""
-
-    def share(rights: Amounts) -> NDArray[np.float64]:
-        alike = (rights[each] if each.accepted else sizes[each] - rights[each] for each in rights)
-        return sum(alike, np.zeros(1)) / sum(sizes.values())
-
-    return share
-
-
-def _rate(points: Amounts, draws: Amounts, share: Share) -> dict[str, Any]:
-    (point,) = share(points)
-    if np.isnan(point):
+def _rate(part: NDArray[np.float64], whole: NDArray[np.float64]) -> dict[str, Any]:
+    """The share that the first entries give, and the interval from the others."""
+    rates = np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+    rate = float(rates[0])
+    if math.isnan(rate):
         return {"rate": None, "interval": None}
-    low, high = np.nanquantile(share(draws), (0.025, 0.975)).tolist()
-    return {"rate": float(point), "interval": Interval(min(low, float(point)), max(high, float(point)))}
+    low, high = np.nanquantile(rates[1:], (0.025, 0.975)).tolist()
+    return {"rate": rate, "interval": Interval(min(low, rate), max(high, rate))}
 
 
-def _rise(
-    accepted: Sequence[AuditItem], right: Mapping[str, bool], sizes: Mapping[Stratum, int], rng: np.random.Generator
-) -> dict[str, Any]:
+def _rise(accepted: Sequence[AuditItem], right: Mapping[str, bool], rng: np.random.Generator) -> dict[str, Any]:
     """Whether wrong answers among accepted ones become more frequent over the steps."""
     if len({one.step for one in accepted}) < 2:
         return {"early": None, "late": None, "p": None, "widens": False}
     step = np.array([one.step for one in accepted], np.float64)
     wrong = np.array([not right[one.id] for one in accepted], np.float64)
-    _, stratum, counts = np.unique([one.stratum.domain for one in accepted], return_inverse=True, return_counts=True)
-    weight = np.array([sizes[one.stratum] for one in accepted]) / counts[stratum]
+    kind = np.array([one.stratum.kind for one in accepted])
     seen, mixed = 0.0, np.zeros(PERMUTATIONS)
-    for number in range(len(counts)):
-        part = stratum == number
-        lever = weight[part] * (step[part] - step[part].mean())
+    for each in np.unique(kind):
+        part = kind == each
+        lever = step[part] - step[part].mean()
         seen += float(lever @ wrong[part])
         mixed += rng.permuted(np.tile(wrong[part], (PERMUTATIONS, 1)), axis=1) @ lever
     p = (1 + int((mixed >= seen - 1e-9).sum())) / (1 + PERMUTATIONS)
     late = step > np.median(step)
-    early, later = (float(np.average(wrong[part], weights=weight[part])) for part in (~late, late | ~late.any()))
+    early, later = (float(wrong[part].mean()) for part in (~late, late | ~late.any()))
     return {"early": early, "late": later, "p": p, "widens": p < WIDENS}
 
 

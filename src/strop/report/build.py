@@ -334,6 +334,8 @@ def audits(run: RunData, named: bool) -> Iterator[Block]:
         yield from [Text(run.name, "heading")] if named else []
         yield Table(("judged by " + found["by"], "", "95 % interval"), rates(found))
         yield Text(alert(found))
+        counts = [tuple(map(str, one.values())) for one in found["strata"]]
+        yield Folded("by verdict and kind", Table(tuple(found["strata"][0]), counts))
     if (run.path / REJUDGED).is_file():
         found = run.folder.read_json(REJUDGED)
         yield Table(("under " + ", ".join(found["settings"]), "was", "now"), lines(found))

@@ -330,18 +330,20 @@ def _timed(config: RunConfig, train: Dataset) -> Iterator[Finding]:
     from strop.engines.torch.engine import TorchEngine
     from strop.evaluation.evaluate import fitted
     from strop.model.device import pick_device
+    from strop.model.files import byte_tokenizer
     from strop.model.policy import load_policy
     from strop.run.learners import Modules, make_learner
     from strop.run.timing import is_tiny, measure, of_time
-    from strop.training.embedded_base import named_base, tokenizer_of
+    from strop.training.embedded_base import named_base
 
     orchestration, model = config.orchestration, config.model
     if not orchestration.in_process or orchestration.trainers > 1 or isinstance(config.engine, Vllm):
         return
-    base, tokenizer = None if model.path is None else named_base(model.path, config.seed), tokenizer_of(model)
+    base = None if model.path is None else named_base(model.path, config.seed)
+    words = None if base is None else byte_tokenizer(base.words)
     if base is not None:
         model = model.model_copy(update={"path": None, "fresh": base.model})
-    policy, _ = load_policy(model, tokenizer, config.seed)
+    policy, tokenizer = load_policy(model, words, config.seed)
     if is_tiny(config, policy):
         return
     engine = build_engine(config.engine, model, tokenizer, policy.to(pick_device(config.device)))

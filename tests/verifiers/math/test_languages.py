@@ -75,6 +75,7 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {
         (CHINESE, "充要条件", "C | 充要条件", "A | D | 充分不必要条件"),
         ("Найдите корень. А) 3  Б) 5  В) 7", "Б", "5 | Б", "3 | 7 | В"),
         ("Which? (A) 3 (B) 5 (C) 7", "(B)", "5 | B", "3 | C"), ("In point A. 3 lies B.", "A", "A", "3 | B"),
+        ("What is P(A)?\n(A) 3\n(B) 5\nAnswer with A, B, or C.", "B", "5 | (b)", "3 | A"),
     ],
 }  # fmt: skip
 SENTENCES = (  # a reference, a response without a box, whether it states the reference

@@ -63,6 +63,7 @@ def test_letters_are_choices_only_where_the_reference_is_one() -> None:
     assert not rewarded("b", "B") and not rewarded("A,C", "a") and not rewarded("e", "E")
     assert rewarded("E", "e") and not rewarded("E", "e^2") and not rewarded("E", "2.718281828")
     assert not rewarded("A:B=1", "A") and not rewarded("a) 5", "a) 7")
+    assert rewarded("(B) 12", "(b) 12") and not rewarded("(B) 12", "(b) 13")
     assert rewarded("A,C", "(A)(C)") and not rewarded("A,C", "(A)(B)(C)")
 
 

@@ -53,11 +53,6 @@ def canonical(text: str) -> str:
     return "0" if digits == "-0" else digits
 
 
-def same_answer(first: str, second: str) -> bool:
-    """Whether two answers are the same number, or else the same text."""
-    return canonical(first) == canonical(second)
-
-
 # The second is a box of one token without braces that ends a formula: $\boxed 8$.
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\boxed\s*([^\s{}$\\]{1,300})(?=\s?(?:\$|\\[)\]]))|\\.|[{}]", re.DOTALL)
 

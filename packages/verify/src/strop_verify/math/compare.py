@@ -13,6 +13,7 @@ from functools import cache
 from itertools import pairwise
 from string import ascii_uppercase
 
+from strop_verify import choices
 from strop_verify.math import conventions, quantities, wordings
 from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import as_family, by_name
@@ -31,7 +32,7 @@ from strop_verify.math.quantities import decided, is_remark, is_value, parted, r
 from strop_verify.math.regions import Unsolved, joined, line, pieces, same, shared
 from strop_verify.math.settings import MathSettings, formulas_in
 from strop_verify.math.units import table
-from strop_verify.math.wordings import choice_text, lower_choice, options_in, trimmed, words
+from strop_verify.math.wordings import trimmed, words
 
 _EVEN = ex.times(ex.number(2), ex.name("k"))
 _SAID = {  # what words say of numbers
@@ -45,8 +46,6 @@ _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natu
 _FROM = {("≤", ex.ZERO): "nonnegative", ("<", ex.ZERO): "positive", ("≤", ex.ONE): "positive"}
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
-_LABEL = re.compile(r"(?:\s|\\q?quad|\$(?=\s))*(?:\\(?:text|math)\w*\s?\{)?"  # also \textbf{(A)}\ 3
-                    r"(?<!\w)(?:\(([A-JА-Д])\)|([A-JА-Д])[.．、)）:：])\}?(?:\\ |\s)*")  # fmt: skip
 _THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
@@ -54,14 +53,10 @@ _ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
 
 def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text: bool = True) -> Proof:
     """Whether an answer is the reference's; `by_text`: the same text is."""
-    letters = given.letters
-    if letters is None and gold.letters is not None and len(gold.letters) == 1:
-        letters = lower_choice(given.tokens)
-        if letters is None and len(options_in(given.tokens)) > 1:
-            return different(f"the choice {gold.letters}, and several letters")
+    letters = given.letters or (choices.in_any_case(given.text) if len(gold.letters or "") == 1 else None)
     Effort.begin()
     if gold.letters is not None and letters is not None:
-        found, values = _choices(gold.letters, letters), (_behind(gold), _behind(given))
+        found, values = _choices(gold.letters, letters), (_behind(gold, gold.letters), _behind(given, letters))
         if not found.equal or None in values or any(ex.holds(each, "words") for each in values if each):
             return found
         other = _Comparison(rules).answers(*values)  # type: ignore[arg-type]
@@ -73,9 +68,8 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         return decided(truths[0] == truths[1], "truth value")
     if gold.answer.op in ("words", "title") and wordings.repeats(gold.tokens, given.tokens, rules.question):
         return equal("the same words, and the question's")
-    value = (_behind(gold) or _option(gold, rules.question)) if letters is None else None
-    chosen = _option(given, rules.question) if gold.letters is None else None
-    reference, answer = value or gold.answer, _behind(given) or chosen or given.answer
+    both = (gold, given)
+    reference, answer = (_behind(each, each.letters) or _option(each, rules.question) or each.answer for each in both)
     names = [ex.names_in(each) for each in (reference, answer)]
     if names[1] - names[0]:
         units = table().keys() if ex.holds(reference, "measure") else quantities.UNIT_LETTERS
@@ -129,27 +123,21 @@ def _grouped(reading: Reading) -> Reading:
     return read_tokens(found) if tuple(found) != reading.tokens else reading
 
 
-def _behind(reading: Reading) -> Node | None:
+def _behind(reading: Reading, letters: str | None) -> Node | None:
     """The value behind the letter of a choice, 12 in `(B) 12`; None where there is none."""
-    return _read(() if reading.letters is None or len(reading.letters) > 1 else trimmed(choice_text(reading.tokens)))
+    label = choices.LABEL.search(choices.in_capitals(reading.text)) if len(letters or "") == 1 else None
+    return _read(reading.tokens[len(reading.text[: label.end()].split()) :]) if label is not None else None
 
 
-def _option(named: Reading, question: str) -> Node | None:
+def _option(reading: Reading, question: str) -> Node | None:
     r"""The value that a question gives the option of an answer, 4π in `(B) $4\pi$`; None where it gives none."""
-    if len(named.text) > 5 or not question:
-        return None
-    _, *parts = _LABEL.split(question)
-    labels, texts = [first or second for first, second in zip(parts[::3], parts[1::3], strict=True)], parts[2::3]
-    begins = max((at for at, each in enumerate(labels) if each in "AА"), default=0)
-    options = dict(zip(labels[begins:], texts[begins:], strict=True))
-    in_order = len(options) > 1 and all(map(str.strip, options.values())) and [*options] == sorted(labels[begins:])
-    return _read(options.get(named.letters or named.text, "").strip()) if in_order else None
+    return _read(choices.options(question).get(reading.letters or reading.text, ""))
 
 
 def _read(found: Sequence[Token] | str) -> Node | None:
     try:
-        found = trimmed(tokens(found)) if isinstance(found, str) and found else found
-        return read_tokens(list(found)).answer if found else None
+        found = trimmed(tokens(found) if isinstance(found, str) else found)
+        return read_tokens(found).answer if found else None
     except (Unreadable, TooMuch):
         return None
 
@@ -163,9 +151,8 @@ def without_value(answer: Node) -> bool:
 def _choices(gold: str, given: str) -> Proof:
     """Two answers that name options; an order other than the alphabet's is a part of the answer."""
     first, second = gold.replace(",", ""), given.replace(",", "")
-    if "," in gold and "," in given and first == "".join(sorted(first)):
-        second = "".join(sorted(second))
-    return equal(f"the choice {gold}") if first == second else different(f"the choices {gold} and {given}")
+    listed = "," in gold and "," in given and [*first] == sorted(first)
+    return decided(sorted(first) == sorted(second) if listed else first == second, "choice")
 
 
 class _Comparison:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
+from strop_verify.choices import in_capitals, named
 from strop_verify.math import expressions as ex
 from strop_verify.math import wordings
 from strop_verify.math.expressions import Node, Token, Unreadable, label
@@ -21,6 +22,7 @@ from strop_verify.math.propositions import proposition
 from strop_verify.math.quantities import UNIT_LETTERS, quantity_of, upright
 from strop_verify.math.units import table
 from strop_verify.math.wordings import as_words, depth_of, is_symbol, pieces_of, split_at, text_of, trimmed, words
+from strop_verify.words import CONJUNCTIONS, HEDGES
 
 _LIMITS = ("∈", "<", ">", "≤", "≥", "≠")
 _INTEGERS = ("positive", "nonnegative", "non-negative", "natural", "negative", "odd", "even", "nonzero")
@@ -44,7 +46,7 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
         which = (subset_of(rest) if rest else kind) if kind == "ℤ" else kind if kind in ("ℕ", "ℝ") and not rest else ""
     else:  # for integers n ≥ 2
         which += "".join(token.text for token in piece if which and (token.kind == "number" or token.text in "<>≤≥≠="))
-    if set(said) & wordings.HEDGES:
+    if set(said) & HEDGES:
         return None
     which = next((word for word in said if word in _INTEGERS), which)
     return (names[0], words(which)) if which and (len(names) == 1 or (names and free)) else None
@@ -65,12 +67,16 @@ def subset_of(found: Sequence[Token]) -> str:
 
 
 class Reading(NamedTuple):
-    """An answer as it was read, and what from; the choices that it names have commas where listed."""
+    """An answer as it was read, and what from."""
 
     answer: Node
-    letters: str | None
     tokens: tuple[Token, ...]
     text: str  # with the same spacing for the same tokens
+
+    @property
+    def letters(self) -> str | None:
+        """The options that it names, with commas where they are listed; None where it is no choice."""
+        return named(self.text)
 
     @property
     def kind(self) -> str:
@@ -93,7 +99,6 @@ def read(text: str) -> Reading:
 
 def read_tokens(found: list[Token]) -> Reading:
     """Read an answer from its tokens."""
-    letters = wordings.choice_letters(found)
     pointed = _pointed(found, any_whole=True)
     measure = quantity_of(split_at(pointed := upright(pointed, table()), "=")[0][-1]) if pointed else None
     if measure is not None and measure.op == "measure" and not measure.value.words and not measure.value.thing:
@@ -103,11 +108,11 @@ def read_tokens(found: list[Token]) -> Reading:
     except Unreadable:
         if found != (measured := upright(found, UNIT_LETTERS)):  # 1 h 52 min
             return read_tokens(measured)
-        drawn = formula(found)
-        if not (drawn or letters or wordings.lower_choice(found) or wordings.truth(found) is not None):
+        text, drawn = text_of(found), formula(found)
+        if not (drawn or named(in_capitals(text)) or wordings.truth(found) is not None):
             raise
-        answer = drawn or words(letters or text_of(found))
-    return Reading(answer, letters, tuple(found), text_of(found))
+        answer = drawn or words(named(text) or text)
+    return Reading(answer, tuple(found), text_of(found))
 
 
 def is_region(answer: Node) -> bool:
@@ -142,7 +147,7 @@ def _listed(found: Sequence[Token]) -> Node:
     residues = _residues(found)
     if residues is not None:
         return residues
-    found = [each if each.kind == "letter" else each._replace(text=wordings.CONJUNCTIONS.get(each.text, each.text))
+    found = [each if each.kind == "letter" else each._replace(text=CONJUNCTIONS.get(each.text, each.text))
              for each in found]  # fmt: skip
     if wordings.is_labelled(found):
         named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]

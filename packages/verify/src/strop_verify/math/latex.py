@@ -12,7 +12,8 @@ import unicodedata
 from collections.abc import Callable
 
 from strop_verify.math.expressions import Token, Unreadable
-from strop_verify.math.units import WORDS, by_word, known_unit
+from strop_verify.math.units import known_unit
+from strop_verify.words import WORDS, by_word
 
 GREEK = frozenset("""
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega

@@ -15,9 +15,9 @@ from strop_verify.extract import Box, after_thinking, answer_tag, boxes
 from strop_verify.math.expressions import Node, TooMuch, Unreadable, refuse_text
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.latex import unescaped
-from strop_verify.math.units import WORDS
 from strop_verify.math.wordings import NO_VALUE
 from strop_verify.verdict import shortened
+from strop_verify.words import WORDS
 
 OPEN_THINKING = "the think block is never closed"
 NO_ANSWER = "no answer"
@@ -75,8 +75,6 @@ _ENDS = _pattern(
     rf"\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ (?:total|all)|altogether|total|remaining|each|more|now)\s*$"
     rf"|\s*(?:{WORDS['states']})\s*$"
 )
-# A text that is a choice and nothing else.
-_CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
 _TWO = re.compile(r"\d.*\b(?:and|but|while)\b", re.DOTALL)
 
 
@@ -151,9 +149,6 @@ class Finder(NamedTuple):
 
     def _unmarked(self, text: str) -> Reading | str:
         """The answer of the last sentence that asserts one; if a later one hedges or revises, there is no answer."""
-        letter = _CHOICE.fullmatch(text)
-        if letter is not None and self.plain:
-            return self.read(letter[1])
         sentences = [sentence for sentence in _SENTENCES.split(text.strip()) if sentence.strip()]
         for sentence in reversed(sentences[-3:]):
             sentence = _CONCLUDED.split(sentence)[-1]
@@ -193,7 +188,7 @@ class Finder(NamedTuple):
                 found = read(candidate)
             except (Unreadable, TooMuch, RecursionError):
                 continue
-            if _states(found, marked):
+            if _states(found, marked or (not begin and len(found.text) < 6)):  # (B)
                 earlier = (sentence[verb.end() : begin] for verb in _SAYS.finditer(sentence[:begin]))
                 return "a sentence with several answers" if not marked and any(map(_TWO.search, earlier)) else found
         return self.read(_stripped(sentence)) if marked and sentence else NO_ANSWER

@@ -19,8 +19,9 @@ from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
 from strop_verify.math.settings import MathSettings
-from strop_verify.math.units import CURRENCY, MULTIPLES, WORDS, Unit, counted, known_unit, read_unit
-from strop_verify.math.wordings import HEDGES, in_digits, is_symbol, text_of, trimmed, words
+from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_unit, read_unit
+from strop_verify.math.wordings import in_digits, is_symbol, text_of, trimmed, words
+from strop_verify.words import HEDGES, WORDS
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")

@@ -6,31 +6,17 @@ A word that is not in these tables is part of the answer: `12 lakh` is a multipl
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from strop_verify.math.expressions import END, Token
+from strop_verify.words import WORDS, by_word
 
-WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
-
-
-def by_word(concept: str, apart: str | None = None) -> dict[str, str]:
-    """What each word of a table in `words.toml` stands for."""
-    return {word.strip(): key for key, words in WORDS[concept].items() for word in words.split(apart)}
-
-
-def numbers_of(*concepts: str) -> list[dict[str, int]]:
-    """The number that each word of some tables stands for."""
-    return [{word: int(number) for word, number in by_word(concept).items()} for concept in concepts]
-
-
-_PREFIXES, MULTIPLES, _POWERS, _RAISED = numbers_of("prefixes", "multiples", "powers", "raised")
+_PREFIXES, MULTIPLES, _POWERS, _RAISED = map(by_word, ("prefixes", "multiples", "powers", "raised"))
 CURRENCY = ("$", "€", "£", "¥", "₹", "₽")
 _PER = WORDS["per"].split()
 _BOUNDING = re.compile(WORDS["bounding"])

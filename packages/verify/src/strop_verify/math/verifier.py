@@ -98,6 +98,12 @@ def unreadable(gold: str, settings: MathSettings) -> str | None:
     return reading if isinstance(reading, str) else None
 
 
+def kind_of(gold: str) -> str | None:
+    """What a reference is, in the word of `Verdict.undecided`: `number`, `interval` …; None where it cannot be read."""
+    reading = _reference(gold, "bare")
+    return None if isinstance(reading, str) else reading.kind
+
+
 def narrow(gold: str, settings: MathSettings) -> str | None:
     """Why a reference that can be read is met only by the same words or the same form; else None."""
     from strop_verify.math.compare import compare_readings

@@ -1,4 +1,4 @@
-r"""Answers that are no expressions: words, names of angles, times, dates, quotients with remainder, digits, choices."""
+r"""Answers that are no expressions: words, names of angles, times, dates, quotients with remainder, digits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fractions import Fraction
 
 from strop_verify.math import expressions as ex
 from strop_verify.math.expressions import Node, Token, TooMuch
-from strop_verify.math.units import MULTIPLES, WORDS, by_word, counted, numbers_of
+from strop_verify.math.units import MULTIPLES, counted
+from strop_verify.words import COPULAS, HEDGES, WORDS, by_word
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
@@ -88,12 +89,10 @@ def pieces_of(found: Sequence[Token], *separators: str) -> list[list[Token]]:
     return [part for each in split_at(found, *separators)[0] if (part := trimmed(each))]
 
 
-COPULAS, HEDGES = (frozenset(WORDS[each].split()) for each in ("copulas", "hedges"))
-CONJUNCTIONS = {word: each for each in ("and", "or") for word in WORDS[each].split()}
 _SAYS = re.compile("[^不非没未]+[是为為は]")  # 最大值为
-_MEANINGS = by_word("meanings", ",")
+_MEANINGS: dict[str, str] = by_word("meanings", ",")
 NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
-_NUMBERS = numbers_of("numbers")[0]
+_NUMBERS = by_word("numbers")
 _TENS = {word: number for word, number in _NUMBERS.items() if number > 19}
 _SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_NUMBERS}
 _PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
@@ -313,79 +312,3 @@ def _based(found: Sequence[Token]) -> Node | None:
     if not plain or any(int(digit, 36) >= base for digit in digits):
         return None
     return Node("digits", (), (digits.lstrip("0") or "0", base))
-
-
-_OPTIONS = "ABCDEFGHIJ"
-_ANNOUNCED = ("option", "choice", "answer", "options", "choices")
-_LABEL = re.compile(r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z]))")
-_SEPARATES = (*".,;:/&|~()?", "\\\\", "→", "⇒", "…", "and", "or", "not", "but", "maybe", "perhaps", "possibly", "also")
-
-
-def choice_letters(found: Sequence[Token]) -> str | None:
-    """The options that an answer names: commas between those that are listed, bars between alternatives.
-
-    None where it is no choice.
-    """
-    if all(token.text[:1] not in _OPTIONS for token in found):
-        return None
-    found = [token for token in found if not is_symbol(token, *"{}⦃⦄")]
-    while len(found) > 1 and found[0].text.lower() in _ANNOUNCED:
-        found = found[1:]
-    text = "".join(
-        f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
-    ).strip()
-    listed = [part for each in re.split(r",|;| and | or ", text) if (part := each.strip(" ()."))]
-    if len(listed) > 1 and all(len(part) == 1 and part in _OPTIONS for part in listed):
-        return ("|" if " or " in text else ",").join(listed)
-    bare = text.rstrip(".)").lstrip("(").strip()
-    if 0 < len(bare) < 6 and set(bare) <= set(_OPTIONS) and not any(token.space for token in found[1:]):
-        return bare
-    labelled = _LABEL.match(text)
-    if labelled is None or labelled.end() == len(text):
-        return None
-    first = labelled[1] or labelled[2]
-    rest = found[labelled.end() :]
-    if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES for token in rest):
-        return None  # (B) is wrong
-    return ",".join(dict.fromkeys((first, *_others(rest))))
-
-
-def choice_text(found: Sequence[Token]) -> Sequence[Token]:
-    """What follows the label of a choice: 12 in `(B) 12`."""
-    found = [token for token in found if not is_symbol(token, "{", "}")]
-    labelled = _LABEL.match("".join(token.text for token in found))
-    return found[labelled.end() :] if labelled is not None else ()
-
-
-def lower_choice(found: Sequence[Token]) -> str | None:
-    """The options that an answer in lower-case letters names, in capitals: `b`, `(b)`, `b) 12`; None for anything else.
-
-    A letter is only an option where it stands by itself or as a label.
-    """
-    raised = [
-        token._replace(text=token.text.upper()) if len(token.text) == 1 and token.text in _OPTIONS.lower() else token
-        for token in found
-    ]
-    return None if any(is_option(token) for token in found) else choice_letters(raised)
-
-
-def options_in(found: Sequence[Token]) -> set[str]:
-    """The letters of all options in an answer, in capitals."""
-    found = [token for token in found if not is_symbol(token, "{", "}")]
-    return {token.text.upper() for token in found if len(token.text) == 1 and token.text.upper() in _OPTIONS}
-
-
-def is_option(token: Token) -> bool:
-    """Whether a token is the capital letter of an option."""
-    return token.kind in ("letter", "word") and len(token.text) == 1 and token.text in _OPTIONS
-
-
-def _others(rest: Sequence[Token]) -> list[str]:
-    """The options that are named after the label of one: letters between separators, or labels."""
-    apart = [True, *(token.text.lower() in _SEPARATES or is_option(token) for token in rest), True]
-    labels = [token.text in (".", ")", ":") for token in rest[1:-1]] + [False, False]
-    return [
-        token.text
-        for place, token in enumerate(rest)
-        if is_option(token) and ((apart[place] and apart[place + 2]) or labels[place])
-    ]
