@@ -240,7 +240,8 @@ class _Tokenizer:
         if upright:
             return self._add("word", text)
         last = self.found[-1] if self.found else None
-        apart = (self.space or last is None or last.kind == "word") and after not in ("^", "_")
+        before = last if last is None or last.text != "-" else self.found[-2:-1][0] if self.found[1:] else last  # twenty-one
+        apart = (self.space or before is None or before.kind == "word") and after not in ("^", "_")
         added = after in ("+", "=") or (last is not None and last.text == "+")
         measures = last is not None and (apart or last.kind == "number" or last.text == "/") and last.text != "frac"
         unit = known_unit(text) is not None and len(text) > 1 and measures

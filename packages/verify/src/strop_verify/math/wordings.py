@@ -97,7 +97,7 @@ _TENS = {word: number for word, number in _NUMBERS.items() if number > 19}
 _SPELLED: dict[str, int | Fraction] = {"a": 1, "half": Fraction(1, 2), **_NUMBERS}
 _PARTS = "half/halve third quarter/fourth fifth sixth seventh eighth ninth tenth".split()  # noqa: SIM905
 _SHARES = {each + s: 2 + at for at, names in enumerate(_PARTS) for each in names.split("/") for s in ("", "s")}
-_SPOKEN = {"and", *_SPELLED, *_SHARES, *MULTIPLES}
+_SPOKEN = {*("and", "零", "分", "之", "の"), *_SPELLED, *_SHARES, *MULTIPLES}
 _EXISTS = re.compile(r"^there (?:is|are) (?=no )|(?<=solution|olutions|al roots) exists?$")
 _NONE = re.compile(r"no such \w+(?: \w)?(?: exists?)?|none exists?|no (?:values? of )?[a-z]")
 _ENDING = re.compile(r"(?<=\w{5})(?:e[sd]?|ing|ent|ence)$|(?<=\w\w)wards?$")  # diverges, divergent
@@ -187,45 +187,27 @@ def as_words(found: Sequence[Token]) -> Node | None:
 def in_digits(found: Sequence[Token]) -> list[Token]:
     """An answer with the number that it begins with in digits, where it has it in words: `two and a half hours`."""
     said = [token.text.lower() for token in found[:20]] if found and found[0].text.isalpha() else []
-    runs = 0 if "".join(said[:1]).isascii() else len(said)
-    runs = next((at for at in range(1, runs) if found[at].space or found[at].kind != "word"), runs)
-    for at in range(runs, 0, -1):  # 二, 万
-        if (ideographs := _ideographic("".join(said[:at]))) is not None:
-            return [Token("number", str(ideographs)), *found[at:]]
     sign = {"minus": "-", "negative": "-", "positive": "+"}.get(said[0]) if said[1:] else None
     if sign is not None and (rest := in_digits(found[1:]))[0].kind != "word":
         return [Token("symbol", sign), *rest]
-    end = next((at for at, word in enumerate(said) if word not in _SPOKEN and (not at or word != "-")), len(said))
+    known = [word in _SPOKEN or (word > "\u3040" and _SPOKEN.issuperset(word)) for word in said]  # 三十五
+    end = next((at for at, word in enumerate(said) if not known[at] and (not at or word != "-")), len(said))
     for at in range(end, said[:1] == ["a"], -1):
-        number = _spoken(" ".join(said[:at]).replace(" - ", " "))
+        text = " ".join(" ".join(word) if word > "\u3040" else word for word in said[:at])
+        number = _spoken(text.replace(" - ", " "))
         if number is not None:
             return [Token("number", str(number)), *found[at:]]
     return list(found)
-
-
-def _ideographic(text: str) -> Fraction | None:
-    """The number that ideographs say: 三十五, 二〇二四, 六分之一; None for any other word."""
-    bottom, shares, top = re.sub("分[之の]", "/", text).partition("/")
-    if shares:
-        parts = _ideographic(bottom), _ideographic(top)
-        return parts[1] / parts[0] if all(parts) else None  # type: ignore[operator]
-    whole = part = digits = 0
-    for value in (int(unicodedata.numeric(each.replace("两", "二"), -1)) for each in text):
-        if value < 0 or text.isdecimal():
-            return None
-        if value < 10:
-            digits = 10 * digits + value
-        elif value < 10000:
-            part, digits = part + (digits or 1) * value, 0
-        else:
-            whole, part, digits = (whole + part + digits) * value, 0, 0
-    return Fraction(whole + part + digits)
 
 
 def _spoken(text: str) -> Fraction | None:
     """The number that words say: `twenty one`, `two hundred and five`, `three quarters`, `two and a half`."""
     if text in _SPELLED:
         return Fraction(_SPELLED[text])
+    bottom, _, top = re.sub(" 分 [之の] ", "/", text).partition("/")
+    if top:  # 六分之一
+        parts = _spoken(top), _spoken(bottom)
+        return parts[0] / parts[1] if all(parts) else None  # type: ignore[operator]
     before, _, last = text.rpartition(" ")
     if last in _SHARES and before:
         whole, _, top = before.rpartition("and ")
@@ -234,8 +216,9 @@ def _spoken(text: str) -> Fraction | None:
     for word, size in (*MULTIPLES.items(), *_TENS.items()):
         before, found, after = (part.strip() for part in f" {text} ".partition(f" {word} "))
         if found:
-            count = _spoken(before) if word in MULTIPLES else None if before else Fraction(1)
-            more = _spoken(after.removeprefix("and ")) if after else Fraction(0)
+            single = not before and (word in _TENS or word > "\u3040")
+            count = Fraction(1) if single else _spoken(before) if word in MULTIPLES else None
+            more = _spoken(after.removeprefix("and ").removeprefix("零 ")) if after else Fraction(0)
             least = size if word in MULTIPLES else 10
             return None if count is None or more is None or more >= least else count * size + more
     return None
