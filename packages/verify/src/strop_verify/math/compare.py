@@ -74,8 +74,10 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     if names[1] - names[0]:
         units = table().keys() if ex.holds(reference, "measure") else quantities.UNIT_LETTERS
         answer = _read(quantities.upright(given.tokens, units - names[0])) or answer
-    if names[0] - names[1] and ex.holds(answer, "measure"):
-        reference = _read(quantities.upright(gold.tokens, table().keys() - names[1])) or reference
+    if names[0] - names[1] and (measured := _read(quantities.upright(gold.tokens, table().keys() - names[1]))):
+        asked = quantities.asked_unit(rules.asked) if rules.asked else None
+        if ex.holds(answer, "measure") or (asked and quantities.parted(measured)[1].unit == asked):
+            reference = measured
     for kind, reader in (("proposition", proposition), ("formula", formula)):
         if kind in (reference.op, answer.op):
             reference, answer = reader(gold.tokens) or reference, reader(given.tokens) or answer
@@ -101,18 +103,19 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
         raise
     except Exception as error:  # a policy that could raise an error here would leave the loss
         return Proof(ProofOutcome.BEYOND, f"{type(error).__name__} in the comparison")
-    if proof.equal and not ex.names_in(reference) and _restates(given, rules.question):
+    if proof.equal and _restates(given, reference, rules.question):
         return different("the question's own formula")
     beyond = proof.outcome is ProofOutcome.UNKNOWN and Effort.exhausted
     return Proof(ProofOutcome.BEYOND, "too much work") if beyond else proof
 
 
-def _restates(given: Reading, question: str) -> bool:
-    """Whether an answer is a computation of three numbers or more as the question has it."""
-    if sum(token.kind == "number" for token in given.tokens) < 3 or given.answer.op not in ("sum", "product", "power"):
+def _restates(given: Reading, reference: Node, question: str) -> bool:
+    """Whether an answer is a formula as the question has it, where the reference has another form."""
+    long = sum(token.kind in ("number", "letter") for token in given.tokens) > 2 and reference.op not in ex.KINDS
+    if not long or given.answer.op not in ("sum", "product", "power") or given.answer.op == reference.op:
         return False
     try:
-        return f" {given.text} " in f" {wordings.text_of(tokens(question))} "
+        return f" {given.text} " in f" {wordings.text_of(tokens(question))} " and not choices.options(question)
     except Unreadable:
         return False
 
@@ -189,6 +192,9 @@ class _Comparison:
         if gold.op in ("tuple", "list") and given[::2] == ("relation", ("=",) * len(gold.args)):  # x = y = 2 for (2, 2)
             named = all(each.op == "name" for each in given.args[:-1])
             given = Node("tuple", given.args[-1:] * len(gold.args)) if named else given
+        rising = given.op == "relation" and given.value in ((sign,) * (len(gold.args) - 1) for sign in "<>")
+        if rising and gold.op == "list" and ex.names_in(gold) and not ex.holds(gold, "relation"):  # a < b for a, b
+            return self._all(gold.args, given.args)
         for alike in (as_matrix, as_tuple):
             if "matrix" in (gold.op, given.op) and gold.op != given.op:
                 gold, given = alike(gold), alike(given)

@@ -90,7 +90,6 @@ _MARKED = re.compile(r"[\s$]*(?:\\text\s?\{)?\s*(\\[a-z]{4,9}|[^\w\s$\\])\s*\}?[
 _NOT_DIGIT = re.compile(r"\D")
 _COUNTS = {"C": r"\binom{{{0}}}{{{1}}}", "P": r"\frac{{({0})!}}{{({0}-{1})!}}"}
 _UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s)+)"
-_AT = r"\{?(\d{1,4})\}?"
 _FEW, _LOOP, _DOTS = r"\d{0,20}", r"\d{1,20}", r"(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)"
 _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("\\\\[", r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]", r"\\\\"),  # \\[4pt]
@@ -106,8 +105,6 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
      lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
     ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
      lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
-    ("^", rf"(?<![A-Za-z])(?:\\(?:mathrm|text)\s?)?\{{?([CAСА])\}}?(?:_{_AT}\^{_AT}|\^{_AT}_{_AT})(?=\s*=)",
-     lambda match: _choosing(match[0], match[1], match[2] or match[5], match[3] or match[4])),  # C_8^3, A^2_5
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),
     ("{", r"\{([:,;])\}", r"\1 "),
@@ -163,11 +160,6 @@ def _formulas(found: list[Token]) -> list[Token]:
     split = ((token._replace(kind="letter", text=each) for each in token.text) if is_up else (token,)
              for token, is_up in zip(found, upright, strict=True))  # fmt: skip
     return [token for each in split for token in each]
-
-
-def _choosing(text: str, letter: str, of: str, count: str) -> str:
-    """A count of choices where so many can be chosen, else an index and a power."""
-    return _COUNTS["C" if letter in "CС" else "P"].format(of, count) if int(of) >= max(int(count), 3) else text
 
 
 def _repeating(whole: str, fixed: str, period: str) -> str:
@@ -240,7 +232,7 @@ class _Tokenizer:
         if upright:
             return self._add("word", text)
         last = self.found[-1] if self.found else None
-        before = last if last is None or last.text != "-" else self.found[-2:-1][0] if self.found[1:] else last  # twenty-one
+        before = self.found[-2] if last is not None and last.text == "-" and self.found[1:] else last  # twenty-one
         apart = (self.space or before is None or before.kind == "word") and after not in ("^", "_")
         added = after in ("+", "=") or (last is not None and last.text == "+")
         measures = last is not None and (apart or last.kind == "number" or last.text == "/") and last.text != "frac"

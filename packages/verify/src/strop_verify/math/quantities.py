@@ -188,6 +188,11 @@ def compare_digits(gold: Node, given: Node, question: str) -> Proof:
     return decided(str(other.value) == digits, "digits")
 
 
+def asked_unit(text: str) -> Unit | None:
+    """The unit that a row or question names: `m`, `metres`."""
+    return read_unit(tokens(f"1 {text}")[1:])
+
+
 def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     """Two expressions with their units, things and words; see `MathSettings`."""
     (first, one), (second, other) = parted(gold), parted(given)
@@ -195,7 +200,7 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
         return unknown(f"“{' '.join(one.words)}” and “{' '.join(other.words)}”")
     said = (other.unit and other.unit.dimension) or ex.holds(second, "degree")
     if said and one == _BARE and rules.asked and not ex.holds(first, "degree"):  # SciBench's unit: 10^{-5} N
-        unit = read_unit(tokens(f"1 {rules.asked}")[1:])
+        unit = asked_unit(rules.asked)
         size, measure = (ex.ONE, Measure(unit)) if unit else parted(quantity_of(tokens(rules.asked)) or ex.ZERO)
         if unit == known_unit("degree"):
             size, measure = ex.call("degree", ex.ONE), _BARE

@@ -11,6 +11,7 @@ from concurrent.futures import Future, as_completed
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from strop_verify.choices import LETTERS, chosen
 from strop_verify.math.expressions import MOST_DIGITS, refuse_answer
 from strop_verify.math.settings import GoldForm, MathSettings
 from strop_verify.pool import JobReply, WorkerLimits, submit
@@ -79,7 +80,7 @@ def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     reference = _reference(gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
-    found = _found(text, settings, reference.answer.op)
+    found = _found(text, settings, reference)
     if isinstance(found, str):
         return Verdict(0.0, Status.UNPARSED, found)
     proof = _proof(settings, reference, found)
@@ -133,11 +134,8 @@ def answer_key(text: str, settings: MathSettings) -> str | None:
 
 def warm(settings: MathSettings) -> None:
     """Import what every verdict needs, and build its tables, before workers are forked."""
-    for gold, given in (
-        (r"\frac{1}{2}+x^{2}", "x^2+0.5"),
-        ("(1, 2]", r"\left(1, 2\right]"),
-        (r"3\text{ cm}", r"\sqrt{9}"),
-    ):
+    pairs = ((r"\frac{1}{2}+x^{2}", "x^2+0.5"), ("(1, 2]", r"\left(1, 2\right]"), (r"3\text{ cm}", r"\sqrt{9}"))
+    for gold, given in pairs:
         verify_here(gold, rf"so it is $\boxed{{{given}}}$.", settings)
 
 
@@ -155,11 +153,17 @@ def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
     return found.score, str(found.status), found.detail, found.undecided
 
 
-def _found(text: str, settings: MathSettings, reference: str = "") -> Reading | str:
+def _found(text: str, settings: MathSettings, reference: Reading | None = None) -> Reading | str:
     from strop_verify.math.prose import Finder
 
-    finder = Finder("latex" in settings.match_types, "expr" in settings.match_types)
-    return finder.find(text, settings.extract, settings.box_required, reference in ("tuple", "list", "set"))
+    finder, several = Finder("latex" in settings.match_types, "expr" in settings.match_types), False
+    if reference is not None:
+        choice = settings.extract == "any" and len(reference.letters or "") == 1 and "boxed" not in text
+        letter = chosen(text, "any", LETTERS, settings.question) if choice else None
+        if letter is not None:
+            return finder.read(letter)
+        several = reference.answer.op in ("tuple", "list", "set")
+    return finder.find(text, settings.extract, settings.box_required, several)
 
 
 @lru_cache(maxsize=2 * KEPT)
