@@ -85,6 +85,8 @@ _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
 _IDEOGRAPHIC, _APART = "\u3040-\u9fff\uac00-\ud7af", "每万萬亿億만억"
 _SCRIPTS = re.compile(f"[{_APART}]|(?:(?![{_APART}])[{_IDEOGRAPHIC}])+|[^{_IDEOGRAPHIC}]+")
+_RAISED = r"(?:\\(?:circ|degree|textdegree|prime)(?![A-Za-z])|[°∘′'])"  # of an angle or a derivative
+_CIRCLE = re.compile(r"\\circ|∘")
 _MARKS = by_word("marks")
 _MARKED = re.compile(r"[\s$]*(?:\\text\s?\{)?\s*(\\[a-z]{4,9}|[^\w\s$\\])\s*\}?[\s$]*")
 _NOT_DIGIT = re.compile(r"\D")
@@ -105,6 +107,9 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
      lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
     ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
      lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
+    ("^", rf"\^\s*(?:\{{\s*((?:{_RAISED}\s*)+)\}}|({_RAISED}))", lambda match: _CIRCLE.sub("°", match[1] or match[2])),
+    ("^", r"(?<=\d)\^\s*(?:\{\s*o\s*\}|o)(?![A-Za-z])", "°"),
+    ("^", r"(?<=\d)\^\s*\{?\s*(?:\\(?:text|mathrm|rm)\w*\s?\{?\s*)?(?:st|nd|rd|th)\b\s*\}?\s*\}?", ""),
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),
     ("{", r"\{([:,;])\}", r"\1 "),
@@ -362,21 +367,6 @@ def _joined(found: list[Token]) -> list[Token]:
             continue
         if token.text == "∘" and out and out[-1].kind == "number":  # 30\circ
             token = token._replace(text="°")
-        if token.text == "^":
-            braced = after == "{"
-            at = end = place + 1 + braced
-            while end < len(found) and (
-                found[end].text in ("°", "∘", "′")
-                or (found[end].text == "o" and out and out[-1].kind == "number")
-                or (found[end].kind == "word" and found[end].text in ORDINALS)
-            ):
-                end += 1
-            if end > at and (not braced or (end < len(found) and found[end].text == "}")):
-                out += [
-                    Token("symbol", "°") if each.text in "o∘" else each for each in found[at:end] if each.kind != "word"
-                ]
-                place = end + braced
-                continue
         if not (token.text in ORDINALS and token.kind == "word" and out and out[-1].kind == "number"):
             out.append(token)
         place += 1
