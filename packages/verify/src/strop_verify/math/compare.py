@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from string import ascii_uppercase
 
@@ -139,7 +139,7 @@ def _option(reading: Reading, question: str) -> Node | None:
 
 def _read(found: Sequence[Token] | str) -> Node | None:
     try:
-        found = trimmed(tokens(found) if isinstance(found, str) else found)
+        found = trimmed(tokens(found) if found and isinstance(found, str) else found)  # type: ignore[arg-type]
         return read_tokens(found).answer if found else None
     except (Unreadable, TooMuch):
         return None
@@ -204,7 +204,8 @@ class _Comparison:
             if found is not None:
                 return found
         sides = [each if each.op in ("list", "set") else ex.ZERO for each in (gold, given)]
-        rules = {"residue": self._residues, "family": self._families, "digits": self._digits}
+        digits = partial(quantities.compare_digits, question=self.rules.question)
+        rules = {"residue": self._residues, "family": self._families, "digits": digits}
         for kind in (*rules, *_SEVERAL):
             if kind in ops or (kind == "family" and all("family" in {part.op for part in each.args} for each in sides)):
                 return rules.get(kind, self._several)(gold, given)
@@ -446,9 +447,6 @@ class _Comparison:
         body = ex.replaced(theirs[0].args[0], ex.name(theirs[0].value), ex.name(ours[0].value))
         proof = self.answers(ours[0].args[0], body)
         return proof if proof.equal else unknown(f"not proved the same for each integer {ours[0].value}")
-
-    def _digits(self, gold: Node, given: Node) -> Proof:
-        return quantities.compare_digits(gold, given, self.rules.question)
 
     def _residues(self, gold: Node, given: Node) -> Proof:
         """Residue classes as sets; a bare integer stands for its class, but as a reference for itself."""

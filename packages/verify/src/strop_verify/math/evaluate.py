@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from hashlib import blake2b
 from typing import Any
 
@@ -243,16 +243,13 @@ def _log(given: Value, base: Value = Fraction(10)) -> Value:
     return _divide(_ln(given), _ln(base))
 
 
-def _wave(function: Callable[[Any], Any], at_zero: int) -> Callable[[Value], Value]:
-    def found(given: Value) -> Value:
-        if abs(interval(given).real).b > 2**400:
-            raise TooMuch("too large an angle")
-        return Fraction(at_zero) if given == 0 else _tidy(function(interval(given)))
-
-    return found
+def _wave(function: Callable[[Any], Any], at_zero: int, given: Value) -> Value:
+    if abs(interval(given).real).b > 2**400:
+        raise TooMuch("too large an angle")
+    return Fraction(at_zero) if given == 0 else _tidy(function(interval(given)))
 
 
-_sin, _cos = _wave(_CONTEXT.sin, 0), _wave(_CONTEXT.cos, 1)
+_sin, _cos = partial(_wave, _CONTEXT.sin, 0), partial(_wave, _CONTEXT.cos, 1)
 
 
 def _arctan(given: Value) -> Value:

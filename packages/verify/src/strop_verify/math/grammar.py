@@ -149,10 +149,9 @@ def _listed(found: Sequence[Token]) -> Node:
         return residues
     found = [each if each.kind == "letter" else each._replace(text=CONJUNCTIONS.get(each.text, each.text))
              for each in found]  # fmt: skip
-    if wordings.is_labelled(found):
-        named = [(piece, wordings.label_in_words(piece)) for piece in pieces_of(found, ",", ";", "and")]
-        return _joined("list", [Node("relation", (words(text_of(piece[:end])), _alone(piece[end + 1 :])), ("=",))
-                                for piece, end in named])  # fmt: skip
+    if named := wordings.labelled(found):
+        sides = ((words(text_of(name)), _alone(value)) for name, value in named)
+        return _joined("list", [Node("relation", each, ("=",)) for each in sides])
     inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
     together = [token for token in found if token.text not in ("and", ",")]
     compound = quantity_of(together) if len(together) < len(found) and found[-1].kind == "word" else None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from itertools import pairwise
 
-from strop_verify.math.expressions import Token, Unreadable
+from strop_verify.math.expressions import END, Token, Unreadable
 from strop_verify.math.units import known_unit
 from strop_verify.words import WORDS, by_word
 
@@ -85,7 +86,8 @@ _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
 _IDEOGRAPHIC, _APART = "\u3040-\u9fff\uac00-\ud7af", "每万萬亿億만억"
 _SCRIPTS = re.compile(f"[{_APART}]|(?:(?![{_APART}])[{_IDEOGRAPHIC}])+|[^{_IDEOGRAPHIC}]+")
-_RAISED = r"(?:\\(?:circ|degree|textdegree|prime)(?![A-Za-z])|[°∘′'])"  # of an angle or a derivative
+_SIGN = r"(?:\\(?:circ|degree|textdegree|prime)(?![A-Za-z])|[°∘′'])"  # of an angle or a derivative
+_NOT = {"=": "≠", r"\in": "∉"}
 _CIRCLE = re.compile(r"\\circ|∘")
 _MARKS = by_word("marks")
 _MARKED = re.compile(r"[\s$]*(?:\\text\s?\{)?\s*(\\[a-z]{4,9}|[^\w\s$\\])\s*\}?[\s$]*")
@@ -107,9 +109,11 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
      lambda match: rf"\times10^{{{match[1] or match[2]}}}"),  # 1.6e-19, 1.6\mathrm{e}{-19}
     ("_", r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?)?\{?([CP])\}?_\s?\{?(\w{1,6})\}?",
      lambda match: _COUNTS[match[2]].format(match[1], match[3])),  # {}_{10}C_3, ^nP_k
-    ("^", rf"\^\s*(?:\{{\s*((?:{_RAISED}\s*)+)\}}|({_RAISED}))", lambda match: _CIRCLE.sub("°", match[1] or match[2])),
+    ("^", rf"\^\s*(?:\{{\s*((?:{_SIGN}\s*)+)\}}|({_SIGN}))", lambda match: _CIRCLE.sub("°", match[1] or match[2])),
     ("^", r"(?<=\d)\^\s*(?:\{\s*o\s*\}|o)(?![A-Za-z])", "°"),
     ("^", r"(?<=\d)\^\s*\{?\s*(?:\\(?:text|mathrm|rm)\w*\s?\{?\s*)?(?:st|nd|rd|th)\b\s*\}?\s*\}?", ""),
+    ("\\not", r"\\not\s?(=|<|>|\\equiv(?![a-z])|\\in(?![a-z]))", lambda match: _NOT.get(match[1], "≢")),
+    ("np.", r"(?<![\w.\\])np\.(?=[a-z])", ""),
     ("{,}", r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)",
      lambda match: match[0].replace("{,}", ".")),
     ("{", r"\{([:,;])\}", r"\1 "),
@@ -243,7 +247,7 @@ class _Tokenizer:
         measures = last is not None and (apart or last.kind == "number" or last.text == "/") and last.text != "frac"
         unit = known_unit(text) is not None and len(text) > 1 and measures
         named = text in FUNCTIONS or (len(text) > 2 and SAME.get(text) in FUNCTIONS)
-        if named or text in ("pi", "np", "lg", "binom", "abs"):
+        if named or text in ("pi", "lg", "binom", "abs"):
             return self._add("command", SAME.get(text, text))
         if text in GREEK:
             return self._add("letter", text)
@@ -350,24 +354,18 @@ def _in_lines(found: list[Token]) -> list[Token]:
 
 
 def _joined(found: list[Token]) -> list[Token]:
-    r"""`^\circ`, `^{\prime}` and `\not=` as separate signs, no `th` after numbers."""
+    """Words, sets and signs that what stands before or after them shows; no `th` after numbers."""
     out: list[Token] = []
-    place = 0
-    while place < len(found):
-        token, after = found[place], found[place + 1].text if place + 1 < len(found) else ""
-        if token[:2] == ("command", "min") and out and out[-1].kind == "number" and after not in ("(", "{"):
+    for token, after in pairwise((*found, END)):
+        last = out[-1] if out else END
+        if token[:2] == ("command", "min") and last.kind == "number" and after.text not in ("(", "{"):
             token = token._replace(kind="word")  # 30 minutes
-        if token.kind == "letter" and token.text in SETS and out and out[-1].text == "∈":  # k ∈ Z
+        if token.kind == "letter" and token.text in SETS and last.text == "∈":  # k ∈ Z
             token = Token("symbol", SETS[token.text])
-        if token.text == "-" and after == "⦃" and out:  # ℝ - {2}
+        if token.text == "-" and after.text == "⦃" and out:  # ℝ - {2}
             token = token._replace(text="∖")
-        if token[:2] == ("command", "not") and after and after in "=∈≡<>":
-            out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(after, "≢"), token.space))
-            place += 2
-            continue
-        if token.text == "∘" and out and out[-1].kind == "number":  # 30\circ
+        if token.text == "∘" and last.kind == "number":  # 30\circ
             token = token._replace(text="°")
-        if not (token.text in ORDINALS and token.kind == "word" and out and out[-1].kind == "number"):
+        if not (token.text in ORDINALS and token.kind == "word" and last.kind == "number"):
             out.append(token)
-        place += 1
     return out

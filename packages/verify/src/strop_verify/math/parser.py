@@ -440,9 +440,6 @@ class Parser(Cursor):
                 if self._step() == "_":
                     self.inside("{") if self._at("{") else self._step()
             return ex.name(" ".join((text, "".join(token.text for token in self.tokens[begin : self.place]))))
-        if text == "np" and self._at("."):
-            self.place += 1
-            return self._primary()
         if text.startswith("begin ") and text.endswith(("matrix", "array")) and "vmatrix" not in text.lower():
             return self._matrix(text.removeprefix("begin "))
         raise Unreadable(f"{text} is no part of an expression")

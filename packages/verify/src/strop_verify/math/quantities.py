@@ -13,8 +13,8 @@ from typing import NamedTuple
 from strop_verify.math import conventions
 from strop_verify.math import expressions as ex
 from strop_verify.math.conventions import TRIGONOMETRIC, without_degrees
-from strop_verify.math.evaluate import Undefined, Vague, interval, rational, sign_of, value
-from strop_verify.math.expressions import Node, Token, TooMuch, Unreadable, label
+from strop_verify.math.evaluate import rational, sign_of
+from strop_verify.math.expressions import Node, Token, Unreadable, label
 from strop_verify.math.latex import tokens
 from strop_verify.math.parser import UNDONE, Parser
 from strop_verify.math.proof import Proof, compare, different, equal, unknown
@@ -23,6 +23,7 @@ from strop_verify.math.units import CURRENCY, MULTIPLES, Unit, counted, known_un
 from strop_verify.math.wordings import in_digits, is_symbol, text_of, trimmed, words
 from strop_verify.words import HEDGES, WORDS
 
+_MONEY = (*CURRENCY, "usd", "eur", "gbp", "inr", "rs")
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
 _PERCENT = re.compile(rf"(?:{WORDS['percent'].replace(', ', '|')})(?= |$)")
 UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
@@ -56,8 +57,8 @@ def minutes(count: Fraction | int) -> Node:
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = in_digits(found)
-    money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
-    sign = next(money, None)
+    ends = (0, 1, len(found) - 1)
+    sign = next((at for at, each in enumerate(found) if at in ends and each.text.lower() in _MONEY), None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
     percent = bool(found) and is_symbol(found[-1], "%")
     parser = Parser(found[: len(found) - percent])
@@ -118,10 +119,6 @@ def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None
     return measured(ex.plus(node, ex.times(second.args[0], ex.number(share))), Measure(unit)) if share < 1 else None
 
 
-def _is_currency(token: Token) -> bool:
-    return is_symbol(token, *CURRENCY) or token.text.lower() in ("usd", "eur", "gbp", "inr", "rs")
-
-
 def is_money(node: Node) -> bool:
     """Whether an answer is an amount in a currency."""
     unit = parted(node)[1].unit
@@ -156,13 +153,11 @@ def rounds_to(node: Node, at: Fraction, digits: int) -> bool:
     size = len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(times) - (times == int(times))))
     half = Fraction(10) ** (size - digits) / 2
     most = half if stated_digits(node) is not None else 2 * half
-    try:  # how much larger the constant is, in the direction away from 0
-        gap = value(ex.times(ex.number(1 if at > 0 else -1), ex.plus(node, ex.number(-at))), {}, 200)
-    except (Undefined, Vague, TooMuch):
-        return False
-    if isinstance(gap, Fraction):
-        return -half <= gap <= most and (gap + at).denominator > 1  # an integer is not approximated
-    return bool(gap.imag.a == gap.imag.b == 0 and gap.real.b <= interval(most).a and gap.real.a >= interval(-half).b)
+    gap = ex.times(ex.number(1 if at > 0 else -1), ex.plus(node, ex.number(-at)))  # away from 0
+    exact = rational(gap)
+    if exact is not None:
+        return -half <= exact <= most and (exact + at).denominator > 1  # an integer is not approximated
+    return sign_of(ex.plus(gap, ex.number(half))) == sign_of(ex.plus(ex.number(most), ex.minus(gap))) == 1
 
 
 def decided(one: bool, what: str) -> Proof:

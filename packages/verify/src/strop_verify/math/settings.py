@@ -50,9 +50,8 @@ class MathSettings:
     r"""How answers are found, read and compared.
 
     Attributes:
-        extract: where the answer stands: `boxed` (the last balanced box after the thinking; where the reference
-            has several members, with the boxes joined to it), `answer_tag`, or `any` (the last of boxes, a tag, `####`,
-            "Answer:" and the like; else a sentence that asserts it).
+        extract: where the answer stands: `boxed` (the last balanced box after the thinking, with those joined to it
+            where several are asked), `answer_tag`, or `any` (also after `####` or "Answer:", else in a sentence).
         box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
         gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
         match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
@@ -60,8 +59,7 @@ class MathSettings:
         strict: names count, else they match by their order (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
         ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set.
-        undecided: the verdict on an answer that is proved neither equal nor different: `leave_out` (of status
-            `undecided`, which is not usable) or `wrong`.
+        undecided: the verdict on an answer proved neither equal nor different: `leave_out` (not usable) or `wrong`.
         explain: the detail says the kinds, the normal forms and the proof.
         tolerance: how much a number may differ from the reference; several: for each member of a list.
         antiderivative: the answer may have a constant of integration that the reference has not.

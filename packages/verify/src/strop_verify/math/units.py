@@ -40,9 +40,6 @@ class Unit(NamedTuple):
         return Unit(self.factor * other.factor**exponent, tuple(left))
 
 
-_NONE = Unit(Fraction(1))
-
-
 @cache
 def table() -> dict[str, Unit]:
     """Every known unit by its names."""
@@ -80,7 +77,7 @@ def unaccented(text: str) -> str:
 
 def read_unit(tokens: Sequence[Token]) -> Unit | None:
     r"""The unit that all of some tokens are: `\text{ km}/\text{h}`, `square meters`, `cm^2`; None for anything else."""
-    unit, sign, raised, place, found = _NONE, 1, 1, 0, False
+    unit, sign, raised, place, found = Unit(Fraction(1)), 1, 1, 0, False
     tokens = [each for each, after in pairwise((*tokens, END)) if each.text != "-" or after.kind == "number"]
     while place < len(tokens):
         text, two = tokens[place].text, "".join(token.text for token in tokens[place : place + 2])

@@ -119,27 +119,26 @@ def words(text: str) -> Node:
 def unlabelled(found: Sequence[Token]) -> list[Token]:
     """Without words in front that only say that the answer comes: `The answer is`, `Answer:`, `Area is`."""
     end = next((place for place, token in enumerate(found) if token.kind not in ("word", "letter")), len(found))
+    noun = len(found) == 2 and found[0].text.islower() and found[0].text not in ("angle", "triangle", *HEDGES)
+    if noun and found[0].kind == "word" and found[1].kind == "letter" and found[1].text.isupper():  # point E
+        return list(found[1:])
     if not end or found[0].kind != "word":
         return list(found)
     said = [token.text.lower() for token in found[:end]]
     hedged = [place for place, word in enumerate(said) if word in HEDGES]
-    if end < len(found) and is_symbol(found[end], ":") and not hedged and not is_labelled(found):
+    if end < len(found) and is_symbol(found[end], ":") and not hedged and not labelled(found):
         return list(found[end + 1 :])
     says = (place for place, word in enumerate(said) if word in COPULAS or _SAYS.fullmatch(word))
     last = max((place for place in says if place < len(found) - 1), default=None)
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
 
 
-def is_labelled(found: Sequence[Token]) -> bool:
-    """Whether several values have names in words before a colon: `Alice: 5, Bob: 3`."""
-    pieces = pieces_of(found, ",", ";", "and") if any(token.text == ":" for token in found) else []
-    return len(pieces) > 1 and all(label_in_words(piece) for piece in pieces)
-
-
-def label_in_words(piece: Sequence[Token]) -> int:
-    """How many words stand before the colon in a value with a name; 0 where none do."""
-    end = next((place for place, token in enumerate(piece) if is_symbol(token, ":")), 0)
-    return end if all(token.kind in ("word", "letter") for token in piece[:end]) and len(piece) > end + 1 else 0
+def labelled(found: Sequence[Token]) -> list[list[list[Token]]]:
+    """Several values with their names in words before a colon, `Alice: 5, Bob: 3`; none where that is not all."""
+    parts = [split_at(piece, ":")[0] for piece in pieces_of(found, ",", ";", "and")] if ":" in text_of(found) else []
+    names = [token.kind for part in parts for token in part[0]]
+    named = len(parts) > 1 and set(names) <= {"word", "letter"} and all(len(part) == 2 and part[1] for part in parts)
+    return parts if named else []
 
 
 _STATED = re.compile(rf"(?<=\w)(?:{WORDS['states']})$")  # 偽である
