@@ -8,7 +8,9 @@ from strop_verify.math import MathSettings
 from strop_verify.math.compare import compare_readings
 from strop_verify.math.grammar import Reading, read
 from strop_verify.math.prose import Finder
+from strop_verify.math.verifier import verify_here
 
+ANYWHERE = MathSettings(extract="any")
 FINDER = Finder()
 
 
@@ -96,3 +98,9 @@ def test_formulas_and_sentences_are_looked_for_as_asked() -> None:
     assert isinstance(Finder(latex=True, plain=False).in_prose(formula), Reading)
     assert isinstance(Finder(latex=True, plain=False).in_prose(sentence), str)
     assert isinstance(Finder(latex=False, plain=True).in_prose(sentence), Reading)
+
+
+def test_a_choice_that_a_sentence_states() -> None:
+    for letter, passed in (("d", True), ("c", False)):
+        found = verify_here("D", f"Any power with exponent 0 is 1, so the correct option is ({letter}).", ANYWHERE)
+        assert found.passed is passed

@@ -292,6 +292,11 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", "AB=5", r"\overline{AB}=5", r"\overline{AC}=5"),
         ("Evaluate 2³ · 3² − 5 × 4.", "52", "52 | 72-20", "2³ · 3² − 5 × 4"),
         ("Evaluate $\\frac{1}{2}+\\frac{1}{3}$.", r"\frac56", r"\frac{5}{6}", r"\frac{1}{2}+\frac{1}{3}"),
+        ("Expand $(x+2)(x-7)$.", "x^2-5x-14", "-14-5x+x^2", "(x+2)(x-7)"),
+        ("Convert 3.6 km to metres.", "3600 m", r"3600 | 3.6\text{ km}", r"3.6 | 3600\text{ km}"),
+        ("How far is it, in minutes?", "5 m", "", "5"),
+        ("", "c, a, b", "c<a<b | c, a, b", "b<a<c"), ("", r"(x+1)^{1000}", "((x+1)^2)^{500}", "((x+1)^2)^{501}"),
+        ("", "E", r"\text{point }E", r"\text{not }E | \text{point }F"),
     ],
 }  # fmt: skip
 

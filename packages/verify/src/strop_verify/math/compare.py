@@ -7,7 +7,7 @@ loosens a value: units convert by their factors, decimals stand for a value from
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -204,8 +204,8 @@ class _Comparison:
             if found is not None:
                 return found
         sides = [each if each.op in ("list", "set") else ex.ZERO for each in (gold, given)]
-        digits = partial(quantities.compare_digits, question=self.rules.question)
-        rules = {"residue": self._residues, "family": self._families, "digits": digits}
+        rules: dict[str, Callable[[Node, Node], Proof]] = {"residue": self._residues, "family": self._families}
+        rules["digits"] = partial(quantities.compare_digits, question=self.rules.question)
         for kind in (*rules, *_SEVERAL):
             if kind in ops or (kind == "family" and all("family" in {part.op for part in each.args} for each in sides)):
                 return rules.get(kind, self._several)(gold, given)

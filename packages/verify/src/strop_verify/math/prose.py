@@ -36,7 +36,7 @@ _MARKER = _pattern(
     _ANNOUNCED
     + r""" | (?m:^)[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\**
     | \b(?:final\s+)?answer\s*:\s*\**
-    | \b(?:answer|result)(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
+    | \b(?:answer|result|(?:option|choice)(?=\s+\S+\s+[\W_]*(?-i:[A-J])\b))(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
 _DOUBT = _pattern(WORDS["doubts"])
