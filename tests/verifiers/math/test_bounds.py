@@ -67,7 +67,7 @@ def test_too_much_is_refused_at_once(answer: str, what: str) -> None:
     begin = time.thread_time()
     reason = refused(answer)
     assert reason is not None and what in reason
-    assert time.thread_time() - begin < 0.1
+    assert time.thread_time() - begin < 1
 
 
 @pytest.mark.parametrize("answer", FINE)
