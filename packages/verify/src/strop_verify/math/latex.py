@@ -36,7 +36,7 @@ _SYNONYMS = r"""
 ° degree textdegree; ′ prime '; % %; ‰ permil; $ $; € euro; £ pounds; # #; _ _; : colon; \\ \ cr newline
 and land wedge &; or lor vee; frac dfrac tfrac cfrac nicefrac sfrac xfrac; binom dbinom tbinom; overline bar; pmod pod
 mod bmod; log lg; csc cosec; tan tg; arctan arctg; cot ctg cotg
-sin sen; arcsin arcsen; arcsinh arsinh asinh; arccosh arcosh acosh
+Å AA; sin sen; arcsin arcsen; arcsinh arsinh asinh; arccosh arcosh acosh
 arctanh artanh atanh; angle measuredangle; ℝ R; ℤ Z; ℕ N; ℚ Q; ℂ C; epsilon varepsilon; theta vartheta; phi varphi
 rho varrho; vec overrightarrow; i imath; j jmath
 """
