@@ -64,7 +64,7 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {
          r"\{x\mid x>1\ \text{且}\ x\ne 3\} | \{x\mid x\ge1\text{ 或 }x\ne3\} | x≥1"),
         ("", r"L=\{2;3\}", r"x=2\text{ oder }x=3 | \{3;2\} | x_1=3,\ x_2=2", r"x=2 | M=\{2;3\} | x=2\text{ oder }x=4"),
         ("", r"\{x|x>1\text{且}x\ne2,x\in\mathbf{R}\}", r"(1,2)\cup(2,+\infty) | x>1, x\ne2", r"(1,+\infty)"),
-        ("", "x₁ = −2, x₂ = 1", r"x_{1}=-2,\ x_{2}=1", r"x=-2\text{ oder }x=2 | x_1=1,\ x_2=-2"),
+        ("", "x₁ = −2, x₂ = 1", r"x=-2\text{ oder }x=1 | x_{1}=-2,\ x_{2}=1", r"x=-2\text{ oder }x=2 | x_1=1,\ x_2=-2"),
         ("", "No solution", r"∅ | \text{无解} | \text{方程无解} | \text{解なし} | \text{нет решений} | \text{keine Lösung} | \text{해가 없다}",
          r"\text{无穷} | 0 | \text{нет}"),
     ],

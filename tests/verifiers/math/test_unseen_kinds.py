@@ -296,6 +296,12 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("Convert 3.6 km to metres.", "3600 m", r"3600 | 3.6\text{ km}", r"3.6 | 3600\text{ km}"),
         ("How far is it, in minutes?", "5 m", "", "5"),
         ("", "c, a, b", "c<a<b | c, a, b", "b<a<c"), ("", r"(x+1)^{1000}", "((x+1)^2)^{500}", "((x+1)^2)^{501}"),
+        ("", r"\frac35, \frac58, \frac23", r"\frac35<\frac58<\frac23", r"\frac58<\frac35<\frac23"),
+        ("", r"x_{1,2}=1\pm\sqrt5", r"1+\sqrt5, 1-\sqrt5 | x=1\pm\sqrt5", r"1+\sqrt5 | x=1\pm\sqrt6"),
+        ("", "x_1=x_2=3", "x=3 | 3", "x=4"), ("", "x_1=2,x_2=3", "x=2, x=3 | 3, 2", "x_1=3,x_2=2 | x=2"),
+        ("", r"v_0=\sqrt{2gh}", "", r"v_1=\sqrt{2gh}"),
+        ("", r"$\left\{\begin{array}{l}x=2 \\ y=3\end{array}\right.$ or $\{\begin{array}{l}x=3 \\ y=2\end{array}$",
+         r"(x,y)=(3,2)\text{ or }(2,3)", "(x,y)=(2,3) | (3,2), (3,3)"),
         ("", "E", r"\text{point }E", r"\text{not }E | \text{point }F"),
     ],
 }  # fmt: skip

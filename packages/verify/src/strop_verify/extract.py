@@ -10,6 +10,7 @@ NUMBER = r"[+-]?(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)
 _NUMBER = re.compile(NUMBER)
 _SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,100}(?:\.\d{0,100})?|\.\d{1,100}))(?:[eE]([+-]?\d{1,3}))?")
 _POWER_OF_TEN = re.compile(r"\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?")
+_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:\.\d{3})+(?!\d|[.,]\d)")
 _LONGEST = 300
 _EDGES = " $"
 # In this order, and whole runs at once, so that what is replaced leaves nothing that would be replaced.
@@ -39,6 +40,11 @@ def measured_number(text: str | None) -> Decimal | None:
     plain = _POWER_OF_TEN.sub(r"e\1", normalise(text))
     number = as_number(plain)
     return Decimal(plain) if number is None and _SCIENTIFIC.fullmatch(plain) else number
+
+
+def without_points(text: str) -> str:
+    """A text without the points that separate thousands: 22540 € for 22.540 €."""
+    return _THOUSANDS.sub(lambda number: number[0].replace(".", ""), text)
 
 
 def canonical(text: str) -> str:

@@ -6,7 +6,6 @@ loosens a value: units convert by their factors, decimals stand for a value from
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -46,7 +45,6 @@ _EVERY = tuple(map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natu
 _FROM = {("≤", ex.ZERO): "nonnegative", ("<", ex.ZERO): "positive", ("≤", ex.ONE): "positive"}
 _SEVERAL = ("tuple", "list", "set", "ratio")
 _SYMMETRIC = (("≠",), ("∥",), ("⊥",), ("≅",))
-_THOUSANDS = re.compile(r"^([1-9]\d{0,2})\.(\d{3})$")
 _PARTED = (*_SEVERAL, "relation", "interval")
 _ATOMIC = ("words", "title", "clock", "date", "proposition", "formula", "…")
 
@@ -90,11 +88,6 @@ def compare_readings(gold: Reading, given: Reading, rules: MathSettings, by_text
     in_words = by_text and "words" in (reference.op, answer.op)
     if in_words and len({each.text.replace(" ", "").lower() for each in (gold, given)}) == 1:
         return equal("the same words")
-    money = [_grouped(gold) if quantities.is_money(gold.answer) else gold, _grouped(given)] if rules.comma else []
-    if money and money != [gold, given]:
-        proof = compare_readings(money[0], money[1], replace(rules, comma=False), by_text)
-        if proof.equal:
-            return proof
     try:
         proof = _Comparison(rules).products(reference, answer, matrices_in(gold.text, given.text))
     except TooMuch as limit:
@@ -118,12 +111,6 @@ def _restates(given: Reading, reference: Node, question: str) -> bool:
         return f" {given.text} " in f" {wordings.text_of(tokens(question))} " and not choices.options(question)
     except Unreadable:
         return False
-
-
-def _grouped(reading: Reading) -> Reading:
-    """An answer in which a point separates thousands: 22540 € for 22.540 €."""
-    found = [each._replace(text=_THOUSANDS.sub(r"\1\2", each.text)) for each in reading.tokens]
-    return read_tokens(found) if tuple(found) != reading.tokens else reading
 
 
 def _behind(reading: Reading, letters: str | None) -> Node | None:
@@ -168,6 +155,7 @@ class _Comparison:
         if any(op.startswith("apply ") for each in ops for op in each):
             gold, given = conventions.applied(gold, given), conventions.applied(given, gold, gold.op != "tuple")
         gold, given = components(gold, given), components(given, gold)
+        gold, given = conventions.unnumbered(gold, given), conventions.unnumbered(given, gold)
         vectors, crossed = [has_vectors(each) for each in (gold, given)], ["cross" in each for each in ops]
         if vectors[0] != vectors[1]:
             gold, given = unmarked(gold), unmarked(given)
@@ -193,7 +181,7 @@ class _Comparison:
             named = all(each.op == "name" for each in given.args[:-1])
             given = Node("tuple", given.args[-1:] * len(gold.args)) if named else given
         rising = given.op == "relation" and given.value in ((sign,) * (len(gold.args) - 1) for sign in "<>")
-        if rising and gold.op == "list" and ex.names_in(gold) and not ex.holds(gold, "relation"):  # a < b for a, b
+        if rising and gold.op == "list" and not ex.holds(gold, "relation"):  # a < b for a, b
             return self._all(gold.args, given.args)
         for alike in (as_matrix, as_tuple):
             if "matrix" in (gold.op, given.op) and gold.op != given.op:

@@ -5,6 +5,7 @@ Names that do not count, constants of integration, degree signs, arguments of fu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -15,6 +16,7 @@ from strop_verify.math.normal_form import Field, Form, Mono, added, scaled
 from strop_verify.math.wordings import words
 
 _CONSTANTS = ("C", "c", "K", "k", "C_1", "c_1", "C_0", "D", "A")  # of integration
+_NUMBERED = re.compile(r"\A([^\W\d_]+)_[\d,]+\Z")  # x_1, x_{1,2}
 TRIGONOMETRIC = ("sin", "cos", "tan", "cot", "sec", "csc")
 
 
@@ -118,6 +120,18 @@ def ascending(relation: Node) -> Node:
         return relation
     signs = tuple(turned[sign] for sign in reversed(relation.value))
     return Node("relation", relation.args[::-1], signs)
+
+
+def unnumbered(answer: Node, other: Node) -> Node:
+    """Values of x for `x_1 = 2, x_2 = 3` and for `x_{1,2} = ±2`, where no name of the other side has a number."""
+    parts = answer.args if answer.op in ("list", "set") else (answer,)
+    names = {str(side.value) for part in parts if part.op == "relation" for side in part.args[:-1]}
+    letters = {_NUMBERED.sub(r"\1", name) for name in names}
+    single = len(names) < 2 and "," not in "".join(names)
+    if single or len(letters) > 1 or letters & names or any(map(_NUMBERED.fullmatch, ex.names_in(other))):
+        return answer
+    values = tuple(Node("relation", (ex.name(min(letters)), part.args[-1]), ("=",)) for part in parts)
+    return Node("set", values) if len(values) > 1 else values[0]
 
 
 def squared(equation: Node) -> Node:

@@ -330,9 +330,8 @@ def _single(found: Sequence[Token]) -> Node:
         parts, ops = split_at(found, op) if op in texts else ([], ())
         if ops:
             return Node(op, tuple(map(_alone, parts)))
-    array = is_symbol(found[0], "⦃") and [token.text for token in found[1:3]] == ["begin array", "{"]
-    if array or found[0].text == "begin cases":
-        return _cases(found[wordings.closing_place(found[2:]) + 3 : -1] if array else found[1:-1])
+    if found[0].text == "begin cases":
+        return _cases(found[1:-1])
     enclosed = _enclosed(found) if found[0].kind == "symbol" else None
     if enclosed is not None:
         return enclosed

@@ -97,6 +97,8 @@ _UNITS = r"((?:\\(?:text|mathrm)\s?\{[^{}]*\}|\^\s?(?:\d|\{-?\d\})|\\cdot|\\,|\s
 _FEW, _LOOP, _DOTS = r"\d{0,20}", r"\d{1,20}", r"(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)"
 _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("\\\\[", r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]", r"\\\\"),  # \\[4pt]
+    ("array", r"\\(?:\{|lbrace)\s*\\begin\s?\{array\}\s?\{[^{}]*\}((?s:.*?))\\end\s?\{array\}(?:\s*\\right\s?\.)?",
+     r"\\begin{cases}\1\\end{cases}"),
     ("\\over", r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"{\\frac{\1}{\2}}"),
     ("\\choose", r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"{\\binom{\1}{\2}}"),
     ("frac", rf"(?<=.)\\[dt]?frac\s?\{{{_UNITS}\}}\s?\{{{_UNITS}\}}", r"\1/\2"),  # 9.8 \frac{\text{m}}{\text{s}^2}

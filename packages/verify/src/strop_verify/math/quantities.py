@@ -119,12 +119,6 @@ def _compound(node: Node, rest: list[Token], second: Node | None) -> Node | None
     return measured(ex.plus(node, ex.times(second.args[0], ex.number(share))), Measure(unit)) if share < 1 else None
 
 
-def is_money(node: Node) -> bool:
-    """Whether an answer is an amount in a currency."""
-    unit = parted(node)[1].unit
-    return unit is not None and unit.dimension in {each.dimension for each in map(known_unit, CURRENCY) if each}
-
-
 def upright(found: Sequence[Token], units: Collection[str]) -> list[Token]:
     """An answer in which bare letters after a number that may be `units` are: `5 m`, `3 m/s`."""
     made = list(found[:1])

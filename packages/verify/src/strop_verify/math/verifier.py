@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from strop_verify.choices import LETTERS, chosen
-from strop_verify.math.expressions import MOST_DIGITS, refuse_answer
+from strop_verify.extract import without_points
+from strop_verify.math.expressions import MOST_DIGITS, holds, refuse_answer
 from strop_verify.math.settings import GoldForm, MathSettings
 from strop_verify.pool import JobReply, WorkerLimits, submit
 from strop_verify.verdict import Status, Verdict, shortened
@@ -77,9 +78,11 @@ def verdict_of(reply: JobReply) -> Verdict:
 
 def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     """The verdict, made in this process: correct, wrong, undecided, unparsed or error."""
-    reference = _reference(gold, settings.gold_form)
+    money = settings.comma and any(sign in gold.lower() for sign in ("€", "eur", "$"))
+    reference = _reference(without_points(gold) if money else gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
+    text = without_points(text) if settings.comma and not holds(reference.answer, "decimal") else text
     found = _found(text, settings, reference)
     if isinstance(found, str):
         return Verdict(0.0, Status.UNPARSED, found)
@@ -162,7 +165,7 @@ def _found(text: str, settings: MathSettings, reference: Reading | None = None) 
         letter = chosen(text, "any", LETTERS, settings.question) if choice else None
         if letter is not None:
             return finder.read(letter)
-        several = reference.answer.op in ("tuple", "list", "set")
+        several = reference.answer.op in ("tuple", "list", "set") or holds(reference.answer, "±")
     return finder.find(text, settings.extract, settings.box_required, several)
 
 
