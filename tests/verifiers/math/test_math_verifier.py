@@ -263,6 +263,8 @@ def test_the_cases_do_not_depend_on_how_they_are_written_down(written: str) -> N
         ("2, 6", r"\boxed{2} \quad \text{and} \quad \boxed{6}", True),
         ("x=3, y=-2", r"So $x=\boxed{3}$ and $y=\boxed{2}$.", False),
         ("12", r"With $x=\boxed{3}$, the area is $\boxed{12}$.", True),
+        ("30", r"The answer is \boxed{28} or \boxed{30}.", False),
+        ("0.5", r"So it is $\boxed{\frac12}$ or $\boxed{0.5}$.", True),
     ],
 )
 def test_boxes_are_one_answer_where_several_members_are_asked_for(gold: str, response: str, passed: bool) -> None:

@@ -139,8 +139,9 @@ class Finder(NamedTuple):
         if not found or _taken_back(text, found):
             return "the answer is denied" if found else NO_ANSWER
         group = [found[-1]]
-        for box in reversed(found[: -1 if several else 0]):
-            if not _belong_together(text[box.outer_end : group[0].outer_begin]):
+        for box in reversed(found[:-1]):
+            between = text[box.outer_end : group[0].outer_begin]
+            if not _belong_together(between) or not (several or " or " in between):  # \boxed{1} or \boxed{2}
                 break
             group.insert(0, box)
         contents = list(dict.fromkeys(content for box in group if (content := text[box.begin : box.end].strip())))

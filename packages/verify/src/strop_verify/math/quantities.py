@@ -57,8 +57,7 @@ def minutes(count: Fraction | int) -> Node:
 def quantity_of(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = in_digits(found)
-    ends = (0, 1, len(found) - 1)
-    sign = next((at for at, each in enumerate(found) if at in ends and each.text.lower() in _MONEY), None)
+    sign = next((at for at, it in enumerate(found) if at in (0, 1, len(found) - 1) and it.text.lower() in _MONEY), None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
     percent = bool(found) and is_symbol(found[-1], "%")
     parser = Parser(found[: len(found) - percent])
