@@ -78,7 +78,7 @@ def verdict_of(reply: JobReply) -> Verdict:
 
 def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     """The verdict, made in this process: correct, wrong, undecided, unparsed or error."""
-    money = settings.comma and any(sign in gold.lower() for sign in ("€", "eur", "$"))
+    money = settings.comma and any(sign in gold.lower() for sign in ("€", "eur", r"\$"))
     reference = _reference(without_points(gold) if money else gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
