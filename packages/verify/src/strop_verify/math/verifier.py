@@ -82,7 +82,8 @@ def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
     reference = _reference(without_points(gold) if money else gold, settings.gold_form)
     if isinstance(reference, str):
         return Verdict(0.0, Status.ERROR, reference)
-    text = without_points(text) if settings.comma and not holds(reference.answer, "decimal") else text
+    exact = reference.answer.args[0] if reference.answer.op == "measure" else reference.answer
+    text = without_points(text) if settings.comma and exact.op == "number" and exact.value > 999 else text
     found = _found(text, settings, reference)
     if isinstance(found, str):
         return Verdict(0.0, Status.UNPARSED, found)
@@ -149,9 +150,8 @@ def serve(setup: None) -> Any:
 
 
 def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
-    fields = job["settings"]
-    lists = {name: tuple(each) for name, each in fields.items() if isinstance(each, list)}  # as JSON has them
-    settings = MathSettings(**fields | lists)
+    fields = {at: tuple(each) if isinstance(each, list) else each for at, each in job["settings"].items()}  # from JSON
+    settings = MathSettings(**fields)
     found = verify_here(job["gold"], job["response"], settings)
     return found.score, str(found.status), found.detail, found.undecided
 
