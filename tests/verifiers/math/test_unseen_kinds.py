@@ -239,7 +239,8 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("Wie viel kostet das Auto?", "22540 Euro", r"22.540\text{ €} | 22.540,00\text{ €} | 22.540",
          "22,54 € | 22.5 €"),
         ("Wie viel kostet das Auto?", "22.540 €", "22540 € | 22.540,00 €", "22,5 €"),
-        ("How much is the car?", "22540", "22,540", "22.540"), ("Wie groß ist der Anteil hier?", r"\frac98", "1.125", "1.25"), ("", "1.250,50 €", "1250{,}5 €", "1250 €"),
+        ("How much is the car?", "22540", "22,540", "22.540"),
+        ("Wie groß ist der Anteil hier?", r"\frac98", "1.125", "1.25"), ("", "1.250,50 €", "1250{,}5 €", "1250 €"),
     ],
     "chemistry": [
         ("", "H2SO4", r"H_2SO_4 | \text{H}_2\text{SO}_4 | \mathrm{H_2SO_4} | \ce{H2SO4}",
