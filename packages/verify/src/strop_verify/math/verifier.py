@@ -150,8 +150,8 @@ def serve(setup: None) -> Any:
 
 
 def _handle(job: dict[str, Any]) -> tuple[float, str, str, str]:
-    stated: dict[str, Any] = {at: tuple(each) if isinstance(each, list) else each for at, each in job["settings"].items()}
-    settings = MathSettings(**stated)
+    said: dict[str, Any] = {at: tuple(each) if isinstance(each, list) else each for at, each in job["settings"].items()}
+    settings = MathSettings(**said)
     found = verify_here(job["gold"], job["response"], settings)
     return found.score, str(found.status), found.detail, found.undecided
 
