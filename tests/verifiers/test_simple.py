@@ -85,6 +85,8 @@ def test_multiple_choice(text: str, status: Status) -> None:
         ("The answer is a, b.", None), ("Select a, b", None),
         ("A) is wrong because it is small. B) may be right", None), ("A. Paris B. London", None), ("C?", None),
         (r"\boxed{Option B}", "B"), (r"\boxed{B and C}", None), (r"\boxed{B, since (A) is small}", "B"),
+        ("So it's B.", "B"), ("The answer is A. Wait, no, it is C.", "C"), ("The answer is B. Some say it is D.", "B"),
+        ("The answer is B. It is C that tempts.", "B"), ("Is it C? No, the correct one is B.", "B"),
         ("(C) Rome. Option (B) is too far.", "C"), ("C. Rome\n\nOption B: London", None), ("Option A: small", None),
     ],
 )
@@ -102,7 +104,8 @@ def test_a_choice_is_what_a_response_states_as_such(text: str, letter: str | Non
         ("La respuesta correcta es B.", "B"), ("La respuesta no es B.", None), ("La respuesta es a veces", None),
         ("A resposta é B.", "B"), ("La risposta corretta è la lettera B.", "B"),
         ("选A", "A"), ("故选：B", "B"), ("正确答案是（B）。", "B"), ("答案为 B", "B"), ("选项A错误，选项B正确", "B"),
-        ("答案不是A", None), ("不选A", None), ("应该选A还是B？", None), ("选A或B", None), ("选项A错误", None),
+        ("答案不是A", None), ("不选A", None), ("不是A，而是B", "B"),
+        ("应该选A还是B？", None), ("选A或B", None), ("选项A错误", None),
         ("答：B", "B"), ("正解はBです。", "B"),
         ("정답은 B입니다.", "B"), ("정답: B", "B"), ("الإجابة: B", "B"), ("उत्तर: B", "B"),
     ],

@@ -25,7 +25,8 @@ _CHOOSE = rf"\b(?:{WORDS['chooses'].replace(' ', '[ ]')})\b|(?<!不)(?<!不.)(?<
 _STATED = re.compile(
     rf"""{_NOUN}(?:\s+(?:to|of|for)\s[^.:\n]{{0,60}}?|\s+(?!(?:no[nt]?|nicht|não|не)\b)[^\W\d_]{{2,}})?\s*
         (?:(?:{_IS})(?:\s*\w+ly\b)?|[:=\n])[:\s]*(?:not\s+[^.,;:\n]{{1,60}}?,?\s+but\s+)?{_KIND}{_LETTER}
-    | (?:{_CHOOSE})\s*{_KIND}{_LETTER}
+    | (?:{_CHOOSE}|而是)\s*{_KIND}{_LETTER}
+    | \b(?:it|that|this|(?:correct|right)\s+one)(?:['’]s|\s+(?:is|(?:must|has\s+to)\s+be))\s+{_KIND}{_LETTER}
     | (?:{_NOUN}\s*\(?({_L})\)? | \(({_L})\) | {_ALONE}\b(?-i:({_L})))
         (?:\s+(?:is|must\s+be)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|answer)(?:\s+(?:one|answer|option|choice))?{_ENDED}
         | \s+(?:ist|est|es|é|è)\s+(?:richtig|korrekt|correct[aeo]?|corrett[ao])\b | 是?正确)
@@ -35,7 +36,7 @@ _STATED = re.compile(
 )
 _JOINED = rf"\s*(?:[,/&、]|,?\s*(?:{_AND})|\b[eoyu]\b)\s*{_KIND}"
 _ANOTHER = re.compile(rf"(?:{_JOINED}\(?|\s*\()({_L})\)?(?=\s*(?:$|\.(?!\w)|[,;:!?)\n。、]|and\b|or\b))", re.I)
-_NO_CLAIM = re.compile(rf"\b(?:{'|'.join(sorted(HEDGES))}|whether|suppose|assume|doubt|\w+n't)\b", re.IGNORECASE)
+_NO_CLAIM = re.compile(rf"\b(?:{'|'.join(sorted(HEDGES))}|whether|suppose|assume|doubt|says?|claims?|\w+n't)\b", re.I)
 _SPACE = re.compile(r"\\(?:q?quad(?![a-z])|[ ,;!])|~")
 _MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,2}\s*\{([^{}]*)\}|[*$`\"“”«»]")
 _LOOK_ALIKE = str.maketrans("АВСЕНІЈ", "ABCEHIJ")  # letters of Cyrillic
