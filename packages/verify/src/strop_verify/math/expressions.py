@@ -166,7 +166,7 @@ DEFINITIONS: dict[str, Callable[..., Node]] = {
     "arccosh": lambda x: call("ln", plus(x, power(plus(times(x, x), MINUS_ONE), HALF))),
     "arctanh": lambda x: times(HALF, call("ln", over(plus(ONE, x), plus(ONE, minus(x))))),
     "apply Gamma": lambda *x: call("factorial", plus(*x, MINUS_ONE)) if len(x) == 1 else call("incomplete Gamma", *x),
-    "double factorial": _double_factorial,
+    "apply zeta": lambda *x: call("zeta", *x), "double factorial": _double_factorial,
     "ceil": lambda x: minus(call("floor", minus(x))), "min": lambda *args: minus(call("max", *map(minus, args))),
 }  # fmt: skip
 
