@@ -303,6 +303,11 @@ CASES: dict[str, list[tuple[str, str, str, str]]] = {  # the question, the refer
         ("", r"v_0=\sqrt{2gh}", "", r"v_1=\sqrt{2gh}"),
         ("", r"$\left\{\begin{array}{l}x=2 \\ y=3\end{array}\right.$ or $\{\begin{array}{l}x=3 \\ y=2\end{array}$",
          r"(x,y)=(3,2)\text{ or }(2,3)", "(x,y)=(2,3) | (3,2), (3,3)"),
+        ("In a school of 200 pupils, 20% walk. How many pupils walk?", "40", r"40\text{ pupils}", r"40\%"),
+        ("What percent of 200 is 80?", "40", r"40\%", r"41\%"), ("", "She has 14 pencils left.", "14", "15"),
+        ("", r"-\ln|\cos x|+C", r"\ln|\sec x|+C", r"\ln|\csc x|+C"), ("Berechne $2{,}5^2$.", "6,25", "6.25", "6.5"),
+        ("List the three from tallest to shortest.", "Anna, Ben, Cleo", "Anna, Ben, Cleo", "Cleo, Ben, Anna"),
+        ("Solve $x^2-5x+6<0$.", "(2,3)", "2<x<3", r"2\le x<3"), ("Who wins?", "Alice", r"\text{Alice wins}", ""),
         ("", "E", r"\text{point }E", r"\text{not }E | \text{point }F"),
     ],
 }  # fmt: skip

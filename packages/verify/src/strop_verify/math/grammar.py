@@ -339,10 +339,9 @@ def _single(found: Sequence[Token]) -> Node:
     if colons and not any(part and part[0].kind == "word" for part in ratio[1:]):  # not 5 m/s to the left
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
-    if "ℤ" in texts and sum(token.text == "ℤ" for token in found) == 1:  # 6 + 7ℤ
-        members = quantity_of([Token("letter", "#k") if token.text == "ℤ" else token for token in found])
-        if members is not None and members.op not in ex.KINDS:
-            return Node("family", (members, words("ℤ")), "#k")
+    runs = (each._replace(kind="letter", text="#k") if each.text == "ℤ" else each for each in found)
+    if "ℤ" in texts and (members := quantity_of([*runs])) is not None and members.op not in ex.KINDS:  # 6 + 7ℤ
+        return Node("family", (members, words("ℤ")), "#k")
     quantity = quantity_of(found)
     if quantity is None:
         raise Unreadable(f"cannot be read: {text_of(found)[:60]}")

@@ -99,6 +99,7 @@ _RULES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("\\\\[", r"\\\\\[-?[\d.]+\s?(?:pt|em|ex|mm|cm|in|px)\]", r"\\\\"),  # \\[4pt]
     ("array", r"\\(?:\{|lbrace)\s*\\begin\s?\{array\}\s?\{[^{}]*\}((?s:.*?))\\end\s?\{array\}(?:\s*\\right\s?\.)?",
      r"\\begin{cases}\1\\end{cases}"),
+    ("/", r"(?<![A-Za-z\\])d([A-Za-z])\s?/\s?d([A-Za-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}"),  # dy/dt
     ("\\over", r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"{\\frac{\1}{\2}}"),
     ("\\choose", r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"{\\binom{\1}{\2}}"),
     ("frac", rf"(?<=.)\\[dt]?frac\s?\{{{_UNITS}\}}\s?\{{{_UNITS}\}}", r"\1/\2"),  # 9.8 \frac{\text{m}}{\text{s}^2}

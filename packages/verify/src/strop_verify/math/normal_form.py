@@ -145,7 +145,7 @@ class Ring:
             elif kind == "base" and whole >= 1:
                 extra.append(self._expanded(data, whole))
                 exponent -= whole
-            elif kind == "abs" and (exponent >= 2 or exponent < 0):
+            elif kind == "abs" and (exponent >= 2 or (exponent < 0 and self.atoms[atom].real)):
                 extra.append(self.power(data, Fraction(whole // 2 * 2)))
                 exponent -= whole // 2 * 2
             if exponent:
@@ -227,9 +227,13 @@ class Ring:
 
     def absolute(self, form: Form) -> Form:
         """The absolute value of a real form."""
-        if not form or not self._is_real(form):
-            return self._single(self._absolute_atom(form)) if form else form
         form = self._quotient(form)
+        if form and not self._is_real(form):
+            below = len(form) == 1 and all(exponent < 0 for _, exponent in next(iter(form)))  # |1/cos x| is 1/|cos x|
+            inner = self.power(form, Fraction(-1)) if below else form
+            return self.power(self._single(self._absolute_atom(inner)), Fraction(-1 if below else 1))
+        if not form:
+            return form
         if len(form) > 1:
             content = content_of(form) * (1 if form[max(form)] > 0 else -1)
             base = self._base(scaled(form, 1 / content))

@@ -352,11 +352,6 @@ class Parser(Cursor):
             return ex.E if text == "e" else ex.UNIT
         if text == "Delta" and self.next.kind == "letter":  # Δx is one name
             text = f"Delta {self._step()}"
-        if text == "d" and self.next.kind == "letter" and not self.next.space:  # dy/dt
-            texts = [token.text for token in self.tokens[self.place : self.place + 4]]
-            if len(texts) == 4 and texts[1:3] == ["/", "d"] and self.tokens[self.place + 3].kind == "letter":
-                self.place += 4
-                return ex.call("derivative", ex.name(texts[0]), ex.name(texts[3]), ex.ONE)
         return self._named(text)
 
     def _named(self, text: str) -> Node:

@@ -216,7 +216,8 @@ def compare_quantities(gold: Node, given: Node, rules: MathSettings) -> Proof:
     shares = [ex.times(node, hundredth) if at.percent else node for node, at in ((first, one), (second, other))]
     proof = _values(shares[0], shares[1], rules)
     bare = rational(first if other.percent else second)
-    return proof if proof.equal or bare is None or abs(bare) <= 1 else _values(first, second, rules)
+    fixed = bare is None or abs(bare) <= 1 or re.search(r"(?i)\bhow many (?!percent)", rules.question)
+    return proof if proof.equal or fixed else _values(first, second, rules)
 
 
 def _values(gold: Node, given: Node, rules: MathSettings) -> Proof:

@@ -19,10 +19,11 @@ FORM = ("is_multiple_answer", "error", "unit", "answer_type")  # columns of a ro
 _ORDER = re.compile(
     r"\brespectively\b|\bfirst \w+ terms\b"
     r"|\bin (?:(?:increasing|decreasing|ascending|descending|alphabetical|chronological|this|that) )?order\b(?! to\b)"
-    r"|\bfrom (?:the )?(?:least|smallest|lowest|largest|greatest|highest)(?: \w+)? to\b",
+    r"|\bfrom (?:the )?(?:least|most|\w+est)(?: \w+)? to\b",
     re.IGNORECASE,
 )
-_INTERVAL = re.compile(r"\binterval notation\b|\ball (?:real )?(?:numbers |values of )?\$?[a-z]\b", re.IGNORECASE)
+_INTERVAL = re.compile(r"\binterval notation\b|\ball (?:real )?(?:numbers |values of )?\$?[a-z]\b"
+                       r"|\bsolve\b[^.]*(?:[<>≤≥]|\\[lg](?:t|eq?)(?![a-z]))", re.IGNORECASE)  # fmt: skip
 _FIXED = re.compile(r"[A-Za-z]'{0,2}\s?\(-?(?:\d|\\pi)[^()]{0,8}\)\s?=")  # F(1) = 5
 _PRIMITIVE = re.compile(r"\b(?:antiderivative|indefinite integral)\b", re.IGNORECASE)
 _WITHIN = re.compile(r"\b(?:answers?|accepted|accurate|correct)\b[^.$]{0,40}\bwithin \$?(\d+(?:\.\d+)?)\s?\\?%", re.I)
@@ -140,4 +141,5 @@ def _stated(settings: MathSettings, question: str, form: tuple[tuple[str, str], 
 def _has_comma(question: str) -> bool:
     """Whether a question is in a language with a decimal comma: in an alphabet, and not in English."""
     said = _WORD.findall(_FORMULAS.sub(" ", question))
-    return len(said) > 2 and not _ENGLISH.search(question) and max(map(max, said)) < "\u3040"
+    decimal = re.search(r"\d\{,\}(?:\d{1,2}|\d{4,})(?!\d)", question) is not None
+    return decimal or len(said) > 2 and not _ENGLISH.search(question) and max(map(max, said)) < "\u3040"

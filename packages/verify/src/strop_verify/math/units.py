@@ -120,10 +120,7 @@ def _exponent(tokens: Sequence[Token], place: int) -> tuple[int, int]:
 
 
 def counted(words: Sequence[str]) -> str | None:
-    """The things that words name: `apples`, `distinct solutions`; None for words of any other kind.
-
-    It is one noun, which may be a plural only, and before it a determiner.
-    """
+    """The things that words name, one noun, also after a determiner: `apples`, `distinct solutions`; else None."""
     determined = len(words) == 2 and words[0] in WORDS["determiners"].split()
     noun = words[-1] if len(words) == 1 or determined else ""
     if noun and not any(unicodedata.name(each, "").startswith("LATIN") for each in noun if each.isalpha()):

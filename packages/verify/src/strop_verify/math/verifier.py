@@ -202,9 +202,10 @@ def _reference(text: str, form: GoldForm) -> Reading | str:
     from strop_verify.math.prose import Finder
 
     shown = shortened(text)
-    finder = Finder()
     marked = r"\boxed" in text or "####" in text
-    reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
+    reading = Finder().read(text) if form == "bare" and not marked else Finder().in_prose(text)
+    if isinstance(reading, str) and not isinstance(said := Finder(latex=False).in_prose(text), str):
+        reading = said  # She has 14 pencils left.
     if isinstance(reading, str):
         return f"the reference {shown!r} {'is' if reading.startswith('beyond') else 'cannot be parsed:'} {reading}"
     reason = refuse_answer(reading.answer)

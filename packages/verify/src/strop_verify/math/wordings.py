@@ -160,7 +160,7 @@ def truth(found: Sequence[Token]) -> bool | None:
 def repeats(reference: Sequence[Token], found: Sequence[Token], question: str) -> bool:
     """Whether an answer is the reference and then words of the question: `Bob has a winning strategy`."""
     size, said = len(reference), [token.text.lower() for token in found]
-    apart = HEDGES.union(("and", "or")).intersection(said) or len(said) < size + 2
+    apart = HEDGES.union(("and", "or")).intersection(said) or len(said) == size
     asked = re.sub(r"[\W_]+", " ", f" {question.lower()} ")
     return text_of(reference).lower().split() == said[:size] and not apart and f" {' '.join(said[size:])} " in asked
 
